@@ -182,9 +182,9 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     ids_a, ids_b = a.ids, b.ids
     trials_a, trials_b = a.trials, b.trials
     pairing = Pairing(trials_a, trials_b)
-    if not pairing.common:
+    if not pairing.common_keys:
         raise _nothing_in_common(a, b, pairing)
-    done = [key for key in pairing.common if trials_a[key].stage in DONE_STAGES and trials_b[key].stage in DONE_STAGES]
+    done = [key for key in pairing.common_keys if trials_a[key].stage in DONE_STAGES and trials_b[key].stage in DONE_STAGES]
     scorers = common_scorers(a, b)
     changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
     for key in done:
@@ -195,14 +195,14 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     return Comparison(
         trials_a=len(trials_a),
         trials_b=len(trials_b),
-        common=len(pairing.common),
+        common=len(pairing.common_keys),
         compared=len(done),
-        not_done=len(pairing.common) - len(done),
+        not_done=len(pairing.common_keys) - len(done),
         unchanged=len(done) - sum(map(len, changes.values())),
         fixed=changes["fixed"],
         broken=changes["broken"],
         changed=changes["changed"],
-        slower=_slower_trials((ids_b[key], trials_a[key], trials_b[key]) for key in pairing.common),
+        slower=_slower_trials((ids_b[key], trials_a[key], trials_b[key]) for key in pairing.common_keys),
         only_a=[ids_a[key] for key in pairing.only_a],
         only_b=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
@@ -214,7 +214,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         completion=pairing.completion(),
         groups=None
         if groups is None
-        else pairing.grouped(scorers, {key: groups[name] for key, name in ids_a.items() if name in groups}),
+        else pairing.group_scores(scorers, {key: groups[name] for key, name in ids_a.items() if name in groups}),
     )
 
 

@@ -138,7 +138,7 @@ def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[
     ids_a, ids_b = baseline.ids, side.ids
     pairing = Pairing(baseline.trials, side.trials)
     overlap = Overlap(
-        common=len(pairing.common),
+        common=len(pairing.common_keys),
         only_baseline=[ids_a[key] for key in pairing.only_a],
         only_row=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],

@@ -12,7 +12,7 @@ from replay.state import RunState
 from replay.steps import keeps_steps
 from replay.summary import crashes, forked_sessions, summarize
 from replay.summary_types import Summary
-from replay.text import duration, one_line, plural, printable, spaced
+from replay.text import as_words, duration, one_line, plural, printable
 from replay.trial_state import TrialState
 from replay.variant_text import variant_lines
 from replay.worker_totals import worker_lines
@@ -120,7 +120,7 @@ def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield summary_text.trials_text(state)
     yield from variant_lines(state)
-    scores = summary_text.score_lines(summary.scores, failed=summary.trials.failed)
+    scores = summary_text.score_lines(summary.scores, failed_trials=summary.trials.failed)
     yield from (f"all variants: {row}" for row in scores) if state.variants else scores
     yield from summary_text.pass_lines(summary.scores)
     if summary.steps is not None:
@@ -158,7 +158,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     yield from summary_text.adopted_lines(state)
     if state.retries:
         labels = {"stopped": "run stopped"}
-        counts = [f"{count:,} × {labels.get(reason) or spaced(reason)}" for reason, count in state.retries.most_common()]
+        counts = [f"{count:,} × {labels.get(reason) or as_words(reason)}" for reason, count in state.retries.most_common()]
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
     if state.interrupted:
         verb = "was" if state.interrupted == 1 else "were"
@@ -212,7 +212,7 @@ def _failures(state: RunState) -> Iterator[str]:
     visible_trials.update(islice(repeated_trials, _MAX_FAILURES - len(visible_trials)))
     for name, trial in visible_trials.items():
         error = "interrupted, and not repeated" if trial.reason == "ambiguous" else one_line(trial.error, 200)
-        yield f"  {printable(name)}: {error} ({spaced(trial.reason)}, {plural(trial.attempts, 'attempt')})"
+        yield f"  {printable(name)}: {error} ({as_words(trial.reason)}, {plural(trial.attempts, 'attempt')})"
     if state.failed > len(visible_trials):
         yield f"  and {state.failed - len(visible_trials):,} more"
 

@@ -19,7 +19,7 @@ import attrs
 from replay.comparison import Comparison, Side, compare
 from replay.pairing import PairedDifference
 from replay.power import detectable_drop
-from replay.summary import score_of, unscored
+from replay.summary import score_of, unscored_counts
 from replay.usage import total
 
 Verdict = Literal["passed", "regressed", "too_little_evidence"]
@@ -130,7 +130,7 @@ def _check_uniform(name: str, side: Side) -> None:
             raise NotComparable(
                 f"{name} has scores of {tally.versions} versions of {scorer!r}; `evaljournal rescore` replaces them"
             )
-    for scorer, count in unscored(state, side.variant).items():
+    for scorer, count in unscored_counts(state, side.variant).items():
         raise NotComparable(f"{name} has {count:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
 
 

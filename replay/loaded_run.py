@@ -1,7 +1,6 @@
 """A run read from its journal: its current state, or its state after an earlier record.
 
-Only state is kept in memory; records, outputs, timelines and details of trials are read from disk on each call. Nothing here
-changes a run.
+Only the state is kept in memory; records, outputs, timelines and details of trials are read from disk on each call.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -161,7 +160,7 @@ Apply = Callable[[LoadedRun, Record], None]
 def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
     """Load a run (live, stopped, finished or damaged) in full, or up to record `at`.
 
-    Damage and invalid records do not raise; they are described in `problem`. It is an error if record `at` comes after them.
+    Damage and invalid records do not raise an error unless record `at` comes after them; they are described in `problem`.
     """
     run = LoadedRun(Path(path))
     if at is not None and at < 1:

@@ -1,7 +1,7 @@
 """Messages and tool calls in the recorded input and output of a model step.
 
-Requests and replies of OpenAI (chat completions, Responses) and Anthropic are recognized, streamed ones included. They are
-untrusted: any value may have any type, and what is not recognized is omitted.
+Requests and replies of OpenAI (chat completions, Responses) and Anthropic are recognized, including streamed replies. They are
+untrusted: any value may have any type, and unrecognized parts are omitted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ class Message:
 
 
 def messages_of(step_input: object) -> list[Message]:
-    """Return the messages that a model was sent; none if the input is not recognized."""
+    """Return the messages of a request to a model; none if the input is not recognized."""
     if not isinstance(step_input, Mapping):
         return []
     request = cast("Mapping[str, Any]", step_input)
@@ -68,7 +68,7 @@ def reply_of(step_output: object) -> Message | None:
     if not isinstance(output, str):
         return None
     events = list(_events(output)) if _DATA in output[:10_000] else []
-    return _streamed(events) if events else Message("assistant", output)
+    return _join_stream(events) if events else Message("assistant", output)
 
 
 def finish_reason_of(step_output: object) -> str:
@@ -183,7 +183,7 @@ def _events(text: str) -> Iterator[Mapping[str, Any]]:
                 yield value
 
 
-def _streamed(events: list[Mapping[str, Any]]) -> Message | None:
+def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
     """Join the pieces of a streamed reply."""
     for event in reversed(events):
         if event.get("type") == "response.completed" and isinstance(response := event.get("response"), Mapping):
@@ -208,7 +208,7 @@ def _streamed(events: list[Mapping[str, Any]]) -> Message | None:
 
 
 def _extend(calls: dict[object, dict[str, str]], index: object, piece: object, call_id: object = None) -> None:
-    """Append a piece of a tool call to what was streamed of it before."""
+    """Append a piece of a streamed tool call to the pieces before it."""
     call = calls.setdefault(index if isinstance(index, int) else len(calls), {"name": "", "arguments": ""})
     for name, value in {**cast("Mapping[str, Any]", piece if isinstance(piece, Mapping) else {}), "id": call_id}.items():
         if isinstance(value, str):

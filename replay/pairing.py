@@ -1,7 +1,7 @@
 """Pairs of trials of two runs or two variants, and the difference of each score over them.
 
-Two trials are a pair if their case, repeat and content are equal, and their variant if runs are compared. Ids do not matter.
-Failures and missing scores are counted next to the difference of a score and are not part of it.
+Two trials are a pair if their case, repeat and content are equal, and their variant if runs are compared. Failures and missing
+scores are not part of a difference; they are counted next to it.
 """
 
 import math
@@ -44,7 +44,7 @@ class PairedDifference:
     significant: bool = False
     """Whether the interval excludes 0."""
     p: float | None = None
-    """Two-sided p-value: McNemar's exact test for passes, that of the interval for numbers and repeats; None for labels."""
+    """Two-sided p-value: by McNemar's exact test for passes, by the interval for numbers and repeats; None for labels."""
     squared_differences: float | None = None
     """Sum of the squared differences, if every value is 0 or 1."""
     scorer_changed: bool
@@ -62,15 +62,15 @@ class Pairing:
     """The trials that two runs or variants have in common, by case."""
 
     def __init__(self, a: Mapping[Key, TrialState], b: Mapping[Key, TrialState]) -> None:
-        both = [key for key in a if key in b]
-        self.common = [key for key in both if a[key].fingerprint == b[key].fingerprint]
-        matched = set(self.common)
-        self.different_content = [key for key in both if key not in matched]
+        shared_keys = [key for key in a if key in b]
+        self.common_keys = [key for key in shared_keys if a[key].fingerprint == b[key].fingerprint]
+        matching_keys = set(self.common_keys)
+        self.different_content = [key for key in shared_keys if key not in matching_keys]
         """Trials with the same case, variant and repeat, and different content."""
         self.only_a = [key for key in a if key not in b]
         self.only_b = [key for key in b if key not in a]
         self._a, self._b = a, b
-        fingerprints = {key[:2]: a[key].fingerprint for key in self.common}
+        fingerprints = {key[:2]: a[key].fingerprint for key in self.common_keys}
         self._cases: dict[str, dict[str, _Pair]] = {}
         for case, variant in fingerprints:
             self._cases.setdefault(case, {})[variant] = ([], [])
@@ -83,26 +83,28 @@ class Pairing:
         """Compare the values of some scorers."""
         return {scorer: self._compare_scorer(scorer, self._cases) for scorer in scorers}
 
-    def grouped(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
-        """Compare the scores of each group; equal cases have equal metadata."""
-        cases_of: dict[str, dict[str, Mapping[str, _Pair]]] = {}
-        for key in self.common:
+    def group_scores(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
+        """Compare the scores of each group."""
+        cases_by_group: dict[str, dict[str, Mapping[str, _Pair]]] = {}
+        for key in self.common_keys:
             if key in groups:
-                cases_of.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
+                cases_by_group.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
         return {
             label: {scorer: self._compare_scorer(scorer, cases) for scorer in scorers}
-            for label, cases in sorted(cases_of.items())
+            for label, cases in sorted(cases_by_group.items())
         }
 
     def latency(self) -> PairedDifference:
         """Compare the seconds per output."""
-        return self._compare_measured("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
+        return self._compare_measurements("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
 
     def completion(self) -> PairedDifference:
         """Compare the share of trials that were completed, among those that are done."""
-        return self._compare_measured("pass", lambda trial: trial.stage == "completed" if trial.stage in DONE_STAGES else None)
+        return self._compare_measurements(
+            "pass", lambda trial: trial.stage == "completed" if trial.stage in DONE_STAGES else None
+        )
 
-    def _compare_measured(
+    def _compare_measurements(
         self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]
     ) -> PairedDifference:
         a, b = array("d"), array("d")
@@ -126,11 +128,11 @@ class Pairing:
             _append_means(a, b, pairs)
         versions_a, versions_b = (
             {
-                scored[0]
+                version_and_value[0]
                 for variants in cases.values()
                 for pair in variants.values()
                 for trial in pair[side]
-                if (scored := trial.score(scorer)) is not None
+                if (version_and_value := trial.score(scorer)) is not None
             }
             for side in (0, 1)
         )
@@ -142,18 +144,18 @@ class Pairing:
 
     def _compare_labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> PairedDifference:
         """Compare labels trial by trial; repeats of a case cannot be averaged."""
-        keys = [key for key in self.common if key[0] in cases]
+        keys = [key for key in self.common_keys if key[0] in cases]
         pairs = [(score(self._a[key], scorer), score(self._b[key], scorer)) for key in keys]
-        labels = [(before, after) for before, after in pairs if isinstance(before, str) and isinstance(after, str)]
-        changed = sum(before != after for before, after in labels)
+        labels = [(label_a, label_b) for label_a, label_b in pairs if isinstance(label_a, str) and isinstance(label_b, str)]
+        changed = sum(label_a != label_b for label_a, label_b in labels)
         missing = len(keys) - len(labels)
         return PairedDifference(kind="label", n=len(labels), missing=missing, changed=changed, scorer_changed=scorer_changed)
 
 
 def score(trial: TrialState, scorer: str) -> Value | None:
     """Return a trial's value of a scorer; None if there is none."""
-    scored = trial.score(scorer)
-    return None if scored is None else scored[1]
+    version_and_value = trial.score(scorer)
+    return None if version_and_value is None else version_and_value[1]
 
 
 def _values(cases: _Cases, measure: Callable[[TrialState], float | None]) -> Iterator[Sequence[tuple[_Numbers, _Numbers]]]:
@@ -175,8 +177,8 @@ def _append_means(a: "array[float]", b: "array[float]", pairs: Sequence[tuple[_N
 def compare_values(
     kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool
 ) -> PairedDifference:
-    """Compare the two numbers of each case that has both; `cases` counts all cases; with `is_share`, they are pass rates."""
-    differences = [after - before for before, after in zip(a, b, strict=True)]
+    """Compare the numbers of cases in A and in B; `cases` counts all cases. With `is_share`, the numbers are pass rates."""
+    differences = [value_b - value_a for value_a, value_b in zip(a, b, strict=True)]
     n, estimate = len(differences), None
     if n:
         estimate = paired_shares(differences) if is_share else paired_numbers(differences)

@@ -1,12 +1,9 @@
-"""Pauses of a rate-limit key: their reasons, and the texts of these.
-
-`intake_paused` records the reasons. `runner.concurrency` decides what may start during a pause.
-"""
+"""Pauses of a rate-limit key, and their reasons, which the event `intake_paused` records."""
 
 from typing import Final, NamedTuple
 
 NO_RESPONSE: Final = "no_response"
-"""No attempt has ended for a long time; those in flight no longer count against the limit."""
+"""No attempt has ended for a long time; attempts in flight no longer count against the limit."""
 
 BREAKER_REASONS: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
 """Reasons that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""
@@ -31,5 +28,5 @@ class Pause(NamedTuple):
     """What the policy observed."""
 
     def is_in_force(self, now: float) -> bool:
-        """Return whether it applies; an open circuit breaker does until a record closes it."""
+        """Return whether it applies at a time; an open circuit breaker applies until a record closes it."""
         return self.until > now or self.reason in BREAKER_REASONS

@@ -1,12 +1,10 @@
 """Statistical power: the minimum difference that a comparison of this many cases can detect.
 
 A gate detects a drop if the 95 % interval of the paired difference lies below 0 and reaches the tolerated drop. A table of
-several comparisons detects a difference if its p-value is below the level that remains after Holm's correction. Where none is
-detected, the minimum difference that 80 % of comparisons would detect is reported.
+several comparisons detects a difference if its p-value is below the level that remains after Holm's correction.
 """
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
 from typing import Final
@@ -20,115 +18,111 @@ POWER: Final = 0.8
 """Probability with which the minimum difference is detected."""
 _Z_POWER: Final = NormalDist().inv_cdf(POWER)
 _MAX_EXACT: Final = 60
-"""Expected number of cases that differ up to which the probabilities are summed; above, the normal distribution is used."""
+"""Maximum expected number of differing cases for which probabilities are summed; above, the normal distribution is used."""
 _NEGLIGIBLE: Final = 6
 """Standard deviations from the expected number beyond which probabilities are ignored."""
 _STEPS: Final = 24
-"""Bisections."""
+"""Number of bisections."""
 
 
-def detectable_drop(paired: PairedDifference, tolerated: float = 0.0) -> float | None:
+def detectable_drop(difference: PairedDifference, max_drop: float = 0.0) -> float | None:
     """Return the minimum drop that a gate with this many cases detects; None if it detects none."""
-    if paired.squared_differences is not None:
-        return detectable_share(paired.n, paired.squared_differences, Criterion(tolerated))
-    return detectable_number(paired.n, paired.standard_error, tolerated)
+    if difference.squared_differences is not None:
+        return detectable_share(difference.n, difference.squared_differences, Criterion(max_drop))
+    return detectable_number(difference.n, difference.standard_error, max_drop)
 
 
-def detectable_difference(paired: PairedDifference, level: float) -> float | None:
+def detectable_difference(difference: PairedDifference, level: float) -> float | None:
     """Return the minimum difference that this many cases detect with a p-value below 1 - `level`; None if they detect none."""
-    squares = paired.squared_differences
+    squares = difference.squared_differences
     if squares is None:
-        return detectable_number(paired.n, paired.standard_error, level=level)
-    return detectable_share(paired.n, squares, Criterion(level=level, is_exact=squares == int(squares)))
+        return detectable_number(difference.n, difference.standard_error, level=level)
+    return detectable_share(difference.n, squares, Criterion(level=level, is_exact=squares == int(squares)))
 
 
 @attrs.frozen
 class Criterion:
     """When a drop of a pass rate is detected: if the interval lies below 0 and reaches the tolerated drop."""
 
-    tolerated: float = 0.0
+    max_drop: float = 0.0
     level: float = LEVEL
     is_exact: bool = False
     """Whether McNemar's exact test decides instead of the interval."""
 
-    def is_detected(self, n: int, broken: int, fixed: int) -> bool:
+    def is_detected(self, n: int, broken_cases: int, fixed_cases: int) -> bool:
         """Return whether a drop is detected with these numbers of broken and fixed cases out of `n`."""
         if self.is_exact:
-            return broken > fixed and mcnemar(fixed, broken) < 1 - self.level
-        low, high = bonett_price(n, fixed - broken, fixed + broken, self.level)
-        return high < 0 and low <= -self.tolerated
+            return broken_cases > fixed_cases and mcnemar(fixed_cases, broken_cases) < 1 - self.level
+        low, high = bonett_price(n, fixed_cases - broken_cases, fixed_cases + broken_cases, self.level)
+        return high < 0 and low <= -self.max_drop
 
-    def min_surplus(self, n: int, differing: float, drop: float) -> float:
-        """Return approximately how many more cases must be broken than fixed, if a share of `differing` differs."""
+    def min_surplus(self, n: int, differing_share: float, drop: float) -> float:
+        """Return approximately how many more cases must be broken than fixed for a drop to be detected."""
         if self.is_exact:
-            return z_quantile(self.level) * math.sqrt(n * differing) + 1  # One more, because counts are integers.
-        low, high = bonett_price(n, -n * drop, n * differing, self.level)
+            return z_quantile(self.level) * math.sqrt(n * differing_share) + 1  # One more, because counts are integers.
+        low, high = bonett_price(n, -n * drop, n * differing_share, self.level)
         half = (high - low) / 2
-        return max(half, self.tolerated - half) * (n + 2)
+        return max(half, self.max_drop - half) * (n + 2)
 
 
-def detectable_number(n: int, error: float | None, tolerated: float = 0.0, level: float = LEVEL) -> float | None:
+def detectable_number(n: int, error: float | None, max_drop: float = 0.0, level: float = LEVEL) -> float | None:
     """Return the minimum drop of a mean that `n` cases detect; `error` is the standard error of the paired difference."""
     if n < 2 or not error:  # noqa: PLR2004  # one case has no standard error
         return None
     half = t_quantile(n - 1, level) * error
     t_power = _Z_POWER + (_Z_POWER**3 + _Z_POWER) / (4 * (n - 1))  # Student's t, by the first term of its series.
-    return (max(half, tolerated - half) + t_power * error) * (1 + 1 / (n - 1))  # The next standard error may be larger.
+    return (max(half, max_drop - half) + t_power * error) * (1 + 1 / (n - 1))  # The next standard error may be larger.
 
 
 @lru_cache(maxsize=1024)
 def detectable_share(n: int, squares: float, criterion: Criterion) -> float | None:
     """Return the minimum drop of a pass rate that `n` cases detect; None if they detect none.
 
-    `squares` is the sum of the squared differences: the number of cases that differ, if there are no repeats. At a drop, at
-    least as many cases differ as now, and at least as many as the drop itself requires.
+    `squares` is the sum of the squared differences: the number of cases that differ, if there are no repeats. It is assumed
+    that at least as many cases differ in the next comparison, and at least as many as the drop requires.
     """
     is_integer = squares == int(squares)
 
     def power(drop: float) -> float:
-        differing = min(1.0, max((squares + 1) / (n + 2), drop))  # One more: the next comparison may differ in more.
-        power_of = _exact_power if is_integer and n * differing <= _MAX_EXACT else _normal_power
-        return power_of(n, differing, drop, criterion)
+        differing_share = min(1.0, max((squares + 1) / (n + 2), drop))  # One more, because more cases may differ next time.
+        power_of = _exact_power if is_integer and n * differing_share <= _MAX_EXACT else _normal_power
+        return power_of(n, differing_share, drop, criterion)
 
-    return _smallest(power)
-
-
-def _smallest(power: Callable[[float], float]) -> float | None:
     low, high = 0.0, 1.0
     if power(high) < POWER:
         return None
     for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(middle) >= POWER else (middle, high)
+        midpoint = (low + high) / 2
+        low, high = (low, midpoint) if power(midpoint) >= POWER else (midpoint, high)
     return high
 
 
-def _normal_power(n: int, differing: float, drop: float, criterion: Criterion) -> float:
-    """Return the probability that a drop is detected, if the number of broken cases minus that of fixed ones is normal."""
-    spread = math.sqrt(max(n * (differing - drop**2), 1e-12))
-    return NormalDist().cdf((n * drop - criterion.min_surplus(n, differing, drop)) / spread)
+def _normal_power(n: int, differing_share: float, drop: float, criterion: Criterion) -> float:
+    """Return the probability that a drop is detected, if the surplus of broken over fixed cases is normally distributed."""
+    spread = math.sqrt(max(n * (differing_share - drop**2), 1e-12))
+    return NormalDist().cdf((n * drop - criterion.min_surplus(n, differing_share, drop)) / spread)
 
 
-def _exact_power(n: int, differing: float, drop: float, criterion: Criterion) -> float:
+def _exact_power(n: int, differing_share: float, drop: float, criterion: Criterion) -> float:
     """Return the probability that a drop is detected, summed over the numbers of differing and broken cases."""
-    broken_share = (1 + drop / differing) / 2
-    expected, spread = n * differing, math.sqrt(n * differing * (1 - differing))
-    first = max(0, math.floor(expected - _NEGLIGIBLE * spread))
-    last = min(n, math.ceil(expected + _NEGLIGIBLE * spread) + 1)
+    broken_share = (1 + drop / differing_share) / 2
+    expected, spread = n * differing_share, math.sqrt(n * differing_share * (1 - differing_share))
+    low = max(0, math.floor(expected - _NEGLIGIBLE * spread))
+    high = min(n, math.ceil(expected + _NEGLIGIBLE * spread) + 1)
     return math.fsum(
-        _binomial(n, count, differing)
+        _binomial(n, count, differing_share)
         * math.fsum(_binomial(count, broken, broken_share) for broken in range(_min_broken(n, count, criterion), count + 1))
-        for count in range(first, last + 1)
+        for count in range(low, high + 1)
     )
 
 
 @lru_cache(maxsize=4096)
-def _min_broken(n: int, differing: int, criterion: Criterion) -> int:
+def _min_broken(n: int, differing_cases: int, criterion: Criterion) -> int:
     """Return the minimum number of broken cases, among those that differ, with which a drop is detected."""
-    low, high = 0, differing + 1
+    low, high = 0, differing_cases + 1
     while low < high:
         broken = (low + high) // 2
-        if criterion.is_detected(n, broken, differing - broken):
+        if criterion.is_detected(n, broken, differing_cases - broken):
             high = broken
         else:
             low = broken + 1

@@ -18,7 +18,7 @@ class Scores(dict[str, Tally]):
         """Whether any case has more than one trial."""
         self._versions: Mapping[str, str] = {}
         """Scorer → its version."""
-        self._shared = SharedScores()
+        self._shared_scores = SharedScores()
         self.by_variant: dict[str, Scores] = {}
         """Variant → its scores; empty if the run has no variants."""
 
@@ -61,7 +61,7 @@ class Scores(dict[str, Tally]):
 
     def add(self, event: TrialScored, trial: TrialState) -> None:
         """Add a score of a trial, or replace the earlier one."""
-        old_score = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared)
+        old_score = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared_scores)
         for scores in self._scores_of(trial):
             tally = scores.tally(event.scorer)
             if old_score is not None:

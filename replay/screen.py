@@ -1,7 +1,7 @@
 """The status of a run for people: the live screen, and one line for a log.
 
-Everything is derived from a `RunState` and what the caller passes; nothing here reads a clock, a file or the terminal's size,
-so the live run, `status` and `replay` show the same screen. Names, errors and labels are untrusted and are printed escaped.
+Nothing here reads a clock, a file or the terminal's size, so the live run, `status` and `replay` show the same screen. Names,
+errors and labels are untrusted and are printed escaped.
 """
 
 import heapq
@@ -49,7 +49,7 @@ _STOP_REASONS: Final = {
 """Why a run is being stopped, if the user has not interrupted it."""
 
 
-def remaining(state: RunState, *, now: float, total: int | None, done_before: int) -> float | None:
+def seconds_left(state: RunState, *, now: float, total: int | None, done_before: int) -> float | None:
     """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
     done = state.done - done_before
     if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now, done_before=done_before):
@@ -58,34 +58,37 @@ def remaining(state: RunState, *, now: float, total: int | None, done_before: in
 
 
 def stall_reason(state: RunState, *, now: float, done_before: int, min_pause: float = LONG_PAUSE) -> str:
-    """Return why the rate so far predicts nothing: all starts are paused, or no trial has ended for a long time.
+    """Return why the run is stalled: all starts are paused, or no trial has ended for a long time; empty if it is not.
 
-    Empty otherwise. A pause of at most `min_pause` seconds is ignored.
+    A pause of at most `min_pause` seconds is ignored.
     """
-    return _paused(state, now, min_pause) or _quiet(state, now, done_before)
+    return _pause_text(state, now, min_pause) or _quiet_text(state, now, done_before)
 
 
-def _paused(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
-    """Return why the attempts of all rate-limit keys are paused; empty if those of one are not."""
+def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
+    """Return why the attempts of all rate-limit keys are paused; empty if those of any key are not."""
     if state.outcome:
         return ""
-    paused = {key: pause for key, pause in state.pauses.items() if pause.is_in_force(now)}
-    if not paused or not paused.keys() >= (state.attempt_limits or state.limits).keys():
+    active_pauses = {key: pause for key, pause in state.pauses.items() if pause.is_in_force(now)}
+    if not active_pauses or not active_pauses.keys() >= (state.attempt_limits or state.limits).keys():
         return ""
-    for pause in paused.values():
+    for pause in active_pauses.values():
         if pause.reason in BREAKER_REASONS:
             return f"{PAUSE_TEXTS[pause.reason]}; probing"
-    left = min(pause.until for pause in paused.values()) - now
-    return f"paused for {duration(left)}" if left > min_pause else ""
+    time_left = min(pause.until for pause in active_pauses.values()) - now
+    return f"paused for {duration(time_left)}" if time_left > min_pause else ""
 
 
-def _quiet(state: RunState, now: float, done_before: int) -> str:
-    """Return how long no trial has ended, if that is a long time."""
-    quiet, done = now - state.done_at, state.done - done_before
+def _quiet_text(state: RunState, now: float, done_before: int) -> str:
+    """Return how long no trial has ended; empty unless that is a long time."""
+    quiet_seconds, done = now - state.done_at, state.done - done_before
     is_waiting = state.running or state.backing_off or any(pause.is_in_force(now) for pause in state.pauses.values())
-    if not state.outcome and is_waiting and quiet > max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0):
-        return f"no trial done for {duration(quiet)}"
-    return ""
+    min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
+    return (
+        f"no trial done for {duration(quiet_seconds)}"
+        if not state.outcome and is_waiting and quiet_seconds > min_seconds
+        else ""
+    )
 
 
 def panel(
@@ -97,13 +100,13 @@ def panel(
     width: int,
     done_before: int = 0,
     title: str = "",
-    stopping: tuple[str, float] | None = None,
+    stop_status: tuple[str, float] | None = None,
     show_rate: bool = True,
 ) -> "Group":
     """Return the live screen.
 
     `now` is in seconds of `t`; `durable` is the last record known to be on disk; `total` is the number of trials, if known;
-    `done_before` is how many were done when the session started; `stopping` is why the run is being stopped, and how many
+    `done_before` is how many were done when the session started; `stop_status` is why the run is being stopped, and how many
     seconds attempts in flight have left. `show_rate` is False for a run that may not be running, such as a damaged one.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import
@@ -112,8 +115,8 @@ def panel(
     rate = _rate(state, now=now, total=total, done_before=done_before) if show_rate else ""
     lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, rate=rate)]
     previous_label = ""
-    if stopping is not None:
-        lines.append(Text(f"stopping {stopping_text(state, *stopping)}", style="bold yellow"))
+    if stop_status is not None:
+        lines.append(Text(f"stopping {stopping_text(state, *stop_status)}", style="bold yellow"))
     for label, text, style in _rows(state, now, durable, total):
         line = Text()
         line.append(f"{label if label != previous_label else '':<9}", style="dim")
@@ -142,32 +145,34 @@ def _progress(state: RunState, line: "Text", *, total: int | None, width: int, r
     share = min(1.0, state.done / total) if total else 1.0
     text = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
     bar_width = max(10, min(40, width - len(text)))
-    filled = round(bar_width * share)
-    line.append("━" * filled, style="green")
-    line.append("─" * (bar_width - filled), style="dim")
+    filled_width = round(bar_width * share)
+    line.append("━" * filled_width, style="green")
+    line.append("─" * (bar_width - filled_width), style="dim")
     return line.append(text)
 
 
 def _rate(state: RunState, *, now: float, total: int | None, done_before: int) -> str:
     """Return trials per second and the remaining time, or why the run is stalled."""
-    stalled, done = stall_reason(state, now=now, done_before=done_before), state.done - done_before
-    if stalled:
-        return f" · {stalled}"
+    stall, done = stall_reason(state, now=now, done_before=done_before), state.done - done_before
+    if stall:
+        return f" · {stall}"
     rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
-    left = remaining(state, now=now, total=total, done_before=done_before)
-    return f"{rate} · about {duration(max(1, round(left)))} left" if left else rate
+    time_left = seconds_left(state, now=now, total=total, done_before=done_before)
+    return f"{rate} · about {duration(max(1, round(time_left)))} left" if time_left else rate
 
 
-def stopping_text(state: RunState, reason: str, left: float) -> str:
+def stopping_text(state: RunState, reason: str, time_left: float) -> str:
     """Return how many attempts are in flight in a run that is being stopped, and how long they may still take."""
     in_flight = len(state.running) + state.stages["scoring"]
-    cause, again = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
+    cause, suffix = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
     if not in_flight:
         return f"{cause}no attempt in flight"
     attempts = f"{plural(in_flight, 'attempt')} in flight"
-    if left <= 0:
+    if time_left <= 0:
         return f"{cause}interrupting {attempts}"
-    return f"{cause}{attempts}, {duration(left)} left; press Ctrl-C{again} to interrupt {'it' if in_flight == 1 else 'them'}"
+    return (
+        f"{cause}{attempts}, {duration(time_left)} left; press Ctrl-C{suffix} to interrupt {'it' if in_flight == 1 else 'them'}"
+    )
 
 
 _Row = tuple[str, str, str]
@@ -176,8 +181,8 @@ _Row = tuple[str, str, str]
 
 def _rows(state: RunState, now: float, durable: int, total: int | None) -> Iterator[_Row]:
     yield "slots", _slots(state, now, total), ""
-    if idle := reasons(state, now=now, total=total):
-        yield "waiting", one_line(idle), "" if idle[0].reason == "none_left" else "yellow"
+    if idle_reasons := reasons(state, now=now, total=total):
+        yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
     if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
         yield "error", summary_text.error_text(error, now), "yellow"
     yield "trials", summary_text.trials_text(state), ""
@@ -188,20 +193,20 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
     yield from (("variants", row, "") for row in variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
-    for row in summary_text.score_lines(scores, failed=state.failed):
+    for row in summary_text.score_lines(scores, failed_trials=state.failed):
         yield "scores", row, ""
     if state.latencies:
-        recent = latency(state.latencies[-_RECENT_OUTPUTS:])
-        outputs = plural(recent.count, "output")
-        scope = outputs if recent.count == len(state.latencies) else f"the last {outputs}"
-        yield "latency", summary_text.latency_text(recent, scope, "p50", "p95"), ""
+        recent_latency = latency(state.latencies[-_RECENT_OUTPUTS:])
+        outputs = plural(recent_latency.count, "output")
+        scope = outputs if recent_latency.count == len(state.latencies) else f"the last {outputs}"
+        yield "latency", summary_text.latency_text(recent_latency, scope, "p50", "p95"), ""
     yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:
         yield "usage", summary_text.usage_text(usage, state.unpriced_models), ""
     yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
-    if spent := spent_text(state):
-        yield "budget", spent, ""
+    if budget_text := spent_text(state):
+        yield "budget", budget_text, ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].start):
         yield "longest", *_running_text(name, attempt, now, state.settings.get("timeout"))
     yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
@@ -248,23 +253,23 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     else:
         parts = [f"{state.done:,} of {total:,} ({math.floor(100 * min(1.0, state.done / total)) if total else 100} %)"]
     parts.append(f"{state.completed:,} ok, {state.failed:,} failed, {state.recovered:,} recovered")
-    idle = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
-    if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle):
+    idle_reasons = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
+    if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):
         parts.append(f"{backoff:,} in backoff")
     for scorer, tally in state.scores.items():
         if mean := mean_text(tally):
             parts.append(f"{printable(scorer, 24)} {mean}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
-    left = remaining(state, now=now, total=total, done_before=done_before)
-    if left:
-        parts.append(f"about {duration(max(1, round(left)))} left")
-    parts += [f"budget: {spent}"] if (spent := spent_text(state)) else []
-    if idle:
-        parts.append(f"waiting: {one_line(idle)}")
-    if quiet := _quiet(state, now, done_before):
-        parts.append(quiet)
-    if state.last_error and (quiet or _paused(state, now)):
+    time_left = seconds_left(state, now=now, total=total, done_before=done_before)
+    if time_left:
+        parts.append(f"about {duration(max(1, round(time_left)))} left")
+    parts += [f"budget: {budget_text}"] if (budget_text := spent_text(state)) else []
+    if idle_reasons:
+        parts.append(f"waiting: {one_line(idle_reasons)}")
+    if quiet_text := _quiet_text(state, now, done_before):
+        parts.append(quiet_text)
+    if state.last_error and (quiet_text or _pause_text(state, now)):
         parts.append(summary_text.error_text(state.last_error, now))
     parts.append(f"seq {state.seq:,}, on disk to {durable:,}")
     return " · ".join(parts)

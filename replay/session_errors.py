@@ -1,4 +1,4 @@
-"""Errors of a session: the last one, the one that the first trials failed with, and an unauthorized scorer."""
+"""Errors of a session: the last error, the error that the first trials failed with, and an unauthorized scorer."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import attrs
 
 ERROR_CHARS: Final = 200
-"""Characters of an error that are kept."""
+"""Maximum length of a kept error."""
 
 
 @attrs.frozen
@@ -51,6 +51,6 @@ class RepeatedError:
             self.type, self.location, self.trials = type_, location, self.trials + 1
 
     def stops_run(self, settings: Mapping[str, Any]) -> bool:
-        """Whether it stops a run with these settings, or has stopped it."""
+        """Return whether it stops a run with these settings, or has stopped it."""
         limit = settings.get("stop_on_same_error")
         return isinstance(limit, int) and self.trials >= limit

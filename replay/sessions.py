@@ -1,4 +1,4 @@
-"""The sessions of a run: the changes that each adopted, and the time that they take."""
+"""The sessions of a run: the changes that each adopted, and the wall time that they cover."""
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -13,18 +13,19 @@ PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "score
 """The fields of `RunStarted` that may change only if the user adopts the change."""
 
 
-def adopted_changes(before: RunStarted, now: RunStarted) -> Iterator[str]:
+def adopted_changes(old_start: RunStarted, new_start: RunStarted) -> Iterator[str]:
     """Yield what differs between two definitions: `task`, `cases`, `scorer exact (new)`, `variant mini (removed)`."""
     names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
-    yield from (name for field, name in names.items() if getattr(before, field) != getattr(now, field))
-    yield from _changed_members("scorer", dict(before.scorers), dict(now.scorers))
-    yield from _changed_members("variant", variant_fingerprints(before.definition), variant_fingerprints(now.definition))
+    yield from (name for field, name in names.items() if getattr(old_start, field) != getattr(new_start, field))
+    yield from _changed_members("scorer", dict(old_start.scorers), dict(new_start.scorers))
+    fingerprints = variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition)
+    yield from _changed_members("variant", *fingerprints)
 
 
-def _changed_members(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    for name in {**old, **new}:
-        if old.get(name) != new.get(name):
-            change = " (new)" if name not in old else " (removed)" if name not in new else ""
+def _changed_members(kind: str, old_members: Mapping[str, str], new_members: Mapping[str, str]) -> Iterator[str]:
+    for name in {**old_members, **new_members}:
+        if old_members.get(name) != new_members.get(name):
+            change = " (new)" if name not in old_members else " (removed)" if name not in new_members else ""
             yield f"{kind} {name}{change}"
 
 
@@ -42,46 +43,46 @@ class Session:
     shard: str = ""
     """The shard that it belongs to, in a merged run."""
     adopted: tuple[str, ...] = ()
-    """What had changed since the previous session: `task`, `cases`, `scorer exact`."""
+    """The changes since the previous session: `task`, `cases`, `scorer exact`."""
 
 
 class WallTime:
-    """The wall time that the sessions of a merged run cover: those of different shards may overlap."""
+    """The wall time that the sessions of a merged run cover; sessions of different shards may overlap."""
 
     def __init__(self) -> None:
-        self._first = ""
+        self._first_at = ""
         """Wall time of the first session; the seconds below count from it."""
         self._start = 0.0
         """When `t` of the current session was 0."""
-        self._covered: list[tuple[float, float]] = []
-        """Start and end of the times covered by earlier sessions, disjoint and in order."""
+        self._periods: list[tuple[float, float]] = []
+        """Start and end of each period covered by earlier sessions, without overlaps, in order."""
 
     def begin(self, at: str, t: float) -> None:
         """Start a session, given the times of its first record."""
-        self._first = self._first or at
-        self._start = seconds_between(self._first, at) - t
+        self._first_at = self._first_at or at
+        self._start = seconds_between(self._first_at, at) - t
 
     def end(self, t: float) -> None:
         """End the session."""
-        self._covered = self._with_session(t)
+        self._periods = self._with_session(t)
 
     def seconds(self, t: float) -> float:
-        """Return the seconds that are covered up to time `t` of the current session."""
+        """Return the seconds covered up to time `t` of the current session."""
         return sum(end - start for start, end in self._with_session(t))
 
     def _with_session(self, t: float) -> list[tuple[float, float]]:
-        joined: list[tuple[float, float]] = []
-        for start, end in sorted([*self._covered, (self._start, self._start + max(0.0, t))]):
-            if joined and start <= joined[-1][1]:
-                joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        periods: list[tuple[float, float]] = []
+        for start, end in sorted([*self._periods, (self._start, self._start + max(0.0, t))]):
+            if periods and start <= periods[-1][1]:
+                periods[-1] = periods[-1][0], max(periods[-1][1], end)
             else:
-                joined.append((start, end))
-        return joined
+                periods.append((start, end))
+        return periods
 
 
-def seconds_between(before: str, after: str) -> float:
+def seconds_between(start: str, end: str) -> float:
     """Return the seconds between two wall times; 0 if one is invalid."""
     try:
-        return (datetime.fromisoformat(after) - datetime.fromisoformat(before)).total_seconds()
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
     except (ValueError, TypeError):
         return 0.0

@@ -1,4 +1,4 @@
-"""Shards: runs that contain a part of the cases each, and the run that they were merged into."""
+"""Shards: runs that each contain a part of the cases, and the run that they were merged into."""
 
 import bisect
 import itertools
@@ -35,10 +35,10 @@ class Shard:
 
 
 class MergedShards:
-    """The shards of a merged run; empty for another run."""
+    """The shards of a merged run; empty for any other run."""
 
-    def __init__(self, started: RunStarted | None = None) -> None:
-        entries = list(_valid_entries(started.merged_from if started is not None else None))
+    def __init__(self, run_started: RunStarted | None = None) -> None:
+        entries = list(_valid_entries(run_started.merged_from if run_started is not None else None))
         self.shards = [shard for shard, _, _ in entries]
         """In the order of their sessions."""
         self._ends = list(itertools.accumulate(sessions for _, sessions, _ in entries))
@@ -64,16 +64,11 @@ class MergedShards:
         """Whether a session is the first of its shard, or the first after all shards."""
         return number - 1 in self._boundaries
 
-    @property
-    def missing(self) -> list[Shard]:
-        """The shards that were not merged."""
-        return missing_shards(self.shards)
-
     def origins(self) -> Iterator[tuple[int, Any]]:
         """Yield the origins of shards that were forked, with the number of sessions before each shard."""
-        for before, origin in zip([0, *self._ends], self._origins, strict=False):
+        for session_count, origin in zip([0, *self._ends], self._origins, strict=False):
             if origin is not None:
-                yield before, origin
+                yield session_count, origin
 
 
 def _valid_entries(entries: object) -> Iterator[tuple[Shard, int, Any]]:
@@ -92,17 +87,17 @@ def first_shards(merged_from: Any, sessions: int) -> Any:
     """Return `merged_from` of a run that contains only the first sessions of a merged run."""
     if not isinstance(merged_from, list):
         return merged_from
-    entries, before = [], 0
+    entries, session_count = [], 0
     for entry in merged_from:
         count = next((count for _, count, _ in _valid_entries([entry])), 0)
-        if before < sessions:
-            entries.append(entry if before + count <= sessions else {**entry, "sessions": sessions - before})
-        before += count
+        if session_count < sessions:
+            entries.append(entry if session_count + count <= sessions else {**entry, "sessions": sessions - session_count})
+        session_count += count
     return entries or None
 
 
 def missing_shards(shards: list[Shard]) -> list[Shard]:
-    """Return the shards that are not among these, which are parts of the same cases."""
+    """Return the other shards of the same cases."""
     count = shards[0].count if shards else 0
-    present = {shard.number for shard in shards if shard.count == count}
-    return [Shard(number, count) for number in range(1, count + 1) if number not in present]
+    numbers = {shard.number for shard in shards if shard.count == count}
+    return [Shard(number, count) for number in range(1, count + 1) if number not in numbers]

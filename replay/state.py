@@ -22,7 +22,7 @@ from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, Unautho
 from replay.sessions import PINNED, Session, WallTime, adopted_changes
 from replay.shards import MergedShards
 from replay.steps import RunSteps, keeps_steps
-from replay.text import spaced
+from replay.text import as_words
 from replay.trial_state import (
     WORKER_ENDS,
     OpenCall,
@@ -30,11 +30,10 @@ from replay.trial_state import (
     RunningAttempt,
     TrialState,
     new_attempt,
-    packed_input,
+    pack_input,
 )
 from replay.usage import add, noted_usage, subtract, unpriced_models
-from replay.variant_totals import Totals, Variants
-from replay.version_log import VersionLog
+from replay.variant_totals import Totals, Variants, VersionLog
 from replay.worker_totals import WORKER_ENDED, WorkerTotals
 
 
@@ -60,7 +59,7 @@ class RunState(Totals):
     _earlier_seconds: float = 0.0
     """Seconds of the sessions before the current one."""
     _wall_time: WallTime = attrs.field(factory=WallTime)
-    """Used instead of their sum in a merged run."""
+    """Used instead of `_earlier_seconds` in a merged run."""
     _end_t: float | None = None
     """`t` of the record that ended the current session; the seal after it does not count."""
     head: str = ""
@@ -90,7 +89,7 @@ class RunState(Totals):
     """By type."""
     timeouts: int = 0
     interrupted: int = 0
-    """Interrupted attempts; their calls may have been paid for."""
+    """Number of interrupted attempts; their calls may have been paid for."""
     interrupted_trials: set[str] = attrs.field(factory=set[str])
     """Trials whose last attempt was interrupted."""
     repeated_calls: int = 0
@@ -133,7 +132,7 @@ class RunState(Totals):
     repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
     """The error that the first trials of this session failed with."""
     unauthorized_scorer: UnauthorizedScorer | None = None
-    """The scorer whose call was unauthorized in the current session."""
+    """The scorer whose call was unauthorized in this session."""
     done_at: float = 0.0
     """When a trial last ended in the current session, in seconds of `t`; 0 if none has."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
@@ -209,7 +208,7 @@ class RunState(Totals):
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
 
     def is_over_budget(self, name: str, usage: Any = None) -> bool:
-        """Return whether the attempts of a trial, with `usage` that is not recorded yet, have used more than one trial may."""
+        """Return whether a trial exceeds the budget per trial; `usage` is not recorded yet and counts, too."""
         return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))
 
     def is_truncated(self, name: str) -> bool:
@@ -218,18 +217,18 @@ class RunState(Totals):
         return self._truncated_attempts.get(name) == trial.attempts and trial.stage in {"scoring", "completed"}
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
-        before, stages = trial.stage, self.stages
-        stages[before] -= 1
+        old_stage, stages = trial.stage, self.stages
+        stages[old_stage] -= 1
         stages[stage] += 1
         if self.variants:
             by_variant = self.variants[trial.variant].stages
-            by_variant[before] -= 1
+            by_variant[old_stage] -= 1
             by_variant[stage] += 1
-        if before == "running":
+        if old_stage == "running":
             del self.running[name]
             if self._running_keys:
                 self._running_keys.pop(name, None)
-        elif before == "backing_off":
+        elif old_stage == "backing_off":
             del self.backing_off[name]
         trial.stage = stage
 
@@ -241,8 +240,8 @@ class RunState(Totals):
         self.scores.set_versions(event.scorers)
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
-        for trial, due in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
-            self.backing_off[trial] = max(0.0, due - self._previous_t)
+        for trial, end_t in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
+            self.backing_off[trial] = max(0.0, end_t - self._previous_t)
         if self.sessions:
             end = self._previous_t if self._end_t is None else self._end_t
             self._earlier_seconds += end
@@ -270,7 +269,7 @@ class RunState(Totals):
         self.scorer_keys.clear()
 
     def _begin_budget(self, session: int) -> None:
-        """Use the budget of a new session; what was spent before the first one counts. Each shard has its own budget."""
+        """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
         if self.merged and self.merged.is_first(session):
             self.budget = None
         if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
@@ -280,34 +279,35 @@ class RunState(Totals):
         if self.budget is not None:
             self.budget.begin_session(self.settings, dict.fromkeys(trial for trial, _ in self.scorer_calls))
 
-    def _adopt(self, adopted: Any, definition: Any, record: Record) -> None:
+    def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
         """Apply adopted changes to the definition."""
-        if self.started is None or not isinstance(adopted, dict):
+        if self.started is None or not isinstance(adopted_fields, dict):
             return
-        before, changes = self.started, {name: adopted[name] for name in (*PINNED, "task") if name in adopted}
-        changes["definition"] = before.definition if definition is None else definition
-        now = self.started = attrs.evolve(before, **changes)  # type: ignore[misc]  # an event is an attrs class
-        self.sessions[-1].adopted = tuple(adopted_changes(before, now))
-        self.scores.set_versions(now.scorers)
+        old_start, changes = self.started, {name: adopted_fields[name] for name in (*PINNED, "task") if name in adopted_fields}
+        changes["definition"] = old_start.definition if definition is None else definition
+        new_start = self.started = attrs.evolve(old_start, **changes)  # type: ignore[misc]  # an event is an attrs class
+        self.sessions[-1].adopted = tuple(adopted_changes(old_start, new_start))
+        self.scores.set_versions(new_start.scorers)
         location = record.segment, record.offset
-        self.variants.adopt(before.definition, now.definition, location)
-        if now.task_fingerprint != before.task_fingerprint:
+        self.variants.adopt(old_start.definition, new_start.definition, location)
+        if new_start.task_fingerprint != old_start.task_fingerprint:
             self.steps.open.clear()
-            self._task_versions.change(location, before.task_fingerprint)
-            current = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
-            self.from_older_task = sum(map(self._is_from_older_task, current))
+            self._task_versions.change(location, old_start.task_fingerprint)
+            current_trials = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
+            self.from_older_task = sum(map(self._is_from_older_task, current_trials))
 
     def _is_from_older_task(self, trial: TrialState) -> bool:
-        """Whether a trial's output is from another version of the task than the current one."""
-        location, started = trial.output_location, self.started
-        return location is not None and started is not None and self._task_versions.is_older(location, started.task_fingerprint)
+        location, run_started = trial.output_location, self.started
+        if location is None or run_started is None:
+            return False
+        return self._task_versions.is_older(location, run_started.task_fingerprint)
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
-        before = self.trials.get(event.trial)
-        if before is not None:
-            self.stages[before.stage] -= 1
+        old_trial = self.trials.get(event.trial)
+        if old_trial is not None:
+            self.stages[old_trial.stage] -= 1
             if self.variants:
-                self.variants[before.variant].stages[before.stage] -= 1
+                self.variants[old_trial.variant].stages[old_trial.stage] -= 1
         variant = event.variant
         if variant or self.variants:
             variant = sys.intern(variant)
@@ -315,13 +315,12 @@ class RunState(Totals):
         if (variant or event.repeat > 1) and not self.scores.has_repeats:
             self.scores.group_by_case(self.trials.values())
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
-        attempts = before.attempts if before else 0
-        packed = packed_input(record, event.fingerprint, event.repeat)
-        self.trials[event.trial] = TrialState("queued", packed, case, variant, attempts)
+        attempts = old_trial.attempts if old_trial else 0
+        packed_trial = pack_input(record, event.fingerprint, event.repeat)
+        self.trials[event.trial] = TrialState("queued", packed_trial, case, variant, attempts)
         self.stages["queued"] += 1
 
     def _totals(self) -> Totals:
-        """Return the totals of all trials so far."""
         return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
@@ -332,14 +331,14 @@ class RunState(Totals):
         self.attempts += 1
         if self.variants:
             self.variants[trial.variant].attempts += 1
-        repeated = self.steps.start(event) if self.steps.records else 0
+        repeated_calls = self.steps.start(event) if self.steps.records else 0
         if self.budget is not None:
             self.budget.start(event.trial, event.attempt, trial.variant, event.reserved)
         if event.key:
             self._running_keys[event.trial] = event.key
         if event.trial in self.interrupted_trials:
             self.interrupted_trials.remove(event.trial)
-            self.repeated_calls += 1 + repeated
+            self.repeated_calls += 1 + repeated_calls
 
     def _worker(self, name: str) -> WorkerTotals:
         totals = self.workers.get(name)
@@ -367,7 +366,7 @@ class RunState(Totals):
         self._move(event.trial, trial, "unsettled")
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if (steps := self.steps.open.get(event.trial)) is not None:
-            steps.spent += event.elapsed
+            steps.seconds_spent += event.elapsed
             category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
             if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
                 history.reset()
@@ -380,9 +379,9 @@ class RunState(Totals):
             history.count_failure("timed_out")
             history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
             self.timeouts += 1
-        last, outputs = self.last_error, len(self.latencies)
-        earlier = last.consecutive if last is not None and last.outputs == outputs else 0
-        self.last_error = LastError(history.error, record.t, earlier + 1, outputs)
+        last_error, outputs = self.last_error, len(self.latencies)
+        previous_count = last_error.consecutive if last_error is not None and last_error.outputs == outputs else 0
+        self.last_error = LastError(history.error, record.t, previous_count + 1, outputs)
         self._add_unproductive_usage(event.trial, event.attempt, event.usage)
         if self.budget is not None:
             is_reported = isinstance(event, events.AttemptFailed) and event.error != OVER_BUDGET
@@ -399,14 +398,14 @@ class RunState(Totals):
         if event.reason in WORKER_ENDS:
             history = trial.retry_history = trial.retry_history or RetryHistory()
             history.count_failure(event.reason)
-            history.error = f"{spaced(event.reason)}: {event.detail}"[:ERROR_CHARS]
+            history.error = f"{as_words(event.reason)}: {event.detail}"[:ERROR_CHARS]
             history.error_type = history.location = ""
         elif trial.retry_history is not None:
             trial.retry_history.category = "interrupted"
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
-            steps.spent += max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
+            steps.seconds_spent += max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
         self._add_unproductive_usage(event.trial, event.attempt)
         if self.budget is not None:
             self.budget.interrupt(event.trial)
@@ -430,7 +429,7 @@ class RunState(Totals):
         self.steps.locate(event, record)
         step = self.steps.reuse(event)
         self.running[event.trial] = self.running[event.trial].after_step(step.name if step else "", record.t)
-        if step is not None and step.usage is not None:  # It belongs to this attempt now, not to the one that was lost.
+        if step is not None and step.usage is not None:  # Its usage belongs to this attempt now.
             subtract(self.usage_without_output, step.usage)
             self._usage_in_flight.setdefault(event.trial, []).append(step.usage)
 
@@ -545,24 +544,21 @@ class RunState(Totals):
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
     def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
-        """Ignore `t` of a record that may precede `session_started`: it belongs to the next session's clock."""
+        """Ignore `t`: the record may precede `session_started`, and its `t` is then that of the next session."""
         self.t = self._previous_t
         self.recoveries += isinstance(event, events.JournalRecovered)
 
     _on_journal_recovered = _on_segment_opened
 
-    def _on_run_stopped(self, event: events.RunStopped, _: Record) -> None:
-        self._end(event.reason)
-
-    def _on_run_finished(self, _: events.RunFinished, __: Record) -> None:
-        self._end("finished")
-
-    def _end(self, outcome: str) -> None:
+    def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
+        outcome = event.reason if isinstance(event, events.RunStopped) else "finished"
         self.outcome, self._end_t = outcome, self.t
         if self.budget is not None:
             self.budget.has_ended = True
         if self.sessions:
             self.sessions[-1].outcome = outcome
+
+    _on_run_finished = _on_run_stopped
 
     def _add_usage(self, usage: Any, name: str, attempt: int) -> None:
         add(self.usage, usage)
@@ -576,18 +572,18 @@ class RunState(Totals):
                 models.append(model[:ERROR_CHARS])
 
     def _add_unproductive_usage(self, trial: str, attempt: int, usage: Any = None) -> None:
-        """Count the usage of an attempt that returned no output."""
+        """Add the usage of an attempt that returned no output."""
         self._add_usage(usage, trial, attempt)
         add(self.usage_without_output, usage)
-        for earlier in self._usage_in_flight.pop(trial, ()):
-            add(self.usage_without_output, earlier)
+        for part in self._usage_in_flight.pop(trial, ()):
+            add(self.usage_without_output, part)
 
 
 _HANDLERS: Final = handlers(RunState)
 
 
 def fold(records: Iterable[Record], *, at: int | None = None, state: RunState | None = None) -> RunState:
-    """Fold records into the state after the last of them, or after record `at`; `state` is the one before the first."""
+    """Fold records into the state after the last of them, or after record `at`; `state` is the state before the first."""
     state = RunState() if state is None else state
     apply = state.apply
     for record in records if at is None else itertools.takewhile(lambda record: record.seq <= at, records):

@@ -61,8 +61,8 @@ def t_quantile(degrees: int, level: float = LEVEL) -> float:
     if degrees >= _SERIES_MIN:  # Cornish and Fisher's series.
         return z + g1 / degrees + g2 / degrees**2 + g3 / degrees**3 + g4 / degrees**4
     low, high = 0.0, math.pi / 2
-    while (middle := (low + high) / 2) not in (low, high):  # Bisection until no float lies between.
-        low, high = (middle, high) if _within(middle, degrees) < level else (low, middle)
+    while (midpoint := (low + high) / 2) not in (low, high):  # Bisection until no float lies between.
+        low, high = (midpoint, high) if _t_probability(midpoint, degrees) < level else (low, midpoint)
     return math.tan(low) * math.sqrt(degrees)
 
 
@@ -70,22 +70,22 @@ def t_test(t: float, degrees: int) -> float:
     """Return the two-sided p-value of a value of Student's t."""
     if degrees >= _NORMAL_MIN:  # Abramowitz and Stegun, 26.7.8.
         return _normal_test(t * (1 - 1 / (4 * degrees)) / math.sqrt(1 + t * t / (2 * degrees)))
-    return max(0.0, 1 - _within(math.atan(abs(t) / math.sqrt(degrees)), degrees))
+    return max(0.0, 1 - _t_probability(math.atan(abs(t) / math.sqrt(degrees)), degrees))
 
 
 def _normal_test(z: float) -> float:
     return math.erfc(abs(z) / math.sqrt(2))
 
 
-def mcnemar(fixed: int, broken: int) -> float:
+def mcnemar(fixed_pairs: int, broken_pairs: int) -> float:
     """Return the p-value of McNemar's exact test: a pair that differs is equally likely to be fixed or broken."""
-    differing, fewer = fixed + broken, min(fixed, broken)
-    if 2 * fewer >= differing - 1:
+    total, minimum = fixed_pairs + broken_pairs, min(fixed_pairs, broken_pairs)
+    if 2 * minimum >= total - 1:
         return 1.0
-    scale = math.lgamma(differing + 1) - differing * math.log(2)
+    scale = math.lgamma(total + 1) - total * math.log(2)
     terms: list[float] = []
-    for count in range(fewer, -1, -1):
-        terms.append(math.exp(scale - math.lgamma(count + 1) - math.lgamma(differing - count + 1)))
+    for count in range(minimum, -1, -1):
+        terms.append(math.exp(scale - math.lgamma(count + 1) - math.lgamma(total - count + 1)))
         if terms[-1] <= _NEGLIGIBLE * terms[0]:
             break
     return min(1.0, 2 * math.fsum(terms))
@@ -96,13 +96,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     If those below 5 % are reported as differences, at most 5 % of reports contain a false one.
     """
-    adjusted, largest = [1.0] * len(p_values), 0.0
+    adjusted_p_values, maximum = [1.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = adjusted[index] = min(1.0, max(largest, (len(p_values) - rank) * p_values[index]))
-    return adjusted
+        maximum = adjusted_p_values[index] = min(1.0, max(maximum, (len(p_values) - rank) * p_values[index]))
+    return adjusted_p_values
 
 
-def _within(angle: float, degrees: int) -> float:
+def _t_probability(angle: float, degrees: int) -> float:
     """Return the probability of Student's t within ± tan(angle) · √degrees (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     sine, cosine = math.sin(angle), math.cos(angle)
     is_odd = degrees % 2
@@ -147,14 +147,14 @@ def mean_of_shares(mean: float, *, n: int, cases: int, scatter: float) -> Estima
     With repeats, `n` is divided by Kish's design effect, and never increased. Without any variation each case counts once.
     """
     error = _standard_error(n, cases, scatter)
-    effective = float(n)
+    effective_n = float(n)
     if cases < n:
         spread = mean * (1 - mean)
         if error is None or spread <= 0:
-            effective = float(cases)
+            effective_n = float(cases)
         elif error:
-            effective = min(n, max(1.0, n * spread / (n - 1) / error**2))
-    return Estimate(mean, error, *wilson(mean, effective))
+            effective_n = min(n, max(1.0, n * spread / (n - 1) / error**2))
+    return Estimate(mean, error, *wilson(mean, effective_n))
 
 
 def _standard_error(n: int, cases: int, scatter: float) -> float | None:
@@ -164,9 +164,9 @@ def _standard_error(n: int, cases: int, scatter: float) -> float | None:
 def wilson(share: float, n: float) -> tuple[float, float]:
     """Return Wilson's interval for a share of `n`, which need not be an integer."""
     scale = 1 + Z**2 / n
-    middle = (share + Z**2 / (2 * n)) / scale
+    midpoint = (share + Z**2 / (2 * n)) / scale
     half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)) / scale
-    return max(0.0, middle - half) if share > 0 else 0.0, min(1.0, middle + half) if share < 1 else 1.0
+    return max(0.0, midpoint - half) if share > 0 else 0.0, min(1.0, midpoint + half) if share < 1 else 1.0
 
 
 def paired_numbers(differences: Sequence[float]) -> Estimate:
@@ -205,21 +205,21 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
 
 def bonett_price(n: int, total: float, squares: float, level: float = LEVEL) -> tuple[float, float]:
     """Return the interval of `paired_shares`, not clipped, from the sum of `n` differences and the sum of their squares."""
-    middle = total / (n + 2)
-    half = z_quantile(level) * math.sqrt(max(0.0, (squares + 2) / (n + 2) - middle**2) / (n + 2))
-    return middle - half, middle + half
+    midpoint = total / (n + 2)
+    half = z_quantile(level) * math.sqrt(max(0.0, (squares + 2) / (n + 2) - midpoint**2) / (n + 2))
+    return midpoint - half, midpoint + half
 
 
-def pass_at(k: int, *, n: int, passed: int) -> float:
-    """Return the unbiased estimate that at least one of `k` trials passes (pass@k), from `n` trials of which `passed` did."""
-    return 1 - math.comb(n - passed, k) / math.comb(n, k)
+def pass_at(k: int, *, n: int, passes: int) -> float:
+    """Return the unbiased estimate that at least one of `k` trials passes (pass@k), from `n` trials with `passes` passes."""
+    return 1 - math.comb(n - passes, k) / math.comb(n, k)
 
 
-def pass_all(k: int, *, n: int, passed: int) -> float:
-    """Return the unbiased estimate that all of `k` trials pass (pass^k), from `n` trials of which `passed` did."""
-    return math.comb(passed, k) / math.comb(n, k)
+def pass_all(k: int, *, n: int, passes: int) -> float:
+    """Return the unbiased estimate that all of `k` trials pass (pass^k), from `n` trials with `passes` passes."""
+    return math.comb(passes, k) / math.comb(n, k)
 
 
-def quantile(ordered: Sequence[float], share: float) -> float:
+def quantile(sorted_values: Sequence[float], share: float) -> float:
     """Return a quantile of ordered values by nearest rank; always one of the values."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    return sorted_values[max(0, math.ceil(share * len(sorted_values)) - 1)]

@@ -24,7 +24,7 @@ class StepRules:
         """Check which steps an attempt may reuse, and how much of its timeout they have used."""
         state, steps = self._state, self._state.steps.open.get(event.trial)
         first_attempt = first_reused_attempt(steps, state.trials[event.trial], state.settings.get("reuse_steps", ""))
-        seconds_spent = round(steps.spent, 6) if steps is not None and first_attempt else 0.0
+        seconds_spent = round(steps.seconds_spent, 6) if steps is not None and first_attempt else 0.0
         if (event.reuses, event.spent) != (first_attempt, seconds_spent):
             yield (
                 f"{event.trial!r} reuses steps from attempt {event.reuses} on and has spent {event.spent:g} s, "

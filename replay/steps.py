@@ -1,7 +1,7 @@
-"""The completed steps of open trials: which of them the next attempt may reuse, and what that saves.
+"""The completed steps of open trials: which of them the next attempt may reuse, and the usage that this saves.
 
 A step is recognized by its trial, its name and its fingerprint, never by its position: code that takes another path makes a
-new call and never gets the result of a different one.
+new call and never gets the result of a different call.
 """
 
 from array import array
@@ -26,7 +26,7 @@ _INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
 _TRANSIENT: Final = _INTERRUPTED | {"rate_limited", "unavailable", "fatal"}
 """Ends that the task did not cause. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
 _MIN_TIMEOUT: Final = 0.1
-"""Minimum part of its timeout that an attempt gets, however long the attempts were whose steps it reuses."""
+"""Minimum share of its timeout that an attempt gets, even if earlier attempts, whose steps it reuses, took longer."""
 
 
 def keeps_steps(reuse: str, end: str) -> bool:
@@ -42,9 +42,9 @@ def keeps_steps(reuse: str, end: str) -> bool:
             return end in _TRANSIENT
 
 
-def remaining_timeout(timeout: float | None, spent: float) -> float | None:
+def remaining_timeout(timeout: float | None, seconds_spent: float) -> float | None:
     """Return the timeout of an attempt that reuses steps of attempts which took `spent` seconds; None: no timeout."""
-    return timeout if timeout is None or not spent else round(max(timeout - spent, timeout * _MIN_TIMEOUT), 6)
+    return timeout if timeout is None or not seconds_spent else round(max(timeout - seconds_spent, timeout * _MIN_TIMEOUT), 6)
 
 
 class RecordedStep(NamedTuple):
@@ -57,7 +57,7 @@ class RecordedStep(NamedTuple):
     name: str
     fingerprint: str
     usage: Any
-    """That of the steps inside it included."""
+    """Including that of the steps inside it."""
     number: int
     """Its number in the attempt that executed it."""
     parent: tuple[int, int]
@@ -72,12 +72,12 @@ _new_step: Callable[[type[RecordedStep], tuple[Any, ...]], RecordedStep] = tuple
 class TrialSteps:
     """The steps of a trial that has not ended."""
 
-    first: int
+    first_attempt: int
     """The first attempt whose steps may be reused."""
     steps: dict[int, RecordedStep] = attrs.field(factory=dict[int, RecordedStep])
     """Record → step, in the order of their completion."""
-    spent: float = 0.0
-    """Seconds that the attempts from the first one on were in flight; not the current one."""
+    seconds_spent: float = 0.0
+    """Seconds that the attempts from `first_attempt` on were in flight, without the current one."""
     is_productive: bool = False
     """Whether the attempt in flight has completed a step."""
     not_reusable: int = 0
@@ -87,21 +87,21 @@ class TrialSteps:
 
     def start(self, attempt: int, reuses: int) -> int:
         """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
-        repeated, self.not_reusable, self.is_productive = self.not_reusable, 0, False
+        repeated_calls, self.not_reusable, self.is_productive = self.not_reusable, 0, False
         self.inner_usage.clear()
         if not reuses:
-            repeated += len(self.steps)
-            self.first, self.spent = attempt, 0.0
+            repeated_calls += len(self.steps)
+            self.first_attempt, self.seconds_spent = attempt, 0.0
             self.steps.clear()
-        return repeated
+        return repeated_calls
 
     def add(self, event: events.StepCompleted, seq: int, location: int) -> None:
         """Add a step that was completed; `location` is the packed one of its record."""
         self.is_productive = True
         usage = event.usage
-        if self.inner_usage and (inner := self.inner_usage.pop(event.step, None)) is not None:
-            add(inner, usage)
-            usage = inner
+        if self.inner_usage and (inner_usage := self.inner_usage.pop(event.step, None)) is not None:
+            add(inner_usage, usage)
+            usage = inner_usage
         if event.parent:
             self.add_inner_usage(event.parent, usage)
         if event.reusable:
@@ -112,7 +112,7 @@ class TrialSteps:
             self.not_reusable += 1
 
     def add_inner_usage(self, parent: int, usage: Any) -> None:
-        """Add the usage of a step to that of the step which contains it, if one does."""
+        """Add usage to the step `parent`, which contains the step that reported it; 0: none does."""
         if parent and usage is not None:
             add(self.inner_usage.setdefault(parent, {}), usage)
 
@@ -126,7 +126,7 @@ def first_reused_attempt(steps: TrialSteps | None, trial: TrialState, reuse: str
         return 0
     history = trial.retry_history
     end = "interrupted" if trial.stage == "interrupted" or history is None else history.category
-    return steps.first if keeps_steps(reuse, end) else 0
+    return steps.first_attempt if keeps_steps(reuse, end) else 0
 
 
 @attrs.define(eq=False)
@@ -136,16 +136,16 @@ class RunSteps:
     open: dict[str, TrialSteps] = attrs.field(factory=dict[str, TrialSteps])
     """Open trial → its completed steps, if it has any."""
     records: dict[str, "array[int]"] = attrs.field(factory=dict[str, "array[int]"])
-    """Trial that is not done → packed locations of the records of its steps, from the first attempt on that it may reuse."""
+    """Trial that is not done → packed locations of the records of its steps, without those that it may not reuse."""
     keeps_records: bool = False
     """Whether `records` also has the trials that were completed."""
-    last: int = 0
+    last_seq: int = 0
     """The last record of a step."""
     completed: int = 0
     failed: int = 0
     reused: int = 0
     before_session: int = 0
-    """Steps that were executed before the current session."""
+    """Number of steps executed before the current session."""
     usage_saved: Counter[str] = attrs.field(factory=Counter[str])
     """Usage of the steps that were reused, which was not paid again."""
 
@@ -169,11 +169,11 @@ class RunSteps:
             locations = self.records[event.trial] = array("q")
         location = pack_location(record)
         locations.append(location)
-        self.last = record.seq
+        self.last_seq = record.seq
         return location
 
     def complete(self, event: events.StepCompleted, record: Record) -> None:
-        """Count a step, and keep where its result is."""
+        """Count a completed step, and keep the location of its result."""
         location = self.locate(event, record)
         self.completed += 1
         steps = self.open.get(event.trial)

@@ -11,6 +11,7 @@ import attrs
 
 from journal.lifecycle import STAGES
 from replay.grouping import NO_GROUP
+from replay.shards import missing_shards
 from replay.state import RunState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 from replay.summary_types import (
@@ -34,11 +35,11 @@ from replay.variant_totals import Totals
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
     """Return the results of a run; with `groups` (trial → group, from `Grouping`), also those of each group."""
-    started = state.started
+    run_started = state.started
     return Summary(
-        evaluation=started.evaluation if started else None,
-        task=started.task if started else None,
-        dataset=started.dataset if started else None,
+        evaluation=run_started.evaluation if run_started else None,
+        task=run_started.task if run_started else None,
+        dataset=run_started.dataset if run_started else None,
         started_at=state.sessions[0].at if state.sessions else None,
         updated_at=state.at or None,
         seq=state.seq,
@@ -47,7 +48,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         crashes=crashes(state),
         outcome=state.outcome or None,
         planned_trials=state.planned,
-        missing_shards=[] if state.outcome == "finished" else [str(shard) for shard in state.merged.missing],
+        missing_shards=[] if state.outcome == "finished" else [str(shard) for shard in missing_shards(state.merged.shards)],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.from_older_task,
         truncated=state.truncated,
@@ -77,7 +78,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         unauthorized_scorer=state.unauthorized_scorer if state.outcome == "unauthorized" else None,
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_all_scores(state),
-        unscored=unscored(state),
+        unscored=unscored_counts(state),
         latency=latency(times(state)),
         usage=dict(state.usage),
         unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
@@ -95,8 +96,8 @@ def budget_of(state: RunState) -> BudgetSummary | None:
     budget = state.budget
     if budget is None or not (budget.limits or budget.trial_limits):
         return None
-    exceeded = sum(trial.stage == "failed" and trial.reason == "budget" for trial in state.trials.values())
-    return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded)
+    exceeded_trials = sum(trial.stage == "failed" and trial.reason == "budget" for trial in state.trials.values())
+    return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded_trials)
 
 
 def _variant(totals: Totals) -> VariantSummary:
@@ -110,7 +111,7 @@ def steps_of(state: RunState) -> Steps | None:
     return Steps(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
 
 
-def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
+def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:
     """Return, for each scorer, the number of completed trials that it has neither scored nor failed to score.
 
     With `variant`, only its trials are counted.
@@ -120,43 +121,43 @@ def unscored(state: RunState, variant: str | None = None) -> dict[str, int]:
     totals = state if variant is None else state.variants[variant]
     if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
         scorers -= {name for name, tally in totals.scores.items() if tally.scored == totals.stages["completed"]}
-    missing: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
         is_counted = trial.stage == "completed" and (variant is None or trial.variant == variant)
         if is_counted and not trial.scores.keys() >= scorers:
-            scored = {name.partition(".")[0] for name in trial.scores}
-            missing.update(scorer for scorer in scorers if scorer not in scored and scorer not in trial.unscored)
-    return {scorer: missing[scorer] for scorer in all_scorers if missing[scorer]}
+            scorers_of_trial = {name.partition(".")[0] for name in trial.scores}
+            counts.update(scorer for scorer in scorers if scorer not in scorers_of_trial and scorer not in trial.unscored)
+    return {scorer: counts[scorer] for scorer in all_scorers if counts[scorer]}
 
 
 def crashes(state: RunState) -> int:
     """Return the number of earlier sessions that ended without a final record, except those ended by a fork."""
-    forked = forked_sessions(state)
-    return sum(not session.outcome and session.number not in forked for session in state.sessions[:-1])
+    sessions = forked_sessions(state)
+    return sum(not session.outcome and session.number not in sessions for session in state.sessions[:-1])
 
 
 def forked_sessions(state: RunState) -> set[int]:
     """Return the sessions that were still running where the run, or a shard of it, was forked from another."""
     sessions = set[int]()
     own_origin = state.started.forked_from if state.started else None
-    for before, newest in [(0, own_origin), *state.merged.origins()]:
-        origin = newest
+    for session_count, newest_origin in [(0, own_origin), *state.merged.origins()]:
+        origin = newest_origin
         while isinstance(origin, dict):
             if isinstance(session := origin.get("session"), int):
-                sessions.add(before + session)
+                sessions.add(session_count + session)
             origin = origin.get("forked_from")
     return sessions
 
 
 def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
     count = {stage: stages.get(stage, 0) for stage in STAGES}
-    enqueued = sum(count.values()) - count["withdrawn"]
+    total = sum(count.values()) - count["withdrawn"]
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
     return Trials(
-        enqueued=enqueued,
+        enqueued=total,
         with_output=count["completed"] + count["scoring"],
         recovered=recovered,
-        open=enqueued - count["completed"] - count["failed"],
+        open=total - count["completed"] - count["failed"],
         **{name: count[name] for name in names},
     )
 
@@ -211,19 +212,19 @@ def _pass_at_k(tally: Tally) -> list[PassK]:
     if tally.kind != "pass" or tally.cases == tally.numbers:
         return []
     cases = tally.passes_by_case()
-    largest = max(n for n, _ in cases)
-    powers = {1 << exponent for exponent in range(largest.bit_length())}
-    return [_pass_k(k, cases) for k in sorted({*powers, largest})]
+    max_repeats = max(n for n, _ in cases)
+    powers = {1 << exponent for exponent in range(max_repeats.bit_length())}
+    return [_pass_k(k, cases) for k in sorted({*powers, max_repeats})]
 
 
-def _pass_k(k: int, passes: Mapping[tuple[int, int], int]) -> PassK:
+def _pass_k(k: int, case_counts: Mapping[tuple[int, int], int]) -> PassK:
     """Return the means over all cases with at least `k` values; each case counts once."""
-    eligible = [(n, passed, cases) for (n, passed), cases in passes.items() if n >= k]
-    count = sum(cases for _, _, cases in eligible)
-    trials = sum(n * cases for n, _, cases in eligible)
+    groups = [(n, passes, cases) for (n, passes), cases in case_counts.items() if n >= k]
+    count = sum(cases for _, _, cases in groups)
+    trials = sum(n * cases for n, _, cases in groups)
     estimates: list[float | None] = []
     for formula in (pass_at, pass_all):
-        values = [(formula(k, n=n, passed=passed), cases) for n, passed, cases in eligible]
+        values = [(formula(k, n=n, passes=passes), cases) for n, passes, cases in groups]
         mean = sum(value * cases for value, cases in values) / count
         scatter = (trials / count) ** 2 * sum(cases * (value - mean) ** 2 for value, cases in values)
         estimate = mean_of_shares(mean, n=trials, cases=count, scatter=scatter)
@@ -233,11 +234,11 @@ def _pass_k(k: int, passes: Mapping[tuple[int, int], int]) -> PassK:
 
 def latency(times: Iterable[float]) -> Latency:
     """Return the quantiles of some times in seconds; each is one of them."""
-    ordered = sorted(times)
-    if not ordered:
+    sorted_times = sorted(times)
+    if not sorted_times:
         return Latency(0, None, None, None, None)
-    p50, p95, p99 = (quantile(ordered, share) for share in (0.5, 0.95, 0.99))
-    return Latency(len(ordered), p50, p95, p99, ordered[-1])
+    p50, p95, p99 = (quantile(sorted_times, share) for share in (0.5, 0.95, 0.99))
+    return Latency(len(sorted_times), p50, p95, p99, sorted_times[-1])
 
 
 class _Group:

@@ -25,15 +25,15 @@ def trials_text(state: RunState) -> str:
     return " · ".join(parts)
 
 
-def score_lines(scores: Mapping[str, Score], *, failed: int) -> Iterator[str]:
-    """Yield one line per scorer; `failed` is the number of failed trials."""
+def score_lines(scores: Mapping[str, Score], *, failed_trials: int) -> Iterator[str]:
+    """Yield one line per scorer; `failed_trials` are excluded."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
-        yield f"{names[scorer]:<{width}}  {score_text(score, failed=failed)}"
+        yield f"{names[scorer]:<{width}}  {score_text(score, failed_trials=failed_trials)}"
 
 
-def score_text(score: Score, *, failed: int = 0) -> str:
+def score_text(score: Score, *, failed_trials: int = 0) -> str:
     """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 failed`."""
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
     parts: list[str] = []
@@ -48,12 +48,12 @@ def score_text(score: Score, *, failed: int = 0) -> str:
     if score.labels:
         parts.append(_labels(score))
     failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
-    counts = [(failed, "failed"), (score.failed, failures), (score.out_of_range, "not finite or too large")]
-    excluded = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
+    counts = [(failed_trials, "failed"), (score.failed, failures), (score.out_of_range, "not finite or too large")]
+    exclusions = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
     versions = versions_text(score.versions, score.from_older_version)
     if not parts:
-        return f"no score: {excluded}" if excluded else "no score yet"
-    return f"{' '.join(parts)}{f'; excluded: {excluded}' if excluded else ''}{f'; {versions}' if versions else ''}"
+        return f"no score: {exclusions}" if exclusions else "no score yet"
+    return f"{' '.join(parts)}{f'; excluded: {exclusions}' if exclusions else ''}{f'; {versions}' if versions else ''}"
 
 
 def versions_text(versions: int, from_older_version: int) -> str:
@@ -66,10 +66,10 @@ def versions_text(versions: int, from_older_version: int) -> str:
 
 
 def _labels(score: Score) -> str:
-    shown = list(islice(score.labels.items(), _MAX_LABELS))
-    shares = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in shown)
-    omitted = len(score.labels) - len(shown)
-    omitted_labels = f" and {plural(omitted, 'more label')}" if omitted else ""
+    visible_labels = list(islice(score.labels.items(), _MAX_LABELS))
+    shares = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in visible_labels)
+    omitted_count = len(score.labels) - len(visible_labels)
+    omitted_labels = f" and {plural(omitted_count, 'more label')}" if omitted_count else ""
     return f"{shares}{omitted_labels}  of {score.scored:,} scored"
 
 
@@ -83,33 +83,33 @@ def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
             yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(estimates[0].cases, 'case')}"
 
 
-def group_lines(groups: Mapping[str, GroupSummary], by: str, *, limit: int | None = None) -> Iterator[str]:
+def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:
     """Yield the results of each group, or of the first `limit` groups."""
-    yield f"by {printable(by)}:"
+    yield f"by {printable(key)}:"
     for label, group in islice(groups.items(), limit):
         trials = group.trials
         counts = [f"{trials.completed:,} ok of {plural(trials.enqueued, 'trial')}"]
         counts += [f"{trials.failed:,} failed"] if trials.failed else []
         counts += [f"{trials.open:,} open"] if trials.open else []
         yield f"  {printable(label, 40)}  {' · '.join(counts)}"
-        yield from (f"    {row}" for row in score_lines(group.scores, failed=trials.failed))
+        yield from (f"    {row}" for row in score_lines(group.scores, failed_trials=trials.failed))
     if limit is not None and len(groups) > limit:
         yield f"  … and {plural(len(groups) - limit, 'more group')}"
 
 
-def latency_text(times: Latency, of: str, *names: str) -> str:
+def latency_text(times: Latency, outputs: str, *names: str) -> str:
     """Return quantiles: `p50 0.24 s · p95 0.9 s of 60 outputs`."""
     quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "max": times.max}
-    shown = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
-    return f"{' · '.join(shown)} of {of}"
+    parts = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
+    return f"{' · '.join(parts)} of {outputs}"
 
 
 def steps_text(steps: Steps, per_second: float | None = None) -> str:
     """Return how many steps were executed and reused: `81 steps (2 failed), 4.2/s · 41 steps reused, $3.12 not paid again`."""
     failed = f" ({steps.failed:,} failed)" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
-    executed = f"{plural(steps.completed + steps.failed, 'step')}{failed}{rate}"
-    return f"{executed} · {_saved_text(steps)}" if steps.reused else executed
+    text = f"{plural(steps.completed + steps.failed, 'step')}{failed}{rate}"
+    return f"{text} · {_saved_text(steps)}" if steps.reused else text
 
 
 def saved_usage(steps: Steps) -> dict[str, float]:
@@ -120,9 +120,9 @@ def saved_usage(steps: Steps) -> dict[str, float]:
 
 def _saved_text(steps: Steps) -> str:
     """Return what reused steps have saved: `41 steps reused, $3.12 not paid again`."""
-    saved = saved_usage(steps)
-    amount = money(saved["cost"]) if "cost" in saved else usage_text(saved, {})
-    return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if saved else ''}"
+    usage = saved_usage(steps)
+    amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
+    return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:
@@ -147,8 +147,8 @@ def _amount(name: str, value: float, models: Sequence[str]) -> str:
     if name in {"unpriced_calls", "judge.unpriced_calls"}:
         names = [printable(model, 40) for model in models[:_MAX_MODELS]]
         names += [f"{len(models) - _MAX_MODELS} more"] if len(models) > _MAX_MODELS else []
-        listed = f" ({', '.join(names)})" if names else ""
-        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{listed}"
+        suffix = f" ({', '.join(names)})" if names else ""
+        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{suffix}"
     return f"{label} {money(value) if 'cost' in name.lower() else number(value)}"
 
 
@@ -175,6 +175,6 @@ def error_text(error: LastError, now: float | None = None) -> str:
     """Return the last error: `3 in a row, the last 2 s ago: TimeoutError: …`."""
     parts = [f"{error.consecutive:,} in a row"] if error.consecutive > 1 else []
     if now is not None:
-        ago = f"{duration(now - error.t)} ago"
-        parts.append(f"the last {ago}" if parts else ago)
+        age = f"{duration(now - error.t)} ago"
+        parts.append(f"the last {age}" if parts else age)
     return f"{', '.join(parts)}{': ' if parts else ''}{one_line(error.message, 120)}"

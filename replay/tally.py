@@ -54,7 +54,7 @@ class Tally:
     sizes: int = 0
     """With repeats: the sum over cases of the squared count."""
     version: str = ""
-    _older: dict[str, int] = attrs.field(factory=dict)
+    _older_versions: dict[str, int] = attrs.field(factory=dict)
     """Older version → number of its values; all others are of the current version."""
 
     def add(self, value: object, sign: int = 1, case: str = "") -> None:
@@ -106,28 +106,28 @@ class Tally:
 
     def set_version(self, version: str) -> None:
         """Set the version of the values that follow."""
-        if current := self.scored - self.from_older_version:
-            self._older[self.version] = current
+        if count := self.scored - self.from_older_version:
+            self._older_versions[self.version] = count
         self.version = version
-        self._older.pop(version, None)
+        self._older_versions.pop(version, None)
 
     def remove(self, value: object, version: str, case: str = "") -> None:
         """Remove a value that was superseded or whose trial was withdrawn."""
         self.add(value, -1, case)
         if version != self.version:
-            self._older[version] -= 1
-            if not self._older[version]:
-                del self._older[version]
+            self._older_versions[version] -= 1
+            if not self._older_versions[version]:
+                del self._older_versions[version]
 
     @property
     def from_older_version(self) -> int:
         """Values of older versions of the scorer."""
-        return sum(self._older.values())
+        return sum(self._older_versions.values())
 
     @property
     def versions(self) -> int:
         """Number of versions of the scorer among the values."""
-        return len(self._older) + (self.scored > self.from_older_version)
+        return len(self._older_versions) + (self.scored > self.from_older_version)
 
     @property
     def cases(self) -> int:

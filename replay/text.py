@@ -26,7 +26,7 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def escaped(char: str) -> str:
+def escape_char(char: str) -> str:
     r"""Return a character as a Python escape: `\x1b`, `\u202e`, `\n`."""
     return char.encode("unicode_escape").decode()
 
@@ -38,14 +38,16 @@ def escape_controls(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in "\n\t" or category(char) == "Zs" else escaped(char) for char in text)
+    return "".join(
+        char if char.isprintable() or char in "\n\t" or category(char) == "Zs" else escape_char(char) for char in text
+    )
 
 
 def printable(value: Any, width: int = _WIDTH) -> str:
     """Return a value in at most `width` characters, with control characters escaped."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = "".join(char if char.isprintable() else escaped(char) for char in as_text(value)[: width + 1])
+    text = "".join(char if char.isprintable() else escape_char(char) for char in as_text(value)[: width + 1])
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
@@ -54,7 +56,7 @@ def one_line(text: str, width: int = _WIDTH) -> str:
     return printable(" ".join(text.split()), width)
 
 
-def spaced(name: str) -> str:
+def as_words(name: str) -> str:
     """Return a recorded name as words: `rate limited`."""
     return printable(name).replace("_", " ")
 
@@ -65,12 +67,12 @@ def duration(seconds: float) -> str:
         return f"{digits(1000 * seconds, 2)} ms"
     if seconds < 10:  # noqa: PLR2004
         return f"{digits(max(0.0, seconds), 2)} s"
-    rounded = round(seconds)
-    if rounded < _MINUTE:
-        return f"{rounded} s"
-    if rounded < _HOUR:
-        return f"{rounded // _MINUTE} min" + (f" {remainder} s" if (remainder := rounded % _MINUTE) else "")
-    return f"{rounded // _HOUR:,} h" + (f" {remainder} min" if (remainder := rounded % _HOUR // _MINUTE) else "")
+    whole_seconds = round(seconds)
+    if whole_seconds < _MINUTE:
+        return f"{whole_seconds} s"
+    if whole_seconds < _HOUR:
+        return f"{whole_seconds // _MINUTE} min" + (f" {remainder} s" if (remainder := whole_seconds % _MINUTE) else "")
+    return f"{whole_seconds // _HOUR:,} h" + (f" {remainder} min" if (remainder := whole_seconds % _HOUR // _MINUTE) else "")
 
 
 def number(value: float) -> str:
@@ -78,9 +80,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else digits(value, 4)
 
 
-def digits(value: float, significant: int) -> str:
+def digits(value: float, count: int) -> str:
     """Return a number with this many significant digits, but at least all before the point: `0.0123`, `1,235`."""
-    text = f"{value:.{significant}g}"
+    text = f"{value:.{count}g}"
     return f"{value:,.0f}" if "e+" in text and abs(value) < _MAX_IN_FULL else text
 
 

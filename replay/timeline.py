@@ -1,8 +1,8 @@
-"""The concurrency history of a run: which attempt held which slot when, and what the other trials waited for.
+"""The concurrency history of a run: which attempt held which slot when, and how long the other trials waited.
 
 A `Timeline` applies records in order, as `RunState` does. Attempts are spans; counts, limits and paces are series of points.
-Seconds are those of `t`, which restarts with each session; `offset` puts all sessions on one axis. Sessions of the shards of a
-merged run may overlap there.
+Times are in seconds of `t`, which restarts with each session; `offset` puts all sessions on one axis, where sessions of the
+shards of a merged run may overlap.
 """
 
 import heapq
@@ -46,15 +46,15 @@ class Timeline:
     """The concurrency history up to some record."""
 
     def __init__(self, scratch: Scratch | None = None) -> None:
-        """Keep its columns in `scratch`, which it trims, too."""
+        """Keep the columns in `scratch`, and trim it."""
         self._scratch = scratch = scratch or Scratch()
         self.sessions: list[SessionTime] = []
         self.times = TrialTimes(scratch)
         self.spans = Spans(self.times.names, scratch)
         self.seq = 0
         self._series: dict[str, Series] = {name: Series(scratch) for name in get_args(SeriesName)}
-        self._in_flight, self._queued, self._backing_off, self._paused, self._limit, self._pace = self._series.values()
-        self._counts = (None, self._queued, self._backing_off, self._in_flight, None)
+        self._in_flight, self._queue, self._backing_off, self._paused_keys, self._limit, self._pace = self._series.values()
+        self._counts = (None, self._queue, self._backing_off, self._in_flight, None)
         """Stage → the series that counts its trials."""
         self._limits: dict[str, int] = {}
         self._paces: dict[str, int] = {}
@@ -62,7 +62,7 @@ class Timeline:
         """Rate-limit key → end of its pause; infinite while the circuit breaker is open."""
         self._backoff_ends: list[tuple[float, int]] = []
         """Heap of the end of each backoff and its trial; outdated entries are skipped."""
-        self._merged = MergedShards()
+        self._shards = MergedShards()
         self._merged_start = "", 0.0
         """Wall time and `t` of the start of a merged run; its axis begins where that `t` is 0."""
         self._open: set[int] = set()
@@ -77,7 +77,7 @@ class Timeline:
         if kind is events.SessionStarted:
             self._begin_session(record)
         elif isinstance(event, events.RunStarted):
-            self._merged, self._merged_start = MergedShards(event), (record.at, record.t)
+            self._shards, self._merged_start = MergedShards(event), (record.at, record.t)
         elif kind not in BETWEEN_SESSIONS:
             if not self.sessions:
                 raise KeyError("a session")
@@ -106,20 +106,20 @@ class Timeline:
             if not 1 <= session <= len(self.sessions):
                 raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
             return list(series.points(session))
-        if self._merged:
+        if self._shards:
             return [(t, value, seq) for t, value, seq, _ in self.sums(name)]
-        joined: list[Point] = []
+        points: list[Point] = []
         for session_time in self.sessions:
-            if joined and joined[-1][1]:
-                before = self.sessions[session_time.number - 2]
-                joined.append((before.offset + before.end, 0, session_time.seq - 1))
-            joined += ((session_time.offset + t, value, seq) for t, value, seq in series.points(session_time.number))
-        return joined
+            if points and points[-1][1]:
+                previous_session = self.sessions[session_time.number - 2]
+                points.append((previous_session.offset + previous_session.end, 0, session_time.seq - 1))
+            points += ((session_time.offset + t, value, seq) for t, value, seq in series.points(session_time.number))
+        return points
 
     @property
     def is_merged(self) -> bool:
         """Whether the run was merged from shards, so that sessions may overlap."""
-        return bool(self._merged)
+        return bool(self._shards)
 
     def sums(self, name: SeriesName) -> Iterator[tuple[float, int, int, int]]:
         """Yield the sum of a series over all sessions at each time, and the record and the session that changed it."""
@@ -131,11 +131,11 @@ class Timeline:
     def _changes(self, name: SeriesName, session: SessionTime) -> Iterator[tuple[float, int, int, int]]:
         """Yield time on the axis, difference, record and session of each change; the value returns to 0 when a session ends."""
         value = 0
-        for t, after, seq in self._series[name].points(session.number):
-            yield session.offset + t, after - value, seq, session.number
-            value = after
+        for t, new_value, seq in self._series[name].points(session.number):
+            yield session.offset + t, new_value - value, seq, session.number
+            value = new_value
         if session is self.sessions[-1] and not session.shard:
-            return  # It may still be running, and none is later.
+            return  # It is the last session and may still be running.
         end = self.sessions[session.number].seq - 1 if session.number < len(self.sessions) else self.seq
         yield session.offset + session.end, -value, end, session.number
 
@@ -148,48 +148,48 @@ class Timeline:
         index, spans = self.times.span[self.times.numbers[trial]], list[Span]()
         while index >= 0:
             spans.append(self.spans[index])
-            index = self.spans.previous[index]
+            index = self.spans.previous_index[index]
         return spans[::-1]
 
     def _pass_time(self, t: float) -> None:
         """End the backoffs and pauses that have expired."""
         while self._backoff_ends and self._backoff_ends[0][0] <= t:
-            due, number = heapq.heappop(self._backoff_ends)
-            if self.times.stage[number] == BACKING_OFF and self.times.due[number] == due:
-                self._move(number, QUEUED, due, self.seq)
-        for until, key in sorted((until, key) for key, until in self._pauses.items() if until <= t):
+            end, number = heapq.heappop(self._backoff_ends)
+            if self.times.stage[number] == BACKING_OFF and self.times.backoff_end[number] == end:
+                self._move(number, QUEUED, end, self.seq)
+        for end, key in sorted((end, key) for key, end in self._pauses.items() if end <= t):
             del self._pauses[key]
-            self._paused.put(len(self._pauses), until, self.seq)
+            self._paused_keys.put(len(self._pauses), end, self.seq)
 
     def _move(self, number: int, stage: int, t: float, seq: int) -> None:
         """Move a trial to another stage, and add up the time in the one it leaves."""
         times = self.times
-        before = times.stage[number]
-        if before == stage:
+        old_stage = times.stage[number]
+        if old_stage == stage:
             return
-        if before != IDLE:
-            times.spent[before][number] += t - times.since[number]
+        if old_stage != IDLE:
+            times.stage_seconds[old_stage][number] += t - times.stage_start[number]
         times.stage[number] = stage
-        times.since[number] = t
-        old_count, new_count = self._counts[before], self._counts[stage]
+        times.stage_start[number] = t
+        old_count, new_count = self._counts[old_stage], self._counts[stage]
         if old_count is not None:
-            old_count.put(old_count.last - 1, t, seq)
+            old_count.put(old_count.current_value - 1, t, seq)
         if new_count is not None:
-            new_count.put(new_count.last + 1, t, seq)
+            new_count.put(new_count.current_value + 1, t, seq)
 
     def _begin_session(self, record: Record) -> None:
         """Start a session: `t` restarts, and attempts in flight ended with their process."""
         t, seq = record.t, record.seq
         session = SessionTime(len(self.sessions) + 1, seq, record.at, t, t, 0.0)
         if self.sessions:
-            first, before = self.sessions[0], self.sessions[-1]
-            elapsed = seconds_between(first.at, session.at) + first.start - t
-            session.offset = max(elapsed, before.offset + before.end - t)
-            self._carry_over(before.end, t, seq)
-        if self._merged:
-            session.shard = str(self._merged.of_session(session.number) or "")
+            first_session, last_session = self.sessions[0], self.sessions[-1]
+            elapsed = seconds_between(first_session.at, session.at) + first_session.start - t
+            session.offset = max(elapsed, last_session.offset + last_session.end - t)
+            self._carry_over(last_session.end, t, seq)
+        if self._shards:
+            session.shard = str(self._shards.of_session(session.number) or "")
             session.offset = self._merged_offset(session)
-            if self._merged.is_first(session.number):
+            if self._shards.is_first(session.number):
                 self._set_aside_open_trials(session)
         self.sessions.append(session)
         self.spans.now = self.times.now = t
@@ -200,27 +200,27 @@ class Timeline:
             series.starts.append(len(series.t))
         counts = Counter(self.times.stage[number] for number in self._open)
         self._in_flight.put(0, t, seq)
-        self._queued.put(counts[QUEUED], t, seq)
+        self._queue.put(counts[QUEUED], t, seq)
         self._backing_off.put(counts[BACKING_OFF], t, seq)
-        self._paused.put(0, t, seq)
-        self._limit.last = 0  # Not recorded yet.
-        if self._pace.last:
+        self._paused_keys.put(0, t, seq)
+        self._limit.current_value = 0  # Not recorded yet.
+        if self._pace.current_value:
             self._pace.put(0, t, seq)
 
     def _merged_offset(self, session: SessionTime) -> float:
-        """Return the offset of a session of a merged run: that of its wall time, but not before earlier ones of its shard end.
+        """Return the offset of a session of a merged run: that of its wall time, but after the previous one of its shard.
 
         The sessions of the merged run itself follow all shards.
         """
-        at, t = self._merged_start
-        offset = seconds_between(at, session.at) + t - session.start
-        if session.shard and self._merged.is_first(session.number):
+        start_at, t = self._merged_start
+        offset = seconds_between(start_at, session.at) + t - session.start
+        if session.shard and self._shards.is_first(session.number):
             return offset
-        earlier = self.sessions[-1:] if session.shard else self.sessions
-        return max([offset, *(before.offset + before.end - session.start for before in earlier)])
+        earlier_sessions = self.sessions[-1:] if session.shard else self.sessions
+        return max([offset, *(earlier.offset + earlier.end - session.start for earlier in earlier_sessions)])
 
     def _set_aside_open_trials(self, session: SessionTime) -> None:
-        """Set the open trials of a shard aside until the merged run itself continues them: they do not wait in other shards."""
+        """Set the open trials of a shard aside until the merged run itself continues them."""
         times = self.times
         for number in self._open:
             self._stages_in_other_shards[number] = times.stage[number]
@@ -230,26 +230,26 @@ class Timeline:
         if not session.shard:
             for number, stage in self._stages_in_other_shards.items():
                 self._open.add(number)
-                times.stage[number], times.since[number] = stage, session.start
+                times.stage[number], times.stage_start[number] = stage, session.start
                 if stage == BACKING_OFF:
-                    heapq.heappush(self._backoff_ends, (times.due[number], number))
+                    heapq.heappush(self._backoff_ends, (times.backoff_end[number], number))
             self._stages_in_other_shards.clear()
 
     def _carry_over(self, end: float, t: float, seq: int) -> None:
-        """Keep the stage of each open trial when a session follows one that ended at `end`; `t` is the new session's."""
+        """Keep the stages of open trials in a new session that starts at `t`; the previous session ended at `end`."""
         times, spans = self.times, self.spans
         self._backoff_ends.clear()
         for number in self._open:
             stage = times.stage[number]
-            times.spent[stage][number] += end - times.since[number]
-            times.since[number] = t
+            times.stage_seconds[stage][number] += end - times.stage_start[number]
+            times.stage_start[number] = t
             if stage == RUNNING:
                 spans.end_attempt(times.span[number], end, "interrupted", seq)
                 times.stage[number] = QUEUED
             elif stage == BACKING_OFF:
-                due = times.due[number] = times.due[number] - end
-                if due > t:
-                    heapq.heappush(self._backoff_ends, (due, number))
+                backoff_end = times.backoff_end[number] = times.backoff_end[number] - end
+                if backoff_end > t:
+                    heapq.heappush(self._backoff_ends, (backoff_end, number))
                 else:
                     times.stage[number] = QUEUED
 
@@ -264,9 +264,9 @@ class Timeline:
         times, spans = self.times, self.spans
         number = times.numbers[event.trial]
         self._move(number, RUNNING, t, seq)
-        spans.previous.append(times.span[number])
-        spans.queued.append(times.spent[QUEUED][number])
-        spans.backed_off.append(times.spent[BACKING_OFF][number])
+        spans.previous_index.append(times.span[number])
+        spans.queue_time.append(times.stage_seconds[QUEUED][number])
+        spans.backoff_time.append(times.stage_seconds[BACKING_OFF][number])
         times.span[number] = len(spans)
         times.attempts[number] += 1
         spans.start_attempt(number, event, len(self.sessions), t, seq)
@@ -300,30 +300,30 @@ class Timeline:
         number = times.numbers[event.trial]
         self._open.add(number)  # It may have failed before.
         if event.delay > 0:
-            due = times.due[number] = t + event.delay
-            heapq.heappush(self._backoff_ends, (due, number))
+            backoff_end = times.backoff_end[number] = t + event.delay
+            heapq.heappush(self._backoff_ends, (backoff_end, number))
         self._move(number, BACKING_OFF if event.delay > 0 else QUEUED, t, seq)
 
-    def _trial_done(
+    def _on_trial_completed(
         self, event: events.TrialCompleted | events.TrialFailed | events.TrialWithdrawn, t: float, seq: int
     ) -> None:
         number = self.times.numbers[event.trial]
         self._open.discard(number)
         self._move(number, IDLE, t, seq)
 
-    _on_trial_completed = _on_trial_failed = _on_trial_withdrawn = _trial_done
+    _on_trial_failed = _on_trial_withdrawn = _on_trial_completed
 
     def _on_limit_changed(self, event: events.LimitChanged, t: float, seq: int) -> None:
         if event.key.startswith(events.SCORER_PREFIX):
             return  # It limits scorer calls, not attempts.
         self._limits[event.key] = event.after
-        self._limit.put(_bounded(sum(self._limits.values())), t, seq)
+        self._limit.put(_clamp(sum(self._limits.values())), t, seq)
 
     def _on_pace_changed(self, event: events.PaceChanged, t: float, seq: int) -> None:
         if event.key.startswith(events.SCORER_PREFIX):
             return
-        self._paces[event.key] = _bounded(1_000 * (event.after or 0.0))
-        self._pace.put(_bounded(sum(self._paces.values())), t, seq)
+        self._paces[event.key] = _clamp(1_000 * (event.after or 0.0))
+        self._pace.put(_clamp(sum(self._paces.values())), t, seq)
 
     def _on_intake_paused(self, event: events.IntakePaused, t: float, seq: int) -> None:
         is_open = event.reason in BREAKER_REASONS
@@ -336,15 +336,15 @@ class Timeline:
         self._count_paused(t, seq)
 
     def _count_paused(self, t: float, seq: int) -> None:
-        if len(self._pauses) != self._paused.last:
-            self._paused.put(len(self._pauses), t, seq)
+        if len(self._pauses) != self._paused_keys.current_value:
+            self._paused_keys.put(len(self._pauses), t, seq)
 
 
 _HANDLERS: Final = handlers(Timeline)
-_BETWEEN = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
-BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_BETWEEN})
+_RUN_EVENTS = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
+BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_RUN_EVENTS})
 """Events that may be recorded outside a session; they have no position on the axis."""
 
 
-def _bounded(number: float) -> int:
+def _clamp(number: float) -> int:
     return round(max(-_MAX_VALUE, min(number, _MAX_VALUE)))

@@ -1,7 +1,4 @@
-"""Storage of a timeline: attempts, times of trials and series, in columns.
-
-A run can have millions of events, so numbers are kept in columns and become objects only when they are read.
-"""
+"""Storage of a timeline: attempts, times of trials and series, in columns, because a run can have millions of events."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +10,7 @@ from journal.events import AttemptStarted
 from replay.scratch import Column, Scratch
 
 Point = tuple[float, int, int]
-"""A time, the value from then on, and the record that changed it; for a backoff or pause that expired, the last one before."""
+"""A time, the value from then on, and the record that changed it; if a backoff or pause expired, the last record before."""
 
 OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
 """How an attempt ended: empty while in flight, otherwise the category of its failure. The categories `error` and `parse_error`
@@ -25,7 +22,7 @@ _RECENT: Final = 4_096
 """Maximum number of trials in a dict."""
 
 IDLE, QUEUED, BACKING_OFF, RUNNING, SCORING = range(5)
-"""What a trial spends its time on; idle is before it is enqueued and after it is done."""
+"""The stages of a trial; it is idle before it is enqueued and after it is done."""
 
 
 class Span(NamedTuple):
@@ -102,11 +99,11 @@ class Spans(Sequence[Span]):
         self.outcome = Column[int]("B", scratch)
         self.seq = Column[int]("q", scratch)
         self.end_seq = Column[int]("q", scratch)
-        self.queued = Column[float]("d", scratch)
+        self.queue_time = Column[float]("d", scratch)
         """Seconds that the trial was ready to start, before this attempt and all earlier ones."""
-        self.backed_off = Column[float]("d", scratch)
-        """Seconds that it was in backoff, likewise."""
-        self.previous = Column[int]("l", scratch)
+        self.backoff_time = Column[float]("d", scratch)
+        """Seconds that the trial was in backoff, before this attempt and all earlier ones."""
+        self.previous_index = Column[int]("l", scratch)
         """Index of the trial's previous attempt; -1 for the first."""
         self.now = 0.0
         """Time of the last record."""
@@ -133,14 +130,14 @@ class Spans(Sequence[Span]):
             outcome=outcome,
             seq=self.seq[index],
             end_seq=self.end_seq[index],
-            queue_time=next(self.waits(self.queued, (index,))),
-            backoff_time=next(self.waits(self.backed_off, (index,))),
+            queue_time=next(self.waits(self.queue_time, (index,))),
+            backoff_time=next(self.waits(self.backoff_time, (index,))),
         )
 
     def waits(self, column: Column[float], indexes: Iterable[int]) -> Iterator[float]:
-        """Yield the seconds in `queued` or `backed_off` between the previous attempt and these."""
-        for seconds, previous in zip(column.select(indexes), self.previous.select(indexes), strict=True):
-            yield seconds - column[previous] if previous >= 0 else seconds
+        """Yield the seconds in `queue_time` or `backoff_time` between the previous attempt and these."""
+        for seconds, previous_index in zip(column.select(indexes), self.previous_index.select(indexes), strict=True):
+            yield seconds - column[previous_index] if previous_index >= 0 else seconds
 
     def start_attempt(self, trial: int, event: AttemptStarted, session: int, t: float, seq: int) -> None:
         """Add an attempt in flight."""
@@ -170,12 +167,12 @@ class Series:
         self.seq = Column[int]("q", scratch)
         self.starts: list[int] = []
         """Index of the first point of each session."""
-        self.last = 0
+        self.current_value = 0
         """The current value."""
 
     def put(self, value: int, t: float, seq: int) -> None:
         """Set the value from a time on."""
-        self.last = value
+        self.current_value = value
         self.t.append(t)
         self.value.append(value)
         self.seq.append(seq)
@@ -194,28 +191,28 @@ class TrialNumbers:
         self.names: list[str] = []
         self._buckets = array("I", bytes(4 * 64))
         """Number of a trial + 1, in the first free bucket from its hash on; 0 if the bucket is free."""
-        self._recent: dict[str, int] = {}
+        self._recent_numbers: dict[str, int] = {}
         """Numbers of trials that were looked up, for speed."""
 
     def _bucket(self, name: str) -> int:
         """Return the bucket of a trial, or the free bucket where it belongs."""
         names, buckets = self.names, self._buckets
-        last = len(buckets) - 1
-        bucket = hash(name) & last
+        mask = len(buckets) - 1
+        bucket = hash(name) & mask
         while (number := buckets[bucket]) and names[number - 1] != name:
-            bucket = (bucket + 1) & last
+            bucket = (bucket + 1) & mask
         return bucket
 
     def get(self, name: str) -> int | None:
         """Return the number of a trial; None if it is unknown."""
-        number = self._recent.get(name)
+        number = self._recent_numbers.get(name)
         if number is None:
             number = self._buckets[self._bucket(name)] - 1
             if number < 0:
                 return None
-            if len(self._recent) >= _RECENT:
-                self._recent.clear()
-            self._recent[name] = number
+            if len(self._recent_numbers) >= _RECENT:
+                self._recent_numbers.clear()
+            self._recent_numbers[name] = number
         return number
 
     def __getitem__(self, name: str) -> int:
@@ -243,14 +240,14 @@ class TrialTimes(Mapping[str, Times]):
         """Trial → its index in the columns."""
         self.names = self.numbers.names
         self.stage = Column[int]("B", scratch)
-        self.since = Column[float]("d", scratch)
+        self.stage_start = Column[float]("d", scratch)
         """When it entered its stage."""
-        self.due = Column[float]("d", scratch)
+        self.backoff_end = Column[float]("d", scratch)
         """End of its backoff."""
         self.span = Column[int]("l", scratch)
         """Index of its last attempt in `Spans`; -1 before the first."""
         self.attempts = Column[int]("l", scratch)
-        self.spent = tuple(Column[float]("d", scratch) for _ in range(5))
+        self.stage_seconds = tuple(Column[float]("d", scratch) for _ in range(5))
         """Stage → seconds spent in it; idle time is not meaningful."""
         self.now = 0.0
         """Time of the last record."""
@@ -263,16 +260,16 @@ class TrialTimes(Mapping[str, Times]):
 
     def __getitem__(self, trial: str) -> Times:
         number = self.numbers[trial]
-        spent = [column[number] for column in self.spent]
-        spent[self.stage[number]] += self.now - self.since[number]
-        _, queued, backed_off, running, scoring = spent
-        return Times(queued, backed_off, running, scoring, self.attempts[number])
+        stage_seconds = [column[number] for column in self.stage_seconds]
+        stage_seconds[self.stage[number]] += self.now - self.stage_start[number]
+        _, queue_time, backoff_time, run_time, scoring_time = stage_seconds
+        return Times(queue_time, backoff_time, run_time, scoring_time, self.attempts[number])
 
     def seconds(self, stage: int, numbers: Iterable[int]) -> Iterator[float]:
         """Yield the seconds that trials have spent in a stage."""
-        columns = (column.select(numbers) for column in (self.spent[stage], self.stage, self.since))
-        for spent, current, since in zip(*columns, strict=True):
-            yield spent + (self.now - since) if current == stage else spent
+        columns = (column.select(numbers) for column in (self.stage_seconds[stage], self.stage, self.stage_start))
+        for total, current_stage, start in zip(*columns, strict=True):
+            yield total + (self.now - start) if current_stage == stage else total
 
     def add(self, trial: str) -> int:
         """Add a new trial; return its index."""
@@ -280,6 +277,6 @@ class TrialTimes(Mapping[str, Times]):
         self.stage.append(IDLE)
         self.span.append(-1)
         self.attempts.append(0)
-        for column in (self.since, self.due, *self.spent):
+        for column in (self.stage_start, self.backoff_end, *self.stage_seconds):
             column.append(0.0)
         return number

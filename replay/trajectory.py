@@ -61,7 +61,7 @@ class Trajectory:
     """Rebuilds the steps of a trial from its records."""
 
     def __init__(self) -> None:
-        self._completed: dict[int, tuple[int, StepDetails]] = {}
+        self._completed_steps: dict[int, tuple[int, StepDetails]] = {}
         """Record → the attempt and the step that it completed."""
         self._inputs: dict[int, Any] = {}
         """Number of a step of the attempt in flight → its input."""
@@ -69,49 +69,49 @@ class Trajectory:
         self._uses: dict[int, list[tuple[int, int]]] = {}
         """Record of a completed step → attempt and number of each of its uses."""
         self._callers: dict[int, tuple[int, int]] = {}
-        """The same → attempt and number of the step that used it last."""
-        self._called: dict[tuple[int, int], list[int]] = {}
+        """Record of a completed step → attempt and number of the step that used it last."""
+        self._inner_steps: dict[tuple[int, int], list[int]] = {}
         """Attempt and number of a step → the completed steps that it used."""
-        self._unused: set[int] = set()
+        self._unused_seqs: set[int] = set()
 
     @property
-    def unused(self) -> int:
-        """Completed steps that the attempt in flight may reuse and has not, on their own or with the step around them."""
-        return len(self._unused)
+    def unused_steps(self) -> int:
+        """Completed steps that the attempt in flight may reuse and has not reused, alone or inside another step."""
+        return len(self._unused_seqs)
 
     def start(self, event: events.AttemptStarted) -> None:
-        """Start an attempt; `apply` does not need it, but `unused` does."""
-        steps = self._completed.items() if event.reuses else ()
-        self._unused = {seq for seq, (attempt, step) in steps if attempt >= event.reuses and step.reusable}
+        """Start an attempt; needed only for `unused_steps`."""
+        steps = self._completed_steps.items() if event.reuses else ()
+        self._unused_seqs = {seq for seq, (attempt, step) in steps if attempt >= event.reuses and step.reusable}
 
     def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
         caller = self._callers[seq] = event.attempt, event.parent
         self._uses.setdefault(seq, []).append((event.attempt, event.step))
         if event.parent:
-            self._called.setdefault(caller, []).append(seq)
-        if self._unused and isinstance(event, events.StepReused):
-            self._unused -= self._with_inner(seq)
+            self._inner_steps.setdefault(caller, []).append(seq)
+        if self._unused_seqs and isinstance(event, events.StepReused):
+            self._unused_seqs -= self._with_inner(seq)
 
     def _with_inner(self, seq: int) -> set[int]:
         """Return a completed step and the completed steps inside it."""
-        inner_seqs, pending = set[int](), [seq]
-        while pending:
-            step = pending.pop()
+        inner_seqs, stack = set[int](), [seq]
+        while stack:
+            step = stack.pop()
             if step not in inner_seqs:  # In a foreign journal, steps may call one another in a circle.
                 inner_seqs.add(step)
                 uses = self._uses[step]
-                pending += [inner for use in uses for inner in self._called.get(use, ()) if self._callers[inner] == use]
+                stack += [inner for use in uses for inner in self._inner_steps.get(use, ()) if self._callers[inner] == use]
         return inner_seqs
 
     def apply(self, record: Record) -> StepDetails | None:
-        """Return the step that a record completed, failed or reused; None if it is unknown what was reused."""
+        """Return the step that a record completed, failed or reused; None if the reused step is unknown."""
         event = record.event
         assert isinstance(event, events.StepEvent)
         if event.attempt != self._attempt:
             self._attempt = event.attempt
             self._inputs.clear()
         if isinstance(event, events.StepReused):
-            attempt, step = self._completed.get(event.completed_seq, (0, None))
+            attempt, step = self._completed_steps.get(event.completed_seq, (0, None))
             if step is None:
                 return None
             self._use(event.completed_seq, event)
@@ -141,28 +141,28 @@ class Trajectory:
                 **_result(event),
             )
             if isinstance(event, events.StepCompleted):
-                self._completed[record.seq] = event.attempt, details
+                self._completed_steps[record.seq] = event.attempt, details
                 self._use(record.seq, event)
         self._inputs[event.step] = details.input
         return details
 
 
-def nested(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDetails]]:
+def steps_with_depth(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDetails]]:
     """Yield steps in the order in which they started, each after the one that called it, with its depth from 0.
 
-    The caller of a step may have no record, because it had not ended; its steps are at depth 0 then.
+    If the caller of a step has no record, because it had not ended, the step is at depth 0.
     """
-    ordered = sorted(steps, key=lambda step: step.number)
-    numbers = {step.number for step in ordered}
-    called: defaultdict[int, list[StepDetails]] = defaultdict(list)
-    for step in ordered:
+    sorted_steps = sorted(steps, key=lambda step: step.number)
+    numbers = {step.number for step in sorted_steps}
+    inner_steps: defaultdict[int, list[StepDetails]] = defaultdict(list)
+    for step in sorted_steps:
         is_called = 0 < step.parent < step.number and step.parent in numbers  # In a foreign journal it may be any number.
-        called[step.parent if is_called else 0].append(step)
-    pending = [(0, step) for step in reversed(called.pop(0, ()))]
-    while pending:
-        depth, step = pending.pop()
+        inner_steps[step.parent if is_called else 0].append(step)
+    stack = [(0, step) for step in reversed(inner_steps.pop(0, ()))]
+    while stack:
+        depth, step = stack.pop()
         yield depth, step
-        pending += [(depth + 1, inner) for inner in reversed(called.pop(step.number, ()))]
+        stack += [(depth + 1, inner_step) for inner_step in reversed(inner_steps.pop(step.number, ()))]
 
 
 def _result(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
@@ -171,13 +171,13 @@ def _result(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
     return {"output": event.output, "usage": event.usage, "reusable": event.reusable}
 
 
-def complete_input(earlier: Any, tail: Any) -> Any:
-    """Return the complete input of a step: its lists follow those of the step that it continues."""
-    if not isinstance(earlier, Mapping) or not isinstance(tail, dict):
+def complete_input(previous_input: Any, tail: Any) -> Any:
+    """Return the complete input of a step: its lists are appended to those of the step that it continues."""
+    if not isinstance(previous_input, Mapping) or not isinstance(tail, dict):
         return tail
-    before = cast("Mapping[str, Any]", earlier)
+    previous_members = cast("Mapping[str, Any]", previous_input)
     return {
-        key: before[key] + value if isinstance(value, list) and isinstance(before.get(key), list) else value
+        key: previous_members[key] + value if isinstance(value, list) and isinstance(previous_members.get(key), list) else value
         for key, value in cast("dict[str, Any]", tail).items()
     }
 
@@ -185,17 +185,17 @@ def complete_input(earlier: Any, tail: Any) -> Any:
 def tool_calls(steps: Iterable[StepDetails]) -> list[ToolCall]:
     """Return the tool calls of a trajectory: those that model replies request, and the steps of kind `tool`.
 
-    A tool step that executes a call which a model requested is not counted again; both have the same name.
+    A tool step with the name of a requested call executes that call and is not counted again.
     """
     calls: list[ToolCall] = []
-    requested: Counter[str] = Counter()
+    request_counts: Counter[str] = Counter()
     for step in steps:
         if step.kind == "tool":
-            if requested[step.name]:
-                requested[step.name] -= 1
+            if request_counts[step.name]:
+                request_counts[step.name] -= 1
             else:
                 calls.append(ToolCall(step.name, step.input))
         elif step.kind == "model" and not step.error and (reply := reply_of(step.output)) is not None:
             calls += reply.tool_calls
-            requested.update(call.name for call in reply.tool_calls)
+            request_counts.update(call.name for call in reply.tool_calls)
     return calls

@@ -9,7 +9,7 @@ from journal import Blob
 from replay import summary_text
 from replay.model_messages import Message, ToolCall, messages_of, reply_of
 from replay.text import as_text, duration, escape_controls, money, number, one_line, plural, printable
-from replay.trajectory import StepDetails, nested
+from replay.trajectory import StepDetails, steps_with_depth
 from replay.trial import AttemptDetails
 from replay.usage import is_amount
 
@@ -37,22 +37,22 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
     if not attempt.steps:
         return
     usage = summary_text.billed_usage(attempt.step_usage)
-    used = f" · {summary_text.usage_text(usage, {})}" if usage else ""
-    yield f"{plural(len(attempt.steps) - attempt.reused_steps, 'step')} executed{used}"
+    usage_suffix = f" · {summary_text.usage_text(usage, {})}" if usage else ""
+    yield f"{plural(len(attempt.steps) - attempt.reused_steps, 'step')} executed{usage_suffix}"
     numbers = {step.number: step for step in attempt.steps}
-    for depth, step in nested(attempt.steps):
+    for depth, step in steps_with_depth(attempt.steps):
         if full:
-            yield from (f"{'  ' * depth}{line}" for line in _complete(step, numbers.get(step.continues)))
+            yield from (f"{'  ' * depth}{line}" for line in _step_lines(step, numbers.get(step.continues)))
         else:
-            yield _short(step, depth)
+            yield _step_line(step, depth)
 
 
 def reuse_text(attempt: AttemptDetails) -> str:
     """Return what an attempt reused of those before: `reused 9 of 12 steps and diverged at step 10`."""
-    reused = f"reused {attempt.reused_steps:,} of {plural(attempt.reused_steps + attempt.unused_steps, 'step')}"
+    text = f"reused {attempt.reused_steps:,} of {plural(attempt.reused_steps + attempt.unused_steps, 'step')}"
     if attempt.diverged_at:
-        return f"{reused} and diverged at step {attempt.diverged_at:,}"
-    return f"{reused} and continued at step {attempt.first_executed:,}" if attempt.first_executed else reused
+        return f"{text} and diverged at step {attempt.diverged_at:,}"
+    return f"{text} and continued at step {attempt.first_executed_step:,}" if attempt.first_executed_step else text
 
 
 def not_reused_text(note: Any) -> str:
@@ -62,7 +62,7 @@ def not_reused_text(note: Any) -> str:
     return f"step {one_line(step, _NAME_CHARS)} is executed again; its result could not be read: {one_line(problem, 200)}"
 
 
-def _short(step: StepDetails, depth: int) -> str:
+def _step_line(step: StepDetails, depth: int) -> str:
     elapsed = "reused" if step.is_reused else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME_CHARS)}"
     result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
@@ -104,7 +104,7 @@ def _call_text(call: ToolCall) -> str:
     return f"{call.name}({as_text(call.arguments)})"
 
 
-def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
+def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterator[str]:
     """Yield all messages of a step, without those of the step that it continues."""
     outcome = f"reused from attempt {step.reused_from}" if step.is_reused else f"{step.outcome} after {duration(step.elapsed)}"
     yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {outcome} · seq {step.seq:,}{_usage(step)}"
@@ -112,10 +112,10 @@ def _complete(step: StepDetails, earlier: StepDetails | None) -> Iterator[str]:
         return
     messages = messages_of(step.input) if step.kind == "model" else []
     if messages:
-        before = messages_of(earlier.input) if earlier is not None else []
-        if before and messages[: len(before)] == before:
-            yield f"  {'':<{_LABEL_WIDTH}}({plural(len(before), 'message')} as in step {step.continues:,})"
-            messages = messages[len(before) :]
+        previous_messages = messages_of(previous_step.input) if previous_step is not None else []
+        if previous_messages and messages[: len(previous_messages)] == previous_messages:
+            yield f"  {'':<{_LABEL_WIDTH}}({plural(len(previous_messages), 'message')} as in step {step.continues:,})"
+            messages = messages[len(previous_messages) :]
         for message in messages:
             yield from _block(message.role or "other", message_text(message))
     else:

@@ -1,4 +1,4 @@
-"""Everything recorded about one trial and its attempts: the one fold that `show`, the exports and the report page use.
+"""Everything recorded about one trial and its attempts, for `show`, the exports and the report page.
 
 `attempt_fields` defines what each event adds to its attempt. `TrialDetails` collects the records of one trial; the times come
 from a timeline.
@@ -12,7 +12,7 @@ import attrs
 
 from journal import Event, Record, events
 from journal.errors import BlobDamaged
-from replay.text import spaced
+from replay.text import as_words
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
 from replay.trajectory import StepDetails, Trajectory
@@ -37,7 +37,7 @@ def attempt_fields(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for 
             fields = {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout}
             return {**fields, "usage": event.usage, "worker": event.worker}
         case events.AttemptInterrupted():
-            message = f"interrupted: {spaced(event.reason)}{f' ({event.detail})' if event.detail else ''}"
+            message = f"interrupted: {as_words(event.reason)}{f' ({event.detail})' if event.detail else ''}"
             fields = {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
             return {**fields, "detail": event.detail, "worker": event.worker}
         case events.AttemptReturnedLate():
@@ -60,7 +60,7 @@ class AttemptDetails:
     span: Span
     """Slot, session, times and outcome."""
     waits: Sequence[Wait] = ()
-    """What its start waited for, longest first; set only for `show`."""
+    """Waits before its start, longest first; set only for `show`."""
     category: str = ""
     """Category of its failure, `timed_out` or `interrupted`; empty without a failure."""
     error: str = ""
@@ -69,14 +69,14 @@ class AttemptDetails:
     reason: str = ""
     """Why it was interrupted: `cancelled`, `forked`, `process_died`, `stopped`, `worker_died` or `worker_lost`."""
     detail: str = ""
-    """What is known about the reason, such as `signal 11`."""
+    """Details of the reason, such as `signal 11`."""
     worker: str = ""
     """Name of the worker that ran it; empty: the process of the run, or unknown."""
     retry_after: float | None = None
     timeout: float | None = None
     """The timeout that it exceeded, in seconds."""
     request: Any = None
-    """What was sent; None if it is not recorded."""
+    """The request that it sent; None if it is not recorded."""
     output: Any = None
     usage: Any = None
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
@@ -102,7 +102,7 @@ class AttemptDetails:
             setattr(self, name, value)
 
     @property
-    def succeeded(self) -> bool:
+    def has_output(self) -> bool:
         """Whether it returned an output."""
         return self.span.outcome == "succeeded"
 
@@ -136,14 +136,14 @@ class AttemptDetails:
         return sum(step.is_reused for step in self.steps)
 
     @property
-    def first_executed(self) -> int:
+    def first_executed_step(self) -> int:
         """Number of its first step that was executed and may be reused later; 0 if there is none."""
         return min((step.number for step in self.steps if not step.is_reused and step.reusable), default=0)
 
     @property
     def diverged_at(self) -> int:
-        """Number of the step from which it took another path than the attempts before; 0 if it reused all of their steps."""
-        return self.first_executed if self.unused_steps else 0
+        """Number of the first step that differs from earlier attempts; 0 if it reused all of their steps."""
+        return self.first_executed_step if self.unused_steps else 0
 
 
 @attrs.frozen
@@ -164,7 +164,7 @@ class ScoreDetails:
     traceback: str = ""
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the scorer failed."""
         return self.value is None
 
@@ -180,7 +180,7 @@ class ScorerCallDetails:
     seq: int
     """The record of its start."""
     waits: Sequence[Wait] = ()
-    """What its start waited for, longest first."""
+    """Waits before its start, longest first."""
     outcome: str = ""
     """`succeeded`, or the category of its failure; empty while in flight or if its process ended first."""
     elapsed: float | None = None
@@ -214,7 +214,7 @@ class TrialDetails:
     expected: Any = None
     metadata: Any = None
     request: Any = None
-    """What its last attempt sent."""
+    """The request of its last attempt."""
     output: Any = None
     truncated: bool = False
     """Whether the output was truncated by the token limit."""
@@ -232,7 +232,7 @@ class TrialDetails:
     _trajectory: Trajectory = attrs.field(factory=Trajectory, init=False, repr=False)
 
     def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
-        """Add a record of the trial, which the timeline has applied; `waits` is what the start in it waited for."""
+        """Add a record of the trial, which the timeline has applied; `waits` are those before the start that it records."""
         self.seq = record.seq
         event = record.event
         match event:
@@ -273,11 +273,11 @@ class TrialDetails:
             attempt.apply(event)
             if isinstance(event, events.StepEvent) and (step := self._trajectory.apply(record)) is not None:
                 attempt.steps.append(step)
-                attempt.unused_steps = self._trajectory.unused
+                attempt.unused_steps = self._trajectory.unused_steps
             if isinstance(event, events.AttemptStarted):
                 attempt.request = self.request
                 self._trajectory.start(event)
-                attempt.unused_steps = self._trajectory.unused
+                attempt.unused_steps = self._trajectory.unused_steps
 
     def finish(self, timeline: Timeline) -> None:
         """Copy the final times and spans from the timeline, after the last record."""
@@ -286,8 +286,9 @@ class TrialDetails:
         for attempt, span in zip(self.attempts, spans, strict=False):
             attempt.span = span
         self.attempts += [AttemptDetails(span) for span in spans[len(self.attempts) :]]
-        for before, attempt in itertools.pairwise(self.attempts):
-            attempt.request = before.request if attempt.request is None else attempt.request  # Recorded once per session.
+        for previous_attempt, attempt in itertools.pairwise(self.attempts):
+            if attempt.request is None:  # It is recorded once per session.
+                attempt.request = previous_attempt.request
 
     @property
     def failures(self) -> list[AttemptDetails]:
@@ -297,8 +298,8 @@ class TrialDetails:
     @property
     def failure(self) -> str:
         """Why the trial failed, with its last error, in one line."""
-        last = self.last_error
-        return f"{self.reason}: {last.error}: {last.message}" if last else self.reason
+        last_error = self.last_error
+        return f"{self.reason}: {last_error.error}: {last_error.message}" if last_error else self.reason
 
     @property
     def last_error(self) -> AttemptDetails | None:
@@ -318,12 +319,12 @@ class TrialDetails:
     @property
     def values(self) -> dict[str, ScoreDetails]:
         """Scorer → its latest value."""
-        return {scorer: score for scorer, score in self.scores.items() if not score.failed}
+        return {scorer: score for scorer, score in self.scores.items() if not score.has_failed}
 
     @property
     def scorer_failures(self) -> dict[str, ScoreDetails]:
         """Scorer → its failure."""
-        return {scorer: score for scorer, score in self.scores.items() if score.failed}
+        return {scorer: score for scorer, score in self.scores.items() if score.has_failed}
 
     def _end_call(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         scorer = event.scorer.partition(".")[0]
@@ -340,8 +341,8 @@ class TrialDetails:
         result = {name: getattr(event, name) for name in names}
         score = ScoreDetails(event.scorer, event.version, record.seq, record.t, event.elapsed, **result)
         base = event.scorer.partition(".")[0]
-        if base != event.scorer and base in self.scores and self.scores[base].failed:
+        if base != event.scorer and base in self.scores and self.scores[base].has_failed:
             self.superseded_scores.append(self.scores.pop(base))
-        if (earlier := self.scores.pop(event.scorer, None)) is not None:
-            self.superseded_scores.append(earlier)
+        if (old_score := self.scores.pop(event.scorer, None)) is not None:
+            self.superseded_scores.append(old_score)
         self.scores[event.scorer] = score

@@ -1,4 +1,4 @@
-"""The state of one trial after some record: what `RunState` keeps about each."""
+"""The state of one trial after some record, as `RunState` keeps it."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -18,17 +18,17 @@ DONE_STAGES: Final = ("completed", "failed")
 """The stages of a trial that has ended and was not withdrawn."""
 
 WORKER_ENDS: Final = ("worker_died", "worker_lost")
-"""Reasons of interruptions after which the run itself decides whether the trial is retried."""
+"""Reasons of interruptions after which the run decides whether the trial is retried."""
 
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT_LAYOUT: Final = Struct("=qd")
 """Packed location of the output, and its elapsed seconds."""
 _LAYOUT: Final = Struct("=qdqI")
-"""The same, the packed location of the input, and the repeat."""
+"""The fields of `_OUTPUT_LAYOUT`, the packed location of the input, and the repeat."""
 _OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
 _MAX_REPEAT: Final = (1 << 32) - 1
-"""Stands for any number that the field cannot hold; a foreign journal may contain one."""
+"""Replaces any number that the field cannot hold; a foreign journal may contain one."""
 _MAX_SHARED_TUPLES: Final = 4_096
 """Maximum number of tuples of scores that trials share; further ones are not shared."""
 
@@ -122,7 +122,7 @@ class RunningAttempt(NamedTuple):
     last_step: LastStep | None
 
     def after_step(self, name: str, t: float) -> "RunningAttempt":
-        """Return the attempt after another step of it has ended."""
+        """Return the attempt after another of its steps has ended."""
         attempt, slot, start, last_step = self
         step = _new_step(LastStep, (1 if last_step is None else last_step.ended_steps + 1, name, t))
         return new_attempt(RunningAttempt, (attempt, slot, start, step))
@@ -157,18 +157,18 @@ class SharedScores:
 
     def add(self, scores: tuple[Any, ...], scorer: str, version: str, value: Value) -> tuple[Any, ...]:
         """Return the scores with another one."""
-        extended = (*scores, scorer, version, value)
+        new_scores = (*scores, scorer, version, value)
         if value.__class__ is not bool and value.__class__ is not str:
-            return extended
-        entry = self._tuples.get(extended)
-        if entry is not None:  # An equal tuple may have 1 where this one has True, so the part before is compared by identity.
-            return entry[1] if entry[0] is scores else extended
+            return new_scores
+        entry = self._tuples.get(new_scores)
+        if entry is not None:  # An equal tuple may have 1 where this one has True, so its first part is compared by identity.
+            return entry[1] if entry[0] is scores else new_scores
         if len(self._tuples) <= _MAX_SHARED_TUPLES and self._tuples.get(scores, (None, None))[1] is scores:
-            self._tuples[extended] = scores, extended
-        return extended
+            self._tuples[new_scores] = scores, new_scores
+        return new_scores
 
 
-def packed_input(record: Record, fingerprint: str, repeat: int) -> bytes:
+def pack_input(record: Record, fingerprint: str, repeat: int) -> bytes:
     """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
     location = pack_location(record)
     return _LAYOUT.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
@@ -180,7 +180,7 @@ class TrialState:
 
     stage: str
     """One of `journal.lifecycle.STAGES`."""
-    _packed: bytes
+    _packed_fields: bytes
     """`_LAYOUT` and the fingerprint; four objects take twice the memory."""
     case: str = ""
     """The case's id; repeats and variants of a case share it."""
@@ -197,26 +197,26 @@ class TrialState:
     @property
     def scores(self) -> dict[str, tuple[str, Value]]:
         """Scorer → version and latest value."""
-        flat = self._scores
-        return {flat[index]: (flat[index + 1], flat[index + 2]) for index in range(0, len(flat), 3)}
+        items = self._scores
+        return {items[index]: (items[index + 1], items[index + 2]) for index in range(0, len(items), 3)}
 
     def score(self, scorer: str) -> tuple[str, Value] | None:
         """Return the version and latest value of a scorer; None if the trial has no score of it."""
-        flat = self._scores
-        for index in range(0, len(flat), 3):
-            if flat[index] == scorer:
-                return flat[index + 1], flat[index + 2]
+        items = self._scores
+        for index in range(0, len(items), 3):
+            if items[index] == scorer:
+                return items[index + 1], items[index + 2]
         return None
 
     def set_score(self, scorer: str, version: str, value: Value, shared_scores: SharedScores) -> tuple[str, Value] | None:
         """Add a score, or replace the scorer's earlier one, which is returned."""
-        flat, earlier_score = self._scores, None
-        if flat and scorer in flat[::3]:
-            scores, flat = self.scores, ()
+        items, earlier_score = self._scores, None
+        if items and scorer in items[::3]:
+            scores, items = self.scores, ()
             earlier_score = scores.pop(scorer)
             for other_scorer, (other_version, other_value) in scores.items():
-                flat = shared_scores.add(flat, other_scorer, other_version, other_value)
-        self._scores = shared_scores.add(flat, scorer, version, value)
+                items = shared_scores.add(items, other_scorer, other_version, other_value)
+        self._scores = shared_scores.add(items, scorer, version, value)
         return earlier_score
 
     def clear_scores(self) -> None:
@@ -225,36 +225,35 @@ class TrialState:
 
     def set_output(self, record: Record, elapsed: float) -> None:
         """Set the location of the output, and the seconds of the attempt that returned it."""
-        self._packed = (
-            _OUTPUT_LAYOUT.pack(record.segment << _OFFSET_BITS | record.offset, elapsed) + self._packed[_OUTPUT_SIZE:]
-        )
+        location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
+        self._packed_fields = _OUTPUT_LAYOUT.pack(location, elapsed) + self._packed_fields[_OUTPUT_SIZE:]
 
     @property
     def fingerprint(self) -> str:
         """The case's fingerprint."""
-        return self._packed[_LAYOUT.size :].decode()
+        return self._packed_fields[_LAYOUT.size :].decode()
 
     @property
     def repeat(self) -> int:
         """Number of the repeat of its case and variant, from 1."""
-        repeat: int = _LAYOUT.unpack_from(self._packed)[3]
+        repeat: int = _LAYOUT.unpack_from(self._packed_fields)[3]
         return repeat
 
     @property
     def elapsed(self) -> float:
         """Seconds of the attempt that returned the output; 0 without an output."""
-        elapsed: float = _LAYOUT.unpack_from(self._packed)[1]
+        elapsed: float = _LAYOUT.unpack_from(self._packed_fields)[1]
         return elapsed
 
     @property
     def input_location(self) -> Location:
         """Location of the record that holds the input."""
-        return unpack_location(_LAYOUT.unpack_from(self._packed)[2])
+        return unpack_location(_LAYOUT.unpack_from(self._packed_fields)[2])
 
     @property
     def output_location(self) -> Location | None:
         """Location of the record that holds the output; None without an output."""
-        location = _LAYOUT.unpack_from(self._packed)[0]
+        location = _LAYOUT.unpack_from(self._packed_fields)[0]
         return None if location == _NO_LOCATION else unpack_location(location)
 
     @property

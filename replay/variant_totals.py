@@ -1,5 +1,6 @@
-"""Sums over the trials of a run and of its variants, for views that compare variants while a run is in progress."""
+"""Sums over the trials of a run and of its variants, and the versions of its task and variants."""
 
+import bisect
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,23 @@ from journal.lifecycle import STAGES
 from replay.definition import variant_fingerprints
 from replay.scores import Scores
 from replay.trial_state import Location, TrialState
-from replay.version_log import VersionLog
+
+
+class VersionLog:
+    """The fingerprints that a task or a variant had before each of its changes."""
+
+    def __init__(self) -> None:
+        self._changes: list[tuple[Location, str]] = []
+        """Location of each change, and the fingerprint before it."""
+
+    def change(self, location: Location, old_fingerprint: str) -> None:
+        """Add a change that is later than all others."""
+        self._changes.append((location, old_fingerprint))
+
+    def is_older(self, location: Location, fingerprint: str) -> bool:
+        """Return whether a version with another fingerprint than this, the current one, was in force at a record."""
+        index = bisect.bisect_right(self._changes, (location, ""))
+        return index < len(self._changes) and self._changes[index][1] != fingerprint
 
 
 @attrs.define(eq=False)
@@ -87,15 +104,15 @@ class Variants(dict[str, Totals]):
         self[variant] = totals
         scores.add_variant(variant, totals.scores)
 
-    def adopt(self, before: Any, now: Any, location: Location) -> None:
+    def adopt(self, old_definition: Any, new_definition: Any, location: Location) -> None:
         """Apply a definition that was adopted at this location."""
-        old = variant_fingerprints(before)
-        self._fingerprints = variant_fingerprints(now)
+        old_fingerprints = variant_fingerprints(old_definition)
+        self._fingerprints = variant_fingerprints(new_definition)
         for name, fingerprint in self._fingerprints.items():
-            if fingerprint != old.get(name):
-                self._versions.setdefault(name, VersionLog()).change(location, old.get(name, ""))
+            if fingerprint != old_fingerprints.get(name):
+                self._versions.setdefault(name, VersionLog()).change(location, old_fingerprints.get(name, ""))
 
     def is_outdated(self, trial: TrialState) -> bool:
         """Return whether a trial was enqueued before the parameters of its variant changed."""
-        log, current = self._versions.get(trial.variant), self._fingerprints.get(trial.variant, "")
-        return log is not None and log.is_older(trial.input_location, current)
+        log, fingerprint = self._versions.get(trial.variant), self._fingerprints.get(trial.variant, "")
+        return log is not None and log.is_older(trial.input_location, fingerprint)

@@ -8,8 +8,8 @@ from cattrs import Converter
 _CONVERTER: Final = Converter()
 
 
-def view_json(view: attrs.AttrsInstance, *, without: str = "") -> dict[str, Any]:
-    """Return the fields of a view as a JSON object, those of views inside it too; the field `without` is omitted."""
+def view_json(view: attrs.AttrsInstance, *, omit: str = "") -> dict[str, Any]:
+    """Return the fields of a view as a JSON object, including those of nested views; the field `omit` is left out."""
     members = cast("dict[str, Any]", _CONVERTER.unstructure(view))
-    members.pop(without, None)
+    members.pop(omit, None)
     return members

@@ -1,7 +1,7 @@
-"""What the attempts and scorer calls of one trial waited for before they started.
+"""Why the attempts and scorer calls of one trial waited before they started.
 
-A `WaitLog` processes every record of a run. The time between two records is attributed to what delayed starts then: a pause,
-the concurrency limit, the pace, or outputs that wait for scorers. Backoff is not included; it is recorded separately.
+A `WaitLog` processes every record of a run. The time between two records is attributed to the reason that delayed starts then:
+a pause, the concurrency limit, the pace, or outputs that wait for scorers. Backoff is not included; it is recorded separately.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from replay.state import RunState
 from replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
-"""What waits: the next attempt, and the first call of every scorer; a retried call has the name of its scorer."""
+"""Names of waits: of the next attempt, and of the first call of every scorer; that of a retried call is its scorer's name."""
 _MIN_WAIT: Final = 1e-6
 """Shorter times, in seconds, are not a wait."""
 
@@ -34,19 +34,19 @@ class Wait:
 
 
 class WaitLog:
-    """What the starts of one trial wait for."""
+    """The waits of one trial."""
 
     def __init__(self, trial: str) -> None:
         self._trial = trial
         self._state = RunState()
         self._t = 0.0
         self._ready_times: dict[str, float] = {}
-        """What waits → when it is or will be ready, in seconds since the start of the session."""
+        """Name of a wait → when the start is or will be ready, in seconds since the start of the session."""
         self._waits: dict[str, dict[tuple[str, str], Wait]] = {}
-        """What waits → rate-limit key and reason → its time so far."""
+        """Name of a wait → rate-limit key and reason → the time so far."""
 
     def apply(self, record: Record) -> list[Wait]:
-        """Process the next record; if it starts an attempt or a scorer call of the trial, return what that waited for."""
+        """Process the next record; if it starts an attempt or a scorer call of the trial, return the waits before it."""
         event, is_session_start = record.event, isinstance(record.event, SessionStarted)
         if self._ready_times and not is_session_start:
             self._add_waits(max(record.t, self._t))
@@ -98,8 +98,8 @@ class WaitLog:
                     reason_and_text = self._reason(name, key, start)
                     if reason_and_text is not None:
                         reason, text = reason_and_text
-                        previous = waits.get((key, reason))
-                        waits[key, reason] = Wait(reason, (previous.seconds if previous else 0.0) + end - start, text)
+                        previous_wait = waits.get((key, reason))
+                        waits[key, reason] = Wait(reason, (previous_wait.seconds if previous_wait else 0.0) + end - start, text)
 
     def _split_at_pause(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
         """Split an interval where a pause of the key expires."""
@@ -111,7 +111,7 @@ class WaitLog:
             yield start, end
 
     def _reason(self, name: str, key: str, t: float) -> tuple[str, str] | None:
-        """Return what delays starts of a rate-limit key at `t`: the reason, and its text."""
+        """Return why starts of a rate-limit key are delayed at `t`: the reason, and its text."""
         state, pause = self._state, self._state.pauses.get(key)
         if pause is not None and pause.is_in_force(t):
             return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)

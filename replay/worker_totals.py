@@ -1,4 +1,4 @@
-"""What each worker of a run has done: the attempts that ended in it, the time in which it ran some, and how it ended."""
+"""Totals of each worker of a run: the attempts that ended in it, the time in which it was busy, and how it ended."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 import attrs
 
 from journal import events
-from replay.text import duration, plural, printable, spaced
+from replay.text import as_words, duration, plural, printable
 from replay.trial_state import WORKER_ENDS
 
 WORKER_ENDED: Final = f"{events.NOTE_PREFIX}worker_ended"
@@ -14,7 +14,7 @@ WORKER_ENDED: Final = f"{events.NOTE_PREFIX}worker_ended"
 _MAX_WORKERS: Final = 8
 """Maximum number of workers to list; `status --json` has all."""
 _MAX_PERIODS: Final = 64
-"""Periods of a worker that a later attempt can overlap with; the times of older ones are fixed."""
+"""Maximum number of periods that a later attempt may overlap with; older periods no longer change."""
 
 
 @attrs.define
@@ -24,9 +24,9 @@ class WorkerTotals:
     attempts: int = 0
     """Attempts that ended in it."""
     busy: float = 0.0
-    """Seconds in which it ran one of them or more."""
+    """Seconds in which it ran at least one of them."""
     died: int = 0
-    """How often it ended because of what it ran; more than once if several sessions have a worker of this name."""
+    """How often it ended because of an attempt; more than once if several sessions have a worker of this name."""
     lost: int = 0
     """How often it ended for another or an unknown reason."""
     detail: str = ""
@@ -35,7 +35,7 @@ class WorkerTotals:
     _periods: list[tuple[float, float]] = attrs.field(factory=list[tuple[float, float]], init=False)
     """When it was busy in this session, without overlaps, in order."""
     _fixed_until: float = attrs.field(default=0.0, init=False)
-    """End of the last period whose time is fixed."""
+    """End of the last period that no longer changes."""
 
     def count(self, event: events.AttemptEnd, t: float, session: int) -> None:
         """Count the end of an attempt at `t`."""
@@ -45,9 +45,9 @@ class WorkerTotals:
             self._periods.clear()
         start, end = max(t - (event.elapsed or 0.0), self._fixed_until), t
         while self._periods and self._periods[-1][1] >= start:
-            earlier = self._periods.pop()
-            self.busy -= earlier[1] - earlier[0]
-            start, end = min(start, earlier[0]), max(end, earlier[1])
+            old_start, old_end = self._periods.pop()
+            self.busy -= old_end - old_start
+            start, end = min(start, old_start), max(end, old_end)
         self._periods.append((start, end))
         self.busy += end - start
         if len(self._periods) > _MAX_PERIODS:
@@ -63,14 +63,14 @@ class WorkerTotals:
     def ends(self) -> str:
         """How it ended, as text; empty if it did not."""
         counts = zip((self.died, self.lost), WORKER_ENDS, strict=True)
-        return ", ".join(f"{spaced(name)}{f' {count:,} times' if count > 1 else ''}" for count, name in counts if count)
+        return ", ".join(f"{as_words(name)}{f' {count:,} times' if count > 1 else ''}" for count, name in counts if count)
 
 
 def ended_workers(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     """Yield how many workers ended before the run, if any did."""
-    ended = [totals for totals in workers.values() if totals.ends]
-    if ended:
-        yield f"{len(ended):,} of {plural(len(workers), 'worker')} ended, last: {printable(ended[-1].detail, 60)}"
+    ended_totals = [totals for totals in workers.values() if totals.ends]
+    if ended_totals:
+        yield f"{len(ended_totals):,} of {plural(len(workers), 'worker')} ended, last: {printable(ended_totals[-1].detail, 60)}"
 
 
 def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
@@ -80,9 +80,9 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     died, lost = sum(totals.died for totals in workers.values()), sum(totals.lost for totals in workers.values())
     ends = ", ".join(f"{count:,} {name}" for count, name in ((died, "died"), (lost, "lost")) if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
-    listed = sorted(workers.items(), key=lambda item: not item[1].ends)[:_MAX_WORKERS]
-    width = max(len(printable(name, 40)) for name, _ in listed)
-    for name, totals in listed:
+    visible_workers = sorted(workers.items(), key=lambda item: not item[1].ends)[:_MAX_WORKERS]
+    width = max(len(printable(name, 40)) for name, _ in visible_workers)
+    for name, totals in visible_workers:
         end = f" · {totals.ends}: {printable(totals.detail, 60)}" if totals.ends else ""
         yield f"  {printable(name, 40):<{width}}  {plural(totals.attempts, 'attempt')}, busy for {duration(totals.busy)}{end}"
     if len(workers) > _MAX_WORKERS:

@@ -15,7 +15,7 @@ from replay.export.model_call import ModelCall, TaskModel, call_of_step
 from replay.export.trial_index import TrialIndex
 from replay.model_messages import Message, finish_reason_of, messages_of, reply_of
 from replay.text import as_text
-from replay.trajectory import StepDetails, nested
+from replay.trajectory import StepDetails, steps_with_depth
 from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
 from replay.usage import add, as_integer, noted_usage
 
@@ -63,7 +63,7 @@ def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> 
         messages = _step_messages(index, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
     else:
         messages = request_messages(index, trial, call)
-    if last_attempt is not None and last_attempt.succeeded and trial.stage == "completed":
+    if last_attempt is not None and last_attempt.has_output and trial.stage == "completed":
         text = as_text(last_attempt.output)
         if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
             messages.append(output_message(index, trial, last_attempt))
@@ -78,7 +78,7 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
     open_spans = [(uuid_of(index, trial.trial, "span", number), number, end)]
     """Id, key and end of each span that contains the next step."""
     yield _span_begin(index, trial, (open_spans[0][0], None, "agent", f"attempt {number}"), start, number)
-    for depth, step in nested(attempt.steps):
+    for depth, step in steps_with_depth(attempt.steps):
         while len(open_spans) > depth + 1:
             yield _span_end(index, trial, *open_spans.pop())
         key = f"{number}/{step.number}"
@@ -213,7 +213,7 @@ def output_of(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, m
     """Return the output of an attempt as a model's output."""
     usage = usage_of(model, attempt.total_usage).get(model)
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
-    if attempt.succeeded:
+    if attempt.has_output:
         is_truncated = trial.truncated and attempt is trial.attempts[-1]
         message = output_message(index, trial, attempt)
         output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]

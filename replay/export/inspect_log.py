@@ -206,7 +206,7 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
         "error_retries": [_attempt_error(attempt) for attempt in _retried_attempts(trial)] or None,
     }
     call = task.call(trial.request)
-    successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.succeeded), None)
+    successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.has_output), None)
     if trial.stage == "completed" and successful_attempt is not None:
         sample["output"] = output_of(index, trial, successful_attempt, model_name(call)) | {"time": times.run_time}
     elif trial.stage == "failed":

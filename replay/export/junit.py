@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
-from replay.text import as_text, escaped, plural
+from replay.text import as_text, escape_char, plural
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import Outcome, outcome_of
 
@@ -129,4 +129,4 @@ def _text(text: str) -> bytes:
 
 def _escape_forbidden(text: str) -> str:
     r"""Replace characters that XML forbids by escapes such as \x1b."""
-    return _FORBIDDEN.sub(lambda match: escaped(match[0]), text)
+    return _FORBIDDEN.sub(lambda match: escape_char(match[0]), text)

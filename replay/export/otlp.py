@@ -130,7 +130,7 @@ def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetail
     events: list[dict[str, Any]] = []
     status: dict[str, Any] = {}
     start, end = _times(index, span)
-    if attempt.succeeded:
+    if attempt.has_output:
         status = {"code": _OK}
         finish_reason = "length" if trial.truncated and is_last else "stop"
         attributes["gen_ai.output.messages"] = _messages(("assistant", attempt.output), finish_reason=finish_reason)

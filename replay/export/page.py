@@ -106,7 +106,7 @@ class PageRun:
             "usage_without_output": billed_usage(summary.usage_without_output),
             **({} if summary.steps is None else {"usage_saved": saved_usage(summary.steps)}),
             "audit": {
-                **view_json(self.audit, without="findings"),
+                **view_json(self.audit, omit="findings"),
                 "ok": self.audit.ok,
                 "findings": [view_json(finding) for finding in self.audit.findings],
             },
@@ -139,12 +139,12 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     table = compare_all(sides, next(iter(sides)))
     rows = [
         {
-            **view_json(row, without="overlap"),  # The notes list the trials that are not paired.
+            **view_json(row, omit="overlap"),  # The notes list the trials that are not paired.
             "verdicts": {scorer: verdict(difference) for scorer, difference in row.differences.items()},
         }
         for row in table.rows
     ]
-    return {**view_json(table, without="rows"), "rows": rows, "notes": list(notes(table))}
+    return {**view_json(table, omit="rows"), "rows": rows, "notes": list(notes(table))}
 
 
 def headline(summary: Summary, status: str) -> str:

@@ -114,8 +114,8 @@ def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
         "outcome": spans.outcome.select(indexes),
         "seq": _deltas(spans.seq.select(indexes)),
         "end_seq": _deltas(spans.end_seq.select(indexes)),
-        "queue_time": _micro(spans.waits(spans.queued, indexes)),
-        "backoff_time": _micro(spans.waits(spans.backed_off, indexes)),
+        "queue_time": _micro(spans.waits(spans.queue_time, indexes)),
+        "backoff_time": _micro(spans.waits(spans.backoff_time, indexes)),
         "details": _json(content.details, indexes, b"0"),
     }
 

@@ -285,7 +285,7 @@ class Content:
             self._mark_changed(record.seq, span)
         for index in self._backoff_of.values():  # `t` starts at 0 again.
             number = self.backoffs[index][0]
-            self.backoffs[index][3] = microseconds(max(0.0, self.timeline.times.due[number]))
+            self.backoffs[index][3] = microseconds(max(0.0, self.timeline.times.backoff_end[number]))
 
     def _end_pauses(self, seq: int, key: str | None) -> None:
         """End the pause of a rate-limit key, or all pauses."""

@@ -184,7 +184,7 @@ class CommandSession:
                     width=console.width,
                     done_before=done_before,
                     title=str(self._path),
-                    stopping=live.stop_status(),
+                    stop_status=live.stop_status(),
                 )
                 await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
                 await trio.sleep(FRAME_INTERVAL)

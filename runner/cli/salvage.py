@@ -9,7 +9,7 @@ import trio
 from journal import salvage as salvage_journal
 from replay import load
 from replay.ending import unscored_lines
-from replay.summary import unscored
+from replay.summary import unscored_counts
 from replay.text import plural, printable
 from runner.cli import DAMAGED, CommandError
 from runner.cli._common import RunType, output_option
@@ -36,7 +36,7 @@ def salvage(run: Path, target: Path) -> None:
     if salvaged.problem is not None:
         echo(printable(salvaged.problem.message, _MAX_PROBLEM), err=True)
     echo(f"{target}: {plural(salvaged.kept, 'record')} kept, {salvaged.lost:,} lost, {salvaged.excluded:,} excluded", err=True)
-    for line in unscored_lines(unscored(load(target).state), target):
+    for line in unscored_lines(unscored_counts(load(target).state), target):
         echo(line, err=True)
     echo(f"next: evaljournal verify {target}", err=True)
     if salvaged.unreadable_files:

@@ -15,7 +15,7 @@ from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
 from replay.sessions import Session
 from replay.steps import NOT_REUSED
-from replay.text import as_text, duration, number, one_line, plural, printable, spaced
+from replay.text import as_text, as_words, duration, number, one_line, plural, printable
 from replay.timeline_columns import Span
 from replay.trajectory_text import not_reused_text, trajectory_lines
 from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
@@ -142,7 +142,7 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
 
 def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
-    reason = f" ({spaced(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
+    reason = f" ({as_words(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
     elapsed = duration(trial.elapsed) if trial.output_location is not None else "–"
     text = printable(value, _MAX_INPUT) if isinstance(value, Blob) else one_line(as_text(value), _MAX_INPUT)
     return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), elapsed, *values)
@@ -177,7 +177,7 @@ def _plain(_: object, __: object, value: Any) -> Any:
 
 def _trial_lines(trial_details: TrialDetails, sessions: Sequence[Session], *, full: bool) -> Iterator[str]:
     times = trial_details.times
-    reason = f" ({spaced(trial_details.reason)})" if trial_details.reason else ""
+    reason = f" ({as_words(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
@@ -214,9 +214,9 @@ def _session_text(number: int, sessions: Sequence[Session]) -> str:
 def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
     waits = f"waited {duration(span.queue_time)}{_wait_text(attempt.waits)}, backoff {duration(span.backoff_time)}"
-    outcome = spaced(span.outcome) or "in flight"
+    outcome = as_words(span.outcome) or "in flight"
     detail = f": {printable(attempt.detail)}" if attempt.detail else ""
-    reason = f" ({spaced(attempt.reason)}{detail})" if attempt.reason else ""
+    reason = f" ({as_words(attempt.reason)}{detail})" if attempt.reason else ""
     worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     yield (
@@ -238,7 +238,7 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, f
     if attempt.late_outcome:
         yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
     if attempt.retry_delay is not None:
-        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {spaced(attempt.retry_reason)}"
+        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {as_words(attempt.retry_reason)}"
 
 
 def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
@@ -259,7 +259,7 @@ def _wait_text(waits: Sequence[Wait]) -> str:
 
 
 def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
-    outcome = spaced(call.outcome) or "in flight"
+    outcome = as_words(call.outcome) or "in flight"
     elapsed_text = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
     wait_seconds = sum(wait.seconds for wait in call.waits)
     waits = f" · waited {duration(wait_seconds)}{_wait_text(call.waits)}" if wait_seconds else ""

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from replay.loaded_run import reject_invalid_record
-from replay.text import duration, plural, spaced
+from replay.text import as_words, duration, plural
 from replay.view_json import view_json
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, open_run, print_json
@@ -51,7 +51,7 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     else:
         omitted = f"; excluded: {excluded:,} unfinished" if excluded else ""
         echo(f"{view.path}: {plural(trials, 'trial')} simulated on a virtual clock{omitted}")
-        cells = ((spaced(name), *(_cell(figure[name]) for figure in columns.values())) for name in columns["recorded"])
+        cells = ((as_words(name), *(_cell(figure[name]) for figure in columns.values())) for name in columns["recorded"])
         rows = [("", *columns), *cells]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for name, recorded, simulated in rows:

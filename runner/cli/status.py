@@ -74,5 +74,5 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
         print_json({**header, **view_json(results)})
         return
     echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state.variants[variant])}")
-    for line in score_lines(results.scores, failed=results.trials.failed):
+    for line in score_lines(results.scores, failed_trials=results.trials.failed):
         echo(f"  {line}")

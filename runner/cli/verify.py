@@ -68,7 +68,7 @@ def _result_json(verification: RunVerification) -> dict[str, Any]:
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
         "trials": view_json(audit.totals),
-        **view_json(audit, without="totals"),
+        **view_json(audit, omit="totals"),
     }
 
 

@@ -75,7 +75,7 @@ class Attempts:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
         open_steps = self._recorder.state.steps.open.get(trial)
         reuses = first_reused_attempt(open_steps, work.state, self._settings.reuse_steps)
-        spent = round(open_steps.spent, 6) if open_steps is not None and reuses else 0.0
+        spent = round(open_steps.seconds_spent, 6) if open_steps is not None and reuses else 0.0
         event = events.AttemptStarted(
             trial=trial,
             attempt=number,

@@ -73,7 +73,7 @@ class Scoring:
         locations = recorder.state.steps.records.get(work.trial)
         if locations is None or not names:
             return []
-        await recorder.journal.wait_durable(recorder.state.steps.last)
+        await recorder.journal.wait_durable(recorder.state.steps.last_seq)
         path, files, attempt = recorder.journal.path, recorder.journal.files, work.state.attempts
         try:
             return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))

@@ -46,7 +46,7 @@ def test_columns_are_lists(seed: int) -> None:
     chosen = rng.sample(range(len(numbers)), 50)
     assert (numbers, numbers[first:last]) == (list(column.values()), list(column.select(range(first, last))))
     assert [numbers[index] for index in chosen] == list(column.select(chosen))
-    assert file._written > 0
+    assert file._file_size > 0
 
 
 def test_negative_index() -> None:

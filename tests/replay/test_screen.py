@@ -313,7 +313,7 @@ def test_stopping(in_flight: int, reason: str, left: float, text: str) -> None:
     state = run_state([*queued(*names), *(attempt_started(name) for name in names)])
 
     assert text == stopping_text(state, reason, left)
-    screen = panel(state, now=1.0, durable=0, total=9, width=200, stopping=(reason, left))
+    screen = panel(state, now=1.0, durable=0, total=9, width=200, stop_status=(reason, left))
     out = io.StringIO()
     Console(file=out, width=200, highlight=False).print(screen)
     assert f"stopping {text}" == out.getvalue().splitlines()[2].rstrip()

@@ -366,15 +366,15 @@ def test_pass_at_k_by_brute_force(case: tuple[list[bool], int]) -> None:
     choices = list(itertools.combinations(verdicts, k))
     n, passed = len(verdicts), sum(verdicts)
 
-    assert close(sum(map(any, choices)) / len(choices), pass_at(k, n=n, passed=passed))
-    assert close(sum(map(all, choices)) / len(choices), pass_all(k, n=n, passed=passed))
+    assert close(sum(map(any, choices)) / len(choices), pass_at(k, n=n, passes=passed))
+    assert close(sum(map(all, choices)) / len(choices), pass_all(k, n=n, passes=passed))
 
 
 def test_pass_at_k_of_many_repeats() -> None:
     """Thousands of repeats neither overflow nor lose precision."""
-    assert close(1 - 0.5**10, pass_at(10, n=100_000, passed=50_000), within=1e-4)
-    assert 1.0 == pass_at(2, n=5_000, passed=4_999)
-    assert 0.0 == pass_all(5_000, n=5_000, passed=4_999)
+    assert close(1 - 0.5**10, pass_at(10, n=100_000, passes=50_000), within=1e-4)
+    assert 1.0 == pass_at(2, n=5_000, passes=4_999)
+    assert 0.0 == pass_all(5_000, n=5_000, passes=4_999)
 
 
 @examples(100)

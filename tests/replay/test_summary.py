@@ -207,7 +207,7 @@ def test_failures_are_excluded_from_the_mean() -> None:
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.with_output, summary.trials.failed)
     assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_text(
-        summary.scores["exact"], failed=summary.trials.failed
+        summary.scores["exact"], failed_trials=summary.trials.failed
     )
 
 
@@ -262,8 +262,8 @@ def test_pass_at_k() -> None:
 
     assert [(1, 4), (2, 3), (3, 3)] == [(estimate.k, estimate.cases) for estimate in exact.pass_at_k]
     for estimate in exact.pass_at_k[1:]:
-        assert math.isclose(sum(pass_at(estimate.k, n=n, passed=passed) for n, passed in counts) / 3, estimate.at_least_one)
-        assert math.isclose(sum(pass_all(estimate.k, n=n, passed=passed) for n, passed in counts) / 3, estimate.all)
+        assert math.isclose(sum(pass_at(estimate.k, n=n, passes=passed) for n, passed in counts) / 3, estimate.at_least_one)
+        assert math.isclose(sum(pass_all(estimate.k, n=n, passes=passed) for n, passed in counts) / 3, estimate.all)
     assert (10, 4, 6) == (exact.numbers, exact.cases, exact.passed)
 
 

@@ -24,4 +24,4 @@ def test_a_member_can_be_omitted(name: str) -> None:
     summary = summarize(RunState())
 
     assert name in view_json(summary)
-    assert name not in view_json(summary, without=name)
+    assert name not in view_json(summary, omit=name)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.events import AttemptStarted, StepCompleted
-from replay.trajectory import StepDetails, nested
+from replay.trajectory import StepDetails, steps_with_depth
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
 from tests.runner_cli.commands import evaljournal
@@ -130,7 +130,7 @@ def test_every_step_is_shown_once(numbers: list[tuple[int, int]]) -> None:
         StepDetails(number=number, name="", kind="other", parent=parent, seq=0, t=0.0, elapsed=0.0, input=None)
         for number, parent in numbers
     ]
-    yielded = list(nested(steps))
+    yielded = list(steps_with_depth(steps))
 
     assert sorted(numbers) == sorted((step.number, step.parent) for _, step in yielded)
     numbers_so_far: set[int] = set()
