@@ -73,8 +73,7 @@ def newest_unfinished_run(name: str) -> Path:
     """Return the unfinished run of an evaluation that was written last."""
     runs = runs_newest_first(RUNS / name)
     for path in runs:
-        record = last_record(path)
-        if record is None or not isinstance(record.event, RunFinished):
+        if run_finish(path) is None:
             return path
     problem = f"all {len(runs):,} runs are finished" if runs else "there is no run"
     raise UsageError(f"nothing to resume under {RUNS / name}/: {problem}", hint="pass a path, or start one without resume=True")
@@ -86,6 +85,12 @@ def run_start(path: Path) -> tuple[RunStarted, str] | None:
         if isinstance(record.event, RunStarted):
             return record.event, record.at
     return None
+
+
+def run_finish(path: Path) -> RunFinished | None:
+    """Return the event that finished a run; None if the last record is another one or the journal's end is damaged."""
+    record = last_record(path)
+    return record.event if record is not None and isinstance(record.event, RunFinished) else None
 
 
 def last_record(path: Path) -> Record | None:

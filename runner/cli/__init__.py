@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Generator
 from importlib import import_module
 from typing import Any, Final
 
@@ -97,7 +96,7 @@ class _Commands(click.Group):
         except click.ClickException as exc:
             from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
-            # It may quote a name from a foreign run, or its path.
+            # The message may quote a name from a foreign run, or its path.
             exc.message = escape_controls(exc.message)  # type: ignore[misc]  # click declares it final, which it is not
             raise
 
@@ -108,7 +107,8 @@ class _Commands(click.Group):
             from runner.errors import InvalidSetting, UsageError, unwrap_exception_groups  # noqa: PLC0415  # the same
 
         try:
-            with unwrap_exception_groups(), _flush_stdout():
+            with unwrap_exception_groups(), contextlib.ExitStack() as exits:
+                exits.callback(flush_output)
                 return super().invoke(ctx)
         except errors.JournalError as exc:
             raise CommandError(render(exc), exit_code(exc)) from exc
@@ -131,14 +131,6 @@ class _Commands(click.Group):
             if exc.errno in NO_SPACE:
                 raise CommandError(f"{exc}; free some space and run the command again", UNFINISHED) from exc
             raise CommandError(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}", USAGE) from exc
-
-
-@contextlib.contextmanager
-def _flush_stdout() -> Generator[None]:
-    try:
-        yield
-    finally:
-        flush_output()
 
 
 def _exit_on_signal() -> contextlib.AbstractContextManager[object]:

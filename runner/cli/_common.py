@@ -1,4 +1,4 @@
-"""Arguments and option types that several commands share: RUN, TRIAL, -o, shards, seconds."""
+"""Arguments and options that several commands share: RUN, TRIAL, -o."""
 
 import os
 from collections.abc import Callable
@@ -9,15 +9,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from journal import segments
-from replay.shards import Shard
 from runner.errors import UsageError
 from runner.run_paths import RUNS, runs_newest_first, runs_under
 from runner.suggest import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OFF: Final = "none"
-"""The value that turns a setting off."""
 _MAX_COMPLETED_JOURNAL: Final = 4_000_000
 """Maximum bytes of a journal whose trial names are completed; reading a larger one would delay the shell."""
 
@@ -97,9 +94,9 @@ class ReferenceType(RunType):
 
 
 run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
-"""The run a command is about; the newest if omitted."""
+"""The run that a command is about; the newest if omitted."""
 reference_argument = click.argument("run", type=ReferenceType(), required=False, default=newest_run, metavar="[RUN]")
-"""The same, or one variant of it."""
+"""The run that a command is about, or one variant of it; the newest run if omitted."""
 
 
 def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]:
@@ -133,12 +130,12 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # the same
         items = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
         return [item for item in items if item.type != "dir"] + [
             CompletionItem(name)
-            for name in _trials(ctx.params.get("run"))
+            for name in _trial_names(ctx.params.get("run"))
             if name.startswith(incomplete) and name.isprintable()
         ]
 
 
-def _trials(run: str | None) -> list[str]:
+def _trial_names(run: str | None) -> list[str]:
     from replay import load  # noqa: PLC0415  # only shell completion needs it
 
     try:
@@ -148,21 +145,3 @@ def _trials(run: str | None) -> list[str]:
         return list(load(path).state.trials)
     except Exception:  # noqa: BLE001  # a shell shows nothing rather than a traceback
         return []
-
-
-def shard_type(text: str | Shard) -> Shard:
-    """Parse a shard, such as `3/8`."""
-    try:
-        return text if isinstance(text, Shard) else Shard.parse(text)
-    except ValueError as exc:
-        raise click.BadParameter(f"{text!r}: {exc}") from None
-
-
-def seconds(text: str) -> float | str:
-    """Parse a number of seconds, or `none`."""
-    if text == OFF:
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not a number of seconds (such as 30 or 0.5) or {OFF!r}") from None

@@ -19,7 +19,7 @@ VARIANTS: Final = "evaljournal.variants"
 
 
 def read_config(path: Path, command: click.Command) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Read a configuration file; return parameter → value, as the command line would have it, and the same by variant."""
+    """Read a configuration file; return parameter → value, as on the command line, and the same by variant."""
     table = read_toml(path)
     variants = table.pop("variant", None)
     values = _values(table, {option.key: option for option in OPTIONS if option.in_file}, command, path)
@@ -54,21 +54,22 @@ def _values(
         key = name.replace("_", "-")
         if key not in options:
             raise UsageError(f"{label}unknown key {name!r}{suggest(key, options)}", path=path)
-        param = params[options[key].name]
+        option = options[key]
+        param = params[option.name]
         try:
-            values[options[key].name] = texts = _as_arguments(options[key], value)
-            converted = [param.type.convert(text, param, None) for text in (texts if isinstance(texts, list) else [texts])]
-            if label:  # Click converts the others.
-                values[options[key].name] = tuple(converted) if options[key].multiple else converted[0]
-            if label and options[key].varies and len(converted) != 1:
-                raise click.BadParameter("expected a single value; add a table [[variant]] for each")
+            values[option.name] = texts = _to_arguments(option, value)
+            items = [param.type.convert(text, param, None) for text in (texts if isinstance(texts, list) else [texts])]
+            if label:  # Click converts the values outside of [[variant]].
+                values[option.name] = tuple(items) if option.multiple else items[0]
+                if option.varies and len(items) != 1:
+                    raise click.BadParameter("expected a single value; add a table [[variant]] for each")
         except click.BadParameter as exc:
             raise UsageError(f"{label}{name} = {value!r}: {exc.message.rstrip('.')}", path=path) from exc
     return values
 
 
-def _as_arguments(option: Option, value: Any) -> Any:
-    """Convert a TOML value to what the command line would pass."""
+def _to_arguments(option: Option, value: Any) -> Any:
+    """Convert a TOML value to one or more arguments, as on the command line."""
     if isinstance(value, str) and "\0" in value:
         raise click.BadParameter("contains a null character")
     if option.key in {"body", "more"} and not isinstance(value, str):

@@ -1,8 +1,8 @@
 """Digests of runs, with a cache: reading a large run takes seconds, its digest a fraction of a millisecond.
 
 The cache is in the user's state directory, not beside the runs: nothing is written into a directory of runs, and a foreign run
-cannot contain an entry. It may be deleted at any time. An entry is used only if the files of the run are those it was
-computed from; one that is invalid is computed again, and a run that is live, damaged or unreadable has none.
+cannot contain an entry. It may be deleted at any time. An entry is used only if the files of the run are those that it was
+computed from. An invalid entry is computed again; a run that is live, damaged or unreadable has none.
 """
 
 import contextlib
@@ -16,20 +16,19 @@ import attrs
 
 from journal import JournalError, segments
 from journal.errors import KeyUnavailable
-from journal.events import RunFinished
 from journal.files import DISK
 from journal.ownership import state_directory
 from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from runner.atomic_write import write_atomically
 from runner.cli._display import open_run
 from runner.engine.environment import installed_version
-from runner.run_paths import last_record, run_start
+from runner.run_paths import run_finish, run_start
 
 _MAX_ENTRIES: Final = 10_000
 """Maximum number of entries; the oldest ones are removed."""
-_LARGE: Final = 16 << 20
-"""Size in bytes above which `ls` does not read a finished journal; reading as much takes about half a second."""
-_TAIL: Final = 64
+_MAX_READ_BYTES: Final = 16 << 20
+"""Size above which `ls` does not read a finished journal; reading as much takes about half a second."""
+_TAIL_BYTES: Final = 64
 """Bytes at the end of a journal that contain the hash of its last record."""
 
 
@@ -50,14 +49,11 @@ class DigestCache:
                 _remove_oldest(self._directory)
 
     def run(self, path: Path) -> RunDigest:
-        """Return the digest of a run; that of a large finished run that is not in the cache has no results of its variants."""
-        return self._read(path, with_cases=False)[0]
+        """Return the digest of a run; if it is large, finished and not in the cache, without the results of its variants."""
+        return self.read(path, with_cases=False)[0]
 
-    def run_and_cases(self, path: Path) -> tuple[RunDigest, Sequence[CaseColumns]]:
-        """Return the digest of a run, and the cases of each of its variants."""
-        return self._read(path, with_cases=True)
-
-    def _read(self, path: Path, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
+    def read(self, path: Path, *, with_cases: bool = True) -> tuple[RunDigest, Sequence[CaseColumns]]:
+        """Return the digest of a run, and `with_cases` the cases of each of its variants."""
         key = self._key(path) if self._directory is not None else b""
         with contextlib.suppress(OSError, ValueError):
             if key:
@@ -67,7 +63,7 @@ class DigestCache:
                 return counts, []
             view = open_run(path)
             result = digest(view)
-        except (JournalError, OSError) as exc:  # The other runs are listed.
+        except (JournalError, OSError) as exc:  # The other runs are still listed.
             return unreadable_digest(str(exc)), []
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
@@ -84,7 +80,7 @@ class DigestCache:
         try:
             files = [segments.file(path, number) for number in segments.numbers(path, DISK)]
             with DISK.read(files[-1]) as stream:
-                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL))
+                stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL_BYTES))
                 tail = stream.read()
             stats = [os.lstat(file) for file in files]
         except (JournalError, OSError):
@@ -96,25 +92,24 @@ class DigestCache:
 def _counts_of_large_run(path: Path) -> RunDigest | None:
     """Return the counts of a large finished run from its first and last records; None if it is not large or not finished."""
     size = sum(os.lstat(segments.file(path, number)).st_size for number in segments.numbers(path, DISK))
-    last = last_record(path) if size > _LARGE else None
-    if last is None or not isinstance(last.event, RunFinished):
+    finish = run_finish(path) if size > _MAX_READ_BYTES else None
+    if finish is None:
         return None
-    start, end = run_start(path), last.event
-    started, started_at = start if start is not None else (None, None)
+    run_started, started_at = run_start(path) or (None, None)
     return attrs.evolve(
         unreadable_digest("finished"),
         status="finished",
-        evaluation=started.evaluation if started is not None else None,
+        evaluation=run_started.evaluation if run_started is not None else None,
         started_at=started_at,
-        completed=end.completed,
-        failed=end.failed,
-        trials=end.completed + end.failed,
-        elapsed=end.elapsed,
+        completed=finish.completed,
+        failed=finish.failed,
+        trials=finish.completed + finish.failed,
+        elapsed=finish.elapsed,
     )
 
 
 def _read_entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
-    """Return an entry of the cache; raises a ValueError if it is invalid or does not belong to these files."""
+    """Return an entry of the cache; raise a ValueError if it is invalid or belongs to other files."""
     with DISK.read(str(file)) as stream:
         if stream.readline() != key:
             raise ValueError("the run has changed")

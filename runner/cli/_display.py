@@ -1,4 +1,4 @@
-"""Output that several commands share: a run as text, as a screen, in a table or as JSON."""
+"""Runs as several commands open and show them: as text, as a screen, in a table or as JSON."""
 
 import json
 import shlex
@@ -16,12 +16,15 @@ from journal import JournalError
 from journal.lock import is_held
 from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
+from replay.comparison import Side, outputs
 from replay.ending import next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
 from replay.summary import summarize
+from replay.text import printable
 from replay.view_json import view_json
 from runner.cli import DAMAGED
+from runner.cli._common import RunReference
 from runner.cli._errors import render
 from runner.cli._output import echo, write_data, writing_output
 from runner.errors import UsageError
@@ -31,19 +34,35 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
 
-def open_run(path: Path, at: int | None = None) -> LoadedRun:
-    """Read a run, in any status, up to record `at`."""
+def open_run(path: Path, seq: int | None = None) -> LoadedRun:
+    """Read a run, in any status, up to record `seq`."""
     is_live = is_held(path)  # Checked first: if the process ends meanwhile, its last record is read.
-    run = load(path, at)
+    run = load(path, seq)
     run.is_live = is_live if run.is_last else not run.state.outcome
     return run
 
 
-def groups_by(view: LoadedRun, by: str) -> dict[str, str]:
+def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
+    """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
+    view = open_run(reference.path)
+    check_variant(view, reference.variant)
+    return view, Side(view.state, outputs(view.records()), reference.variant)
+
+
+def check_variant(view: LoadedRun, variant: str | None) -> None:
+    """Raise an error if a run has no such variant; None is the whole run."""
+    variants = view.state.variants.names
+    if variant is not None and variant not in variants:
+        names = ", ".join(printable(name, 40) for name in variants)
+        problem = f"no variant {variant!r}; its variants: {names}" if variants else "no variants"
+        raise UsageError(f"{view.path} has {problem}")
+
+
+def groups_by(view: LoadedRun, key: str) -> dict[str, str]:
     """Return the group of each trial by a key of its metadata."""
-    grouping = view.grouping(by)
-    if by not in grouping.keys:
-        raise UsageError(f"no case of {view.path} has {by!r} in its metadata{suggest(by, grouping.keys)}")
+    grouping = view.grouping(key)
+    if key not in grouping.keys:
+        raise UsageError(f"no case of {view.path} has {key!r} in its metadata{suggest(key, grouping.keys)}")
     return grouping.groups
 
 
@@ -61,8 +80,8 @@ def warn_unconfirmed(stop: ScanStop | None) -> None:
         echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
 
 
-def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
-    """Return the status of a run as JSON."""
+def summary_of(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
+    """Return the status of a run as JSON; with a key of the metadata, also by group."""
     path, state = view.path, view.state
     return {
         "path": str(path),
@@ -71,12 +90,12 @@ def summary_of(view: LoadedRun, by: str | None = None) -> dict[str, Any]:
         "problem": None if view.problem is None else str(view.problem),
         "durable_seq": view.durable,
         "next_command": _next_command(view),
-        "waiting": _waiting(view),
-        **view_json(summarize(state, groups=None if by is None else groups_by(view, by))),
+        "waiting": _idle_reasons(view),
+        **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
     }
 
 
-def _waiting(view: LoadedRun) -> list[dict[str, Any]]:
+def _idle_reasons(view: LoadedRun) -> list[dict[str, Any]]:
     """Return why slots of a running run are idle, now or as of its last record, as JSON."""
     if not view.is_live or view.problem is not None:
         return []

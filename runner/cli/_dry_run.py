@@ -1,6 +1,6 @@
 """`run --dry-run`: what a run would do, and its cost, estimated from earlier runs of the same evaluation."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +14,6 @@ from replay.usage import add
 from runner.cli._display import open_run, print_json
 from runner.cli._output import echo
 from runner.data.dataset import Trials
-from runner.definition.loading import LoadedEvaluation
 from runner.definition.settings import Settings
 from runner.definition.variants import Variant
 from runner.engine.plan import SelectedTrials
@@ -29,54 +28,57 @@ _MAX_RUNS: Final = 5
 
 
 def print_dry_run(
-    loaded: LoadedEvaluation, selected: SelectedTrials, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
+    selection: SelectedTrials, reference: str, path: Path, settings: Settings, shard: Shard | None, *, as_json: bool
 ) -> None:
     """Print what would be run."""
-    cases, shards = selected.trials.cases, shard.count if shard else 1
-    evaluation, variants = selected.evaluation, selected.evaluation.variants
+    cases, shards = selection.trials.cases, shard.count if shard else 1
+    evaluation, variants = selection.evaluation, selection.evaluation.variants
     trials_per_case = settings.repeats * max(1, len(variants))
     slots = settings.slots or min(default_slots(task, shards) for task in evaluation.tasks.values())
     trials = None if cases is None else cases * trials_per_case
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
     retry = settings.retry
     calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
-    earlier = _earlier_usage(loaded.evaluation.name)
-    if earlier is not None and variants:
-        earlier = earlier.of_variants(variants.values())
-    max_costs = _max_costs(evaluation.tasks, selected.trials)
+    estimate = _estimate_usage(evaluation.name)
+    if estimate is not None and variants:
+        estimate = estimate.of_variants(variants.values())
+    usage_by_variant = {
+        name: _scale(estimate.by_variant[name], trials / len(variants)) if estimate and trials is not None else None
+        for name in variants
+    }
+    max_costs = _max_costs(evaluation.tasks, selection.trials)
     max_cost = None if None in max_costs.values() else sum(filter(None, max_costs.values()))
     if as_json:
         print_json(
             {
-                "evaluation": loaded.evaluation.name,
-                "task": loaded.reference,
+                "evaluation": evaluation.name,
+                "task": reference,
                 "path": str(path),
                 "shard": str(shard) if shard else None,
                 "cases": cases,
-                "cases_of_all_shards": selected.trials.all_cases,
+                "cases_of_all_shards": selection.trials.all_cases,
                 "slots": slots,
                 "slots_of_all_shards": slots * shards,
                 "trials": trials,
                 "max_trials": max_trials,
                 "calls": None if max_trials is None else {"min": trials, "max": max_trials * calls_per_trial},
-                "variants": {name: earlier.expected(name, trials, len(variants)) if earlier else None for name in variants}
-                or None,
-                "scorers": list(loaded.evaluation.scorers),
-                "settings": settings.recorded(),
-                "usage_per_trial": earlier.per_trial if earlier else None,
-                "usage_source": str(earlier.path) if earlier else None,
-                "expected_usage": _scaled(earlier.per_trial, trials) if earlier and trials else None,
+                "variants": usage_by_variant or None,
+                "scorers": list(evaluation.scorers),
+                "settings": settings.to_json(),
+                "usage_per_trial": estimate.per_trial if estimate else None,
+                "usage_source": str(estimate.path) if estimate else None,
+                "expected_usage": _scale(estimate.per_trial, trials) if estimate and trials else None,
                 "max_cost_without_retries": max_cost,
-                "expected_usage_max": _scaled(earlier.per_call, trials * calls_per_trial) if earlier and trials else None,
+                "expected_usage_max": _scale(estimate.per_call, trials * calls_per_trial) if estimate and trials else None,
             }
         )
         return
-    echo(f"{loaded.evaluation.name} ({loaded.reference}) would run in {path}; nothing was written")
+    echo(f"{evaluation.name} ({reference}) would run in {path}; nothing was written")
     if shard:
-        count = "unknown number of cases" if selected.trials.all_cases is None else plural(selected.trials.all_cases, "case")
+        count = "unknown number of cases" if selection.trials.all_cases is None else plural(selection.trials.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
     echo(f"  {_trials_text(cases, settings, len(variants))}")
-    for line in _variant_lines(variants, earlier, trials, max_costs):
+    for line in _variant_lines(usage_by_variant, max_costs):
         echo(f"    {line}")
     calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
     calls += " for each trial" if max_trials is None else ""
@@ -87,35 +89,35 @@ def print_dry_run(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
-    echo(f"  at most {plural(slots, 'slot')}{_per_key(selected.keys)} ({settings.policy}), timeout {limit}")
-    echo(f"  scorers: {', '.join(loaded.evaluation.scorers) or 'none'}")
+    echo(f"  at most {plural(slots, 'slot')}{_per_key(selection.keys)} ({settings.policy}), timeout {limit}")
+    echo(f"  scorers: {', '.join(evaluation.scorers) or 'none'}")
     if settings.fail_under:
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
     if stops := list(_stop_conditions(settings)):
         echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
-    if earlier is None and max_cost is not None:
+    if estimate is None and max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
     else:
-        echo(f"  {_usage_text(loaded.evaluation.name, earlier, trials, calls_per_trial)}")
+        echo(f"  {_usage_text(evaluation.name, estimate, trials, calls_per_trial)}")
 
 
 def _per_key(keys: TaskKeys) -> str:
-    """Return what the slots apply to, if there are several rate-limit keys."""
+    """Return the scope of the slots, if there are several rate-limit keys."""
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
     return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.has_several else ""
 
 
-def _max_costs(tasks: Mapping[str, object], selected: Trials) -> dict[str, float | None]:
+def _max_costs(tasks: Mapping[str, object], trials: Trials) -> dict[str, float | None]:
     """Return the maximum cost of all trials of each variant without retries; None if it is unknown.
 
-    It is known for a model with a price and a token limit, if the cases can be read twice.
+    The cost is known for a model with a price and a token limit, if the cases can be read twice.
     """
-    billed = {} if selected.cases is None else {name: task for name, task in tasks.items() if isinstance(task, Billed)}
-    costs = dict.fromkeys(billed, 0.0)
-    for trial in selected if billed else ():
+    billed_tasks = {} if trials.cases is None else {name: task for name, task in tasks.items() if isinstance(task, Billed)}
+    costs = dict.fromkeys(billed_tasks, 0.0)
+    for trial in trials if billed_tasks else ():
         if trial.variant in costs:
-            cost = billed[trial.variant].estimate(trial.case, None).get("cost")
+            cost = billed_tasks[trial.variant].estimate(trial.case, None).get("cost")
             if cost is not None:
                 costs[trial.variant] += cost
                 continue
@@ -126,20 +128,16 @@ def _max_costs(tasks: Mapping[str, object], selected: Trials) -> dict[str, float
 
 
 def _variant_lines(
-    variants: Mapping[str, Variant],
-    earlier: "_EarlierUsage | None",
-    trials: int | None,
-    max_costs: Mapping[str, float | None],
+    usage_by_variant: Mapping[str, dict[str, float] | None], max_costs: Mapping[str, float | None]
 ) -> Iterator[str]:
     """Yield the variants, each with its expected cost, otherwise its maximum cost."""
-    for name in list(variants)[:_MAX_SHOWN_VARIANTS]:
-        expected = earlier.expected(name, trials, len(variants)) if earlier is not None else None
-        cost = sum(amount for unit, amount in (expected or {}).items() if unit.endswith("cost"))
+    for name, usage in list(usage_by_variant.items())[:_MAX_SHOWN_VARIANTS]:
+        cost = sum(amount for unit, amount in (usage or {}).items() if unit.endswith("cost"))
         limit = max_costs[name]
         at_most = f": cost at most {money(limit)} without retries" if limit is not None else ""
         yield f"{name}: expected cost {money(cost)}" if cost else f"{name}{at_most}"
-    if len(variants) > _MAX_SHOWN_VARIANTS:
-        yield f"… and {len(variants) - _MAX_SHOWN_VARIANTS:,} more"
+    if len(usage_by_variant) > _MAX_SHOWN_VARIANTS:
+        yield f"… and {len(usage_by_variant) - _MAX_SHOWN_VARIANTS:,} more"
 
 
 def _trials_text(cases: int | None, settings: Settings, variants: int) -> str:
@@ -171,17 +169,18 @@ def _stop_conditions(settings: Settings) -> Iterator[str]:
 
 
 @attrs.frozen
-class _EarlierUsage:
-    """Usage of an earlier run of the same evaluation."""
+class _UsageEstimate:
+    """The expected usage, from an earlier run of the same evaluation."""
 
     path: Path
+    """The earlier run."""
     per_trial: dict[str, float]
     """Average usage of a trial, retries included."""
     per_call: dict[str, float]
     by_variant: Mapping[str, dict[str, float]]
     """Variant → usage per trial."""
 
-    def of_variants(self, variants: Collection[Variant]) -> "_EarlierUsage":
+    def of_variants(self, variants: Collection[Variant]) -> "_UsageEstimate":
         """Return the usage per trial of these variants, and their mean.
 
         A variant that the earlier run did not have is expected to use as many tokens as the others, at its own price.
@@ -191,14 +190,10 @@ class _EarlierUsage:
         }
         mean: dict[str, float] = {}
         for usage in by_variant.values():
-            add(mean, _scaled(usage, 1 / len(by_variant)))
+            add(mean, _scale(usage, 1 / len(by_variant)))
         call_shares = {name: amount / self.per_trial[name] for name, amount in self.per_call.items() if self.per_trial[name]}
         per_call = {name: amount * call_shares.get(name, 1) for name, amount in mean.items()}
-        return _EarlierUsage(self.path, mean, per_call, by_variant)
-
-    def expected(self, variant: str, trials: int | None, variants: int) -> dict[str, float] | None:
-        """Return the expected usage of all trials of a variant."""
-        return None if trials is None else _scaled(self.by_variant[variant], trials / variants)
+        return _UsageEstimate(self.path, mean, per_call, by_variant)
 
 
 def _at_price(usage: dict[str, float], task: object) -> dict[str, float]:
@@ -213,33 +208,32 @@ def _at_price(usage: dict[str, float], task: object) -> dict[str, float]:
     return {**tokens, "cost": price.cost(**counts) / 1_000_000}
 
 
-def _earlier_usage(name: str) -> _EarlierUsage | None:
-    """Return the usage of the latest run of this evaluation that recorded it."""
-    latest: Iterable[Path] = reversed(list(runs_under(RUNS / name))[-_MAX_RUNS:])
-    for path in latest:
+def _estimate_usage(evaluation: str) -> _UsageEstimate | None:
+    """Return an estimate from the latest run of an evaluation that recorded usage."""
+    for path in list(reversed(runs_under(RUNS / evaluation)))[:_MAX_RUNS]:
         state = open_run(path).state
         usage = billed_usage(state.usage)
         if usage and state.done and state.attempts:
             by_variant = {
-                name: _scaled(billed_usage(totals.usage), 1 / totals.done)
+                name: _scale(billed_usage(totals.usage), 1 / totals.done)
                 for name, totals in state.variants.items()
                 if totals.done and billed_usage(totals.usage)
             }
-            return _EarlierUsage(path, _scaled(usage, 1 / state.done), _scaled(usage, 1 / state.attempts), by_variant)
+            return _UsageEstimate(path, _scale(usage, 1 / state.done), _scale(usage, 1 / state.attempts), by_variant)
     return None
 
 
-def _scaled(usage: dict[str, float], factor: float) -> dict[str, float]:
+def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
     return {name: factor * value for name, value in usage.items()}
 
 
-def _usage_text(evaluation: str, earlier: _EarlierUsage | None, trials: int | None, calls_per_trial: int) -> str:
-    if earlier is None:
+def _usage_text(evaluation: str, estimate: _UsageEstimate | None, trials: int | None, calls_per_trial: int) -> str:
+    if estimate is None:
         runs = RUNS / evaluation
         if not runs_under(runs):
             return f"cost: unknown; no earlier run in {printable(str(runs))}"
         return f"cost: unknown; none of the last {_MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     scope, count = ("per trial", 1) if trials is None else ("in total", trials)
-    expected, maximum = _scaled(earlier.per_trial, count), _scaled(earlier.per_call, count * calls_per_trial)
+    expected, maximum = _scale(estimate.per_trial, count), _scale(estimate.per_call, count * calls_per_trial)
     totals = [f"{printable(name, 24)} {number(expected[name])} ({number(maximum[name])} with all retries)" for name in expected]
-    return f"expected {scope}: {', '.join(totals)}, based on {earlier.path}"
+    return f"expected {scope}: {', '.join(totals)}, based on {estimate.path}"

@@ -1,4 +1,4 @@
-"""Keys in a header, URL or command on the command line are rejected: other users see them, and they would be recorded."""
+"""Reject keys in a header, URL or command on the command line: other users can see them, and they would be recorded."""
 
 import re
 import shlex
@@ -36,9 +36,10 @@ def _check_command(line: str, *, shell: bool) -> None:
         words = shlex.split(line)
     except ValueError:  # Reported where it is parsed; a shell may accept it.
         words = []
-    masked = mask_literal_words(words)
-    if masked != words or (shell and mask_literal(line) != line):
-        suggestion = _with_variable_for_keys(line, _variable(line)) if shell else _shell_command(words, masked, _variable(line))
+    masked_words = mask_literal_words(words)
+    if masked_words != words or (shell and mask_literal(line) != line):
+        variable = _variable(line)
+        suggestion = _replace_keys(line, variable) if shell else _shell_command(words, masked_words, variable)
         raise _literal_key_error("--command", suggestion)
 
 
@@ -55,55 +56,55 @@ def _variable(text: str) -> str:
     return next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
 
 
-def _with_variable_for_keys(line: str, variable: str) -> str | None:
+def _replace_keys(line: str, variable: str) -> str | None:
     """Return a shell command with a variable in place of its keys; None if that is not possible."""
 
     def replacement(part: re.Match[str]) -> str:
         if MASK not in part[0]:
             return part[0]
         if part["literal"] is not None:  # A shell expands nothing in single quotes.
-            return _in_double_quotes(part["literal"], variable)
-        return _with_variable(part[0], variable) if part[0].startswith('"') else part[0].replace(MASK, f'"{variable}"')
+            return _quote_word(part["literal"], variable)
+        return _replace_mask(part[0], variable) if part[0].startswith('"') else part[0].replace(MASK, f'"{variable}"')
 
     suggestion = _PART.sub(replacement, mask_literal(line))
     try:
         words = shlex.split(suggestion)
-    except ValueError:  # A closing quote was part of what was masked.
+    except ValueError:  # The mask replaced a closing quote.
         return None
     return suggestion if mask_literal_words(words) == words else None
 
 
-def _shell_command(words: list[str], masked: list[str], variable: str) -> str | None:
+def _shell_command(words: list[str], masked_words: list[str], variable: str) -> str | None:
     """Return the shell command for words with a variable in place of their keys; None if that is not possible.
 
     Fields are passed to it as arguments: in the command itself, a case could inject commands.
     """
     try:
-        templates = [Template.parse(word, "") for word in masked]
+        templates = [Template.parse(word, "") for word in masked_words]
     except UsageError:
         return None
-    arguments = [word for word, template in zip(masked, templates, strict=True) if template.fields]
+    arguments = [word for word, template in zip(masked_words, templates, strict=True) if template.fields]
     if any(MASK in word for word in arguments):
         return None
     shell_words: list[str] = []
-    for word, without_key, template in zip(words, masked, templates, strict=True):
-        text = without_key if arguments else "".join(map(str, template.pieces))  # With arguments, it is a template again.
+    for word, masked_word, template in zip(words, masked_words, templates, strict=True):
+        text = masked_word if arguments else "".join(map(str, template.pieces))  # With arguments, words are templates again.
         if template.fields:
-            shell_words.append(f'"${arguments.index(without_key) + 1}"')
+            shell_words.append(f'"${arguments.index(masked_word) + 1}"')
         else:
-            shell_words.append(shlex.quote(text) if without_key == word else _in_double_quotes(text, variable))
+            shell_words.append(shlex.quote(text) if masked_word == word else _quote_word(text, variable))
     script = " ".join(shell_words)
     return shlex.join(["sh", "-c", script, "sh", *arguments]) if arguments else script
 
 
-def _in_double_quotes(masked: str, variable: str) -> str:
+def _quote_word(masked_word: str, variable: str) -> str:
     """Return a word for a shell. Quotes start at the variable if possible: a quoted `NAME=…` would not set a variable."""
-    before, _, after = masked.partition(MASK)
-    unquoted, quoted = (before, "") if re.fullmatch(r"[\w@%+=:,./-]*", before) else ("", before)
-    escaped = re.sub(r'([\\"$`])', r"\\\1", quoted + MASK + after)
-    return f'{unquoted}"{_with_variable(escaped, variable)}"'
+    prefix = masked_word.partition(MASK)[0]
+    unquoted_part = prefix if re.fullmatch(r"[\w@%+=:,./-]*", prefix) else ""
+    quoted_part = re.sub(r'([\\"$`])', r"\\\1", masked_word.removeprefix(unquoted_part))
+    return f'{unquoted_part}"{_replace_mask(quoted_part, variable)}"'
 
 
-def _with_variable(masked: str, variable: str) -> str:
-    """Put a variable in place of the mask, in double quotes; more quotes end its name where a letter follows."""
-    return re.sub(re.escape(MASK) + r"(?=\w)", f'{variable}""', masked).replace(MASK, variable)
+def _replace_mask(masked_text: str, variable: str) -> str:
+    """Replace the mask in a double-quoted text by a variable; more quotes end its name where a letter follows."""
+    return re.sub(re.escape(MASK) + r"(?=\w)", f'{variable}""', masked_text).replace(MASK, variable)

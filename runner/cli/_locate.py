@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from journal.errors import KeyUnavailable
-from journal.events import RunStarted, SessionStarted
+from journal.events import SessionStarted
 from journal.ownership import start_events, user_key
 from replay.text import printable
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
@@ -34,8 +34,8 @@ def locate_evaluation(
         return load_reference(reference)
     reference = _recorded_reference(path, verb, trust=trust)
     try:
-        loaded = load_reference(reference)
-        source = loaded.evaluation.cases.source
+        loaded_evaluation = load_reference(reference)
+        source = loaded_evaluation.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"the dataset {source} does not exist")
     except MissingVariable:
@@ -45,7 +45,7 @@ def locate_evaluation(
         raise UsageError(
             f"{exc}\n{path} was started from {reference}. Run this from that directory, or pass the new location: {new_command}"
         ) from exc
-    return loaded
+    return loaded_evaluation
 
 
 def load_reference(reference: str) -> LoadedEvaluation:
@@ -57,11 +57,16 @@ def load_reference(reference: str) -> LoadedEvaluation:
 
 def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
     """Return the last recorded reference of the evaluation; reject one that another user or machine has recorded."""
-    key, problem = _key()
+    key, problem = None, ""
+    try:
+        key = user_key()
+    except KeyUnavailable as exc:
+        problem = exc.message
     is_own = True
     for event, is_signed in start_events(path, key):
         is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
-        reference: object = event.task if isinstance(event, RunStarted) else _adopted_reference(event)
+        members: object = event.adopted if isinstance(event, SessionStarted) else {"task": event.task}
+        reference = members.get("task") if isinstance(members, dict) else None  # A session records only a new reference.
         if isinstance(reference, str) and reference:
             if not (is_own or trust):
                 raise _foreign_run_error(path, verb, reference, problem)
@@ -69,22 +74,8 @@ def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
     raise _no_reference_error(path, verb)
 
 
-def _key() -> tuple[bytes | None, str]:
-    """Return the user's key, or why there is none."""
-    try:
-        return user_key(), ""
-    except KeyUnavailable as exc:
-        return None, exc.message
-
-
-def _adopted_reference(event: SessionStarted) -> str:
-    """Return the reference of the evaluation that a session recorded; empty if it did not change."""
-    reference = event.adopted.get("task") if isinstance(event.adopted, dict) else None
-    return reference if isinstance(reference, str) else ""
-
-
 def _no_reference_error(path: Path, verb: str) -> UsageError:
-    start = run_start(path)  # It raises if the journal is damaged.
+    start = run_start(path)  # Raises if the journal is damaged.
     locate = command(verb, path, " --task REFERENCE")
     if start is None:
         return UsageError(f"{path} ends before its evaluation was recorded; pass it: {locate}")
@@ -95,7 +86,10 @@ def _no_reference_error(path: Path, verb: str) -> UsageError:
 
 def _foreign_run_error(path: Path, verb: str, reference: str, problem: str) -> UsageError:
     """Return the error that shows what a run of another user or machine would execute."""
-    lines = [printable(_BLANKS.sub(_count_blanks, line), _MAX_ESCAPED) for line in _option_lines(reference[:_MAX_SHOWN])]
+    lines = [
+        printable(_BLANKS.sub(lambda blanks: f" ({len(blanks[0]):,} blanks) ", line), _MAX_ESCAPED)
+        for line in _option_lines(reference[:_MAX_SHOWN])
+    ]
     if len(reference) > _MAX_SHOWN:
         lines.append(f"… and {len(reference) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
     origin = (
@@ -106,10 +100,6 @@ def _foreign_run_error(path: Path, verb: str, reference: str, problem: str) -> U
         + f"\nNothing was executed. If you trust it, add --trust: {command(verb, path, ' --trust')}"
         + f"\nTo use an evaluation of your own: {command(verb, path, ' --task REFERENCE')}"
     )
-
-
-def _count_blanks(blanks: re.Match[str]) -> str:
-    return f" ({len(blanks[0]):,} blanks) "
 
 
 def _option_lines(reference: str) -> list[str]:

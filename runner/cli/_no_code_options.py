@@ -18,7 +18,6 @@ from click.core import ParameterSource
 
 from runner import scorers
 from runner.cli import CONTEXT_SETTINGS
-from runner.cli._common import OFF
 from runner.cli._config_file import VARIANTS
 from runner.cli._literal_keys import reject_literal_keys
 from runner.cli._openai_url import options_from_environment
@@ -26,10 +25,11 @@ from runner.cli._options import OPTIONS, TABLE, TARGETS, is_definition, is_task_
 from runner.cli._output import echo
 from runner.data.dataset import Dataset
 from runner.data.to_json import to_json
+from runner.definition.budget import OFF
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
 from runner.definition.settings import Settings
-from runner.definition.variants import Variant, checked_variants, product
+from runner.definition.variants import Variant, product, variants_by_name
 from runner.errors import UsageError
 from runner.secret_shapes import MASK
 from runner.secrets import mask_keys, mask_values
@@ -46,22 +46,22 @@ _MASKED_KEY: Final = "***masked***"
 def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> LoadedEvaluation:
     """Build the evaluation that the options of a command describe.
 
-    Only a new run reads OPENAI_BASE_URL. It is recorded as if it had been passed, so that `resume` uses the same URL.
+    Only a new run reads OPENAI_BASE_URL. The URL is recorded as if it had been passed, so that `resume` uses the same one.
     """
     values = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
-    from_file = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
+    file_values = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
     tables = ctx.meta.get(VARIANTS, {})
     if is_new:
         values |= options_from_environment(values, *tables.values())
-    on_command_line = {name: value for name, value in values.items() if name not in from_file}
-    reject_literal_keys(on_command_line)
-    _check_texts(on_command_line)
-    variants = _variants(values, from_file, tables)
-    task = next(iter(variants.values())).task if variants else _task(_single_values(values), from_file)
+    command_line_values = {name: value for name, value in values.items() if name not in file_values}
+    reject_literal_keys(command_line_values)
+    _check_texts(command_line_values)
+    variants = _variants(values, file_values, tables)
+    task = next(iter(variants.values())).task if variants else _task(_single_values(values), file_values)
     if "data" not in values:
         raise UsageError("--data is missing: pass the file with the cases")
     try:
-        settings = Settings().changed(overrides(from_file))
+        settings = Settings().with_values(overrides(file_values))
     except UsageError as exc:
         exc.path = values.get("config")
         raise
@@ -74,52 +74,52 @@ def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> Load
     )
     for name, scorer in scorers_from_options(values):
         evaluation.score(name=name)(scorer)
-    return LoadedEvaluation(evaluation, _reference(ctx, on_command_line))
+    return LoadedEvaluation(evaluation, _reference(ctx, command_line_values))
 
 
 def _variants(
-    values: Mapping[str, Any], from_file: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Any], file_values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Variant]:
     """Return the tables `[[variant]]`, or the product of the options with several values; empty if there are neither."""
-    repeated = {
+    value_lists = {
         option.name: values[option.name] for option in OPTIONS if option.varies and len(values.get(option.name, ())) > 1
     }
     if not tables:
-        if not repeated:
+        if not value_lists:
             return {}
-        labels = {name: [_label(name, value) for value in options] for name, options in repeated.items()}
-        cells = product(repeated, labels)
-        return checked_variants(
-            Variant(name, _parameters(cell), _task(_single_values({**values, **cell}), from_file))
+        labels = {name: [_label(name, value) for value in value_list] for name, value_list in value_lists.items()}
+        cells = product(value_lists, labels)
+        return variants_by_name(
+            Variant(name, _parameters(cell), _task(_single_values({**values, **cell}), file_values))
             for name, cell in cells.items()
         )
-    if repeated:
-        raise UsageError(f"[[variant]] and several values of {_flag(min(repeated))} are mutually exclusive; use one of them")
-    on_command_line = {name: value for name, value in values.items() if name not in from_file}
+    if value_lists:
+        raise UsageError(f"[[variant]] and several values of {_flag(min(value_lists))} are mutually exclusive; use one of them")
+    command_line_values = {name: value for name, value in values.items() if name not in file_values}
     variants: list[Variant] = []
     for name, table in tables.items():
-        cell = {**_shared_options(from_file, table), **table, **on_command_line}
+        cell = {**_shared_options(file_values, table), **table, **command_line_values}
         try:
-            variants.append(Variant(name, _parameters(table), _task(_single_values(cell), cell.keys() - on_command_line)))
+            variants.append(Variant(name, _parameters(table), _task(_single_values(cell), cell.keys() - command_line_values)))
         except UsageError as exc:
             raise UsageError(f"variant {name!r}: {exc.message}", path=values.get("config"), hint=exc.hint) from exc
-    return checked_variants(variants)
+    return variants_by_name(variants)
 
 
-def _shared_options(from_file: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a file that a variant shares; those of another target do not count if it has its own."""
+def _shared_options(file_values: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a file that apply to a variant; if it has its own target, without those of other targets."""
     targets = [name for name in TARGETS if name in table]
     if not targets:
-        return dict(from_file)
-    options = {option.name: option for option in OPTIONS}
-    others = [name for name, option in options.items() if not any(any(option.arguments(target)) for target in targets)]
-    return {name: value for name, value in from_file.items() if name not in others or not is_task_option(options[name])}
+        return dict(file_values)
+    task_options = [option for option in OPTIONS if is_task_option(option)]
+    other_names = {option.name for option in task_options if not any(any(option.arguments(target)) for target in targets)}
+    return {name: value for name, value in file_values.items() if name not in other_names}
 
 
 def _single_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values as a task takes them: those of options that make variants are single values."""
-    varying = {option.name for option in OPTIONS if option.varies}
-    return {name: value[0] if name in varying and isinstance(value, tuple) else value for name, value in values.items()}
+    names = {option.name for option in OPTIONS if option.varies}
+    return {name: value[0] if name in names and isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _parameters(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _parameters(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(name: str, value: Any) -> Any:
-    """Return what a variant is named after: of a text in a file, the name of the file."""
+    """Return a value as it is used in the names of variants: for a text in a file, the name of the file."""
     return Path(value[1:]).stem if name in _TEXTS and value.startswith("@") else value
 
 
@@ -149,13 +149,13 @@ def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _recorded_text(name: str, text: str) -> str:
     """Return an option as it is recorded, with keys masked."""
-    masked = mask_keys(text)
+    masked_text = mask_keys(text)
     if name in {"body", "more"}:
         with contextlib.suppress(ValueError):  # Reported where it is parsed.
             value = orjson.loads(text)
             if mask_values(value) != value:
-                masked = orjson.dumps(mask_values(value)).decode()
-    return text if masked == text else masked.replace(MASK, _MASKED_KEY)
+                masked_text = orjson.dumps(mask_values(value)).decode()
+    return text if masked_text == text else masked_text.replace(MASK, _MASKED_KEY)
 
 
 def _check_texts(values: Mapping[str, Any]) -> None:
@@ -180,17 +180,17 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _task(values: Mapping[str, Any], from_file: Container[str]) -> Any:
-    """Build the task of the one target that is selected; options of another target are rejected."""
+def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
+    """Build the task of the target; reject several targets, and options of another target."""
 
     def flag(name: str) -> str:
-        return f"{_flag(name)} (in the file)" if name in from_file else _flag(name)
+        return f"{_flag(name)} (in the file)" if name in file_values else _flag(name)
 
-    selected = [name for name in TARGETS if name in values]
-    if len(selected) != 1:
-        problem = f"{' and '.join(map(flag, selected))} are mutually exclusive" if selected else "no target"
+    targets = [name for name in TARGETS if name in values]
+    if len(targets) != 1:
+        problem = f"{' and '.join(map(flag, targets))} are mutually exclusive" if targets else "no target"
         raise UsageError(f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE or --output-key COLUMN")
-    (target,) = selected
+    (target,) = targets
     for option in OPTIONS:
         owners = [name for name in TARGETS if any(option.arguments(name))]
         if option.name in values and owners and target not in owners and not any(option.arguments("judge")):
@@ -267,14 +267,14 @@ def _score(text: str) -> bool | float | str:
         return text
 
 
-def _reference(ctx: click.Context, on_command_line: Mapping[str, Any]) -> str:
+def _reference(ctx: click.Context, command_line_values: Mapping[str, Any]) -> str:
     """Return the part of the command line that describes the evaluation."""
     words: list[str] = []
     for param in ctx.command.params:
         name = str(param.name)
-        if name not in on_command_line or name not in DEFINITION:
+        if name not in command_line_values or name not in DEFINITION:
             continue
-        for value in _all_values(on_command_line[name]):
+        for value in _all_values(command_line_values[name]):
             text = _recorded_text(name, value) if name in _TEXTS else str(value)
             words += [_flag(name)] if value is True else [_flag(name), text]
     return shlex.join(words)

@@ -35,10 +35,10 @@ def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:
 def _literal_url(url: str, flag: str) -> str:
     """Return the URL as the value of an option, which expands `$NAME`; raise a `UsageError` if it contains a key."""
     add_environment()
-    masked = mask_literal(url)
-    if masked != url:
+    masked_url = mask_literal(url)
+    if masked_url != url:
         raise UsageError(
             "OPENAI_BASE_URL contains a key, which would be recorded; put it in another variable and pass "
-            f"{flag} '{masked.replace(MASK, '$NAME')}'"
+            f"{flag} '{masked_url.replace(MASK, '$NAME')}'"
         )
     return url.replace("$", "$$").replace("{", "%7B").replace("}", "%7D")

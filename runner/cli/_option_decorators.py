@@ -35,7 +35,7 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the built-in scorers; anything else is a file."""
     names = [CompletionItem(name) for name in scorers.NAMES if name.startswith(incomplete)]
     return names or [CompletionItem(incomplete, type="file")]
@@ -47,7 +47,7 @@ def _add_option(option: Option, function: F, group: str, help_: str) -> F:
     if option.metavar is None:
         arguments = {"help": help_, "is_flag": True, "default": None}
     elif option.metavar == "SCORER":
-        arguments["shell_complete"] = complete_scorers
+        arguments["shell_complete"] = _complete_scorers
     return grouped_option(group, option.spec.split()[0], **arguments)(function)
 
 

@@ -12,8 +12,8 @@ import attrs
 import click
 
 from runner import scorers
-from runner.cli._common import OFF, seconds
 from runner.concurrency import POLICIES
+from runner.definition.budget import OFF
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import UsageError
 from runner.retries.retry import Retry
@@ -33,6 +33,16 @@ _TYPES.update({metavar: click.Choice(choices) for metavar, choices in _CHOICES.i
 """Types of values by their metavar; others are text."""
 
 
+def seconds(text: str) -> float | str:
+    """Parse a number of seconds, or `none`."""
+    if text == OFF:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a number of seconds (such as 30 or 0.5) or {OFF!r}") from None
+
+
 def failures(text: str) -> int | float | str:
     """Parse a number of trials, a percentage, or `none`."""
     if text == OFF:
@@ -47,12 +57,14 @@ def failures(text: str) -> int | float | str:
 
 def count(text: str) -> int | str:
     """Parse a number of trials, or `none`."""
-    if text == OFF or text.isdecimal():
-        return text if text == OFF else int(text)
+    if text == OFF:
+        return text
+    if text.isdecimal():
+        return int(text)
     raise click.BadParameter(f"{text!r} is not a number of trials (such as 20) or {OFF!r}")
 
 
-def _derived(value: Callable[["Option"], Any]) -> Any:
+def _derived_field(value: Callable[["Option"], Any]) -> Any:
     """Return a field that is computed from the others."""
     return attrs.field(init=False, default=attrs.Factory(value, takes_self=True))
 
@@ -66,9 +78,9 @@ class Option:
     text: str
     """Help text; the help of `run` adds the default of a setting."""
     targets: str = ""
-    """What the value is passed to, separated by spaces: `settings`, or `chat.seed` if the argument has another name there."""
+    """The objects that take the value, separated by spaces: `settings`, or `chat.seed` if its argument has another name."""
     example: str = ""
-    metavar: str | None = _derived(lambda option: option.spec.partition(" ")[2] or None)
+    metavar: str | None = _derived_field(lambda option: option.spec.partition(" ")[2] or None)
     """The placeholder of the value; None for a switch."""
     default: str = attrs.field(default="", kw_only=True)
     """The default that the help of `run` shows, if it is not the value of a setting."""
@@ -79,13 +91,13 @@ class Option:
     multiple: bool = attrs.field(default=attrs.Factory(lambda option: option.varies, takes_self=True), kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
     """Whether a configuration file may have it."""
-    flag: str = _derived(lambda option: option.spec.split()[0].partition("/")[0])
+    flag: str = _derived_field(lambda option: option.spec.split()[0].partition("/")[0])
     """The long flag."""
-    key: str = _derived(lambda option: option.flag.removeprefix("--"))
+    key: str = _derived_field(lambda option: option.flag.removeprefix("--"))
     """The key in a configuration file."""
-    name: str = _derived(lambda option: option.key.replace("-", "_"))
+    name: str = _derived_field(lambda option: option.key.replace("-", "_"))
     """The name of the click parameter."""
-    can_be_off: bool = _derived(lambda option: option.type in (seconds, failures, count))
+    can_be_off: bool = _derived_field(lambda option: option.type in (seconds, failures, count))
     """Whether its value is a number or `none`, which turns it off."""
 
     @property
@@ -174,12 +186,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"choices.0.text"',
         ),
         Option("--error-path PATH", "Path of an error in a reply with a success status.", "endpoint", '"error"'),
-        Option(
-            "--done-path PATH",
-            "Path that is true in the last chunk of a complete stream.",
-            "endpoint",
-            '"done"',
-        ),
+        Option("--done-path PATH", "Path that is true in the last chunk of a complete stream.", "endpoint", '"done"'),
         Option(
             "--idempotency-header NAME",
             "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
@@ -384,7 +391,7 @@ OPTIONS: Final = tuple(option for options in TABLE.values() for option in option
 
 
 def is_setting(option: Option, *, experiment: bool) -> bool:
-    """Return whether an option is a setting; without `experiment`, whether it is one that `resume` can change."""
+    """Return whether an option is a setting; without `experiment`, whether `resume` can change it."""
     names = [*option.arguments("settings"), *option.arguments("retry")]
     return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
 
@@ -400,7 +407,7 @@ def is_task_option(option: Option) -> bool:
 
 
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings among parsed options, as `Settings.changed` takes them; those without a value are omitted."""
+    """Return the settings among parsed options, as `Settings.with_values` takes them; those without a value are omitted."""
     settings: dict[str, Any] = {}
     retry: dict[str, Any] = {}
     for option in OPTIONS:
@@ -413,11 +420,12 @@ def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def render_error(error: UsageError) -> str:
-    """Return the message of an error; a setting is named by its flag, or by its key in the file that has it."""
+    """Return the message of an error; it names a setting by its flag, or by its key in a configuration file."""
     for option in OPTIONS:
         if error.setting in {*option.arguments("settings"), *(f"retry.{name}" for name in option.arguments("retry"))}:
             value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
-            on_command_line = option.flag if value is True else f"{option.flag} {value}"
-            head = on_command_line if error.path is None else f"{error.path}: {option.key} = {value}"
-            return f"{head}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
+            prefix = option.flag if value is True else f"{option.flag} {value}"
+            if error.path is not None:
+                prefix = f"{error.path}: {option.key} = {value}"
+            return f"{prefix}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
     return str(error)

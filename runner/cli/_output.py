@@ -52,14 +52,14 @@ def write_data(chunks: Iterable[bytes]) -> None:
     """Write data to standard output: unchanged to a file or pipe, with control characters escaped to a terminal."""
     flush_output()
     stream, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
-    for chunk in _escaped(chunks) if is_terminal else chunks:
+    for chunk in _escape(chunks) if is_terminal else chunks:
         with writing_output():  # The iteration is outside, because it may read files.
             stream.write(chunk)
     with writing_output():
         stream.flush()
 
 
-def _escaped(chunks: Iterable[bytes]) -> Iterable[bytes]:
+def _escape(chunks: Iterable[bytes]) -> Iterable[bytes]:
     from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")  # A chunk may end within a character.

@@ -13,7 +13,7 @@ from replay.export.page_content import Content
 from runner.recompute.rules import session_rules
 
 _GROWTH: Final = 1.02
-"""Growth of the records of a run in progress after which its variants are compared again, which reads every trial."""
+"""Factor by which the records of a live run must grow before its variants, and so all trials, are compared again."""
 
 
 class PageReader:
@@ -28,7 +28,7 @@ class PageReader:
         """The last record when the variants were compared."""
 
     def apply(self, run: LoadedRun, record: Record) -> None:
-        """Apply a record to the run and the content, after it was audited against the state before it."""
+        """Audit a record against the state before it, then apply it to the run and the content."""
         if self._auditor is None:
             self._auditor = Auditor(session_rules, run.state)
         self._auditor.apply(record)

@@ -45,7 +45,7 @@ class FollowedRun:
         self.run = LoadedRun(path)
         self._reader = PageReader(size)
         self._is_live = False
-        self._changed = trio.Event()
+        self._change_event = trio.Event()
         self._caught_up = trio.Event()
         """Set when all records have been read that existed at the start."""
 
@@ -59,8 +59,8 @@ class FollowedRun:
         """Read the journal and follow it as it grows; if it is damaged, record the problem and return."""
         path = self.run.path
         self._is_live = await trio.to_thread.run_sync(is_held, path)
-        last = await trio.to_thread.run_sync(last_record, path)
-        last_seq = 1 if last is None else last.seq
+        newest_record = await trio.to_thread.run_sync(last_record, path)
+        last_seq = 1 if newest_record is None else newest_record.seq
         try:
             with reject_invalid_record(path, lambda: self.run.seq + 1):
                 async with aclosing(follow(path, load_blobs=False)) as records:
@@ -86,20 +86,20 @@ class FollowedRun:
                 self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+        self._change_event.set()
+        self._change_event = trio.Event()
 
     async def messages(self, cursor: Cursor) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events with everything after the cursor, indefinitely."""
         await self._caught_up.wait()
         while True:
-            changed = self._changed
+            change_event = self._change_event
             data = b"".join(encode_json(self.page_run.data(cursor)))
             cursor = Cursor.end(self._reader.content)
             yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
             while True:
                 with trio.move_on_after(HEARTBEAT) as timeout:
-                    await changed.wait()
+                    await change_event.wait()
                 if not timeout.cancelled_caught:
                     break
                 yield b": no change\n\n"
@@ -219,8 +219,8 @@ def _headers(content_type: str) -> list[tuple[str, str]]:
     ]
 
 
-async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], object], token: str | None = None) -> None:
-    """Serve a run until cancelled; `ready` is called with the address."""
+async def serve(path: Path, size: int, port: int, *, on_ready: Callable[[str], object], token: str | None = None) -> None:
+    """Serve a run until cancelled; `on_ready` is called with the address."""
     followed_run = FollowedRun(path, size)
     try:
         (listener,) = await trio.open_tcp_listeners(port, host=HOST)
@@ -231,5 +231,5 @@ async def serve(path: Path, size: int, port: int, *, ready: Callable[[str], obje
     async with trio.open_nursery() as nursery:
         nursery.start_soon(followed_run.follow)
         nursery.start_soon(followed_run.watch_lock)
-        ready(server.address)
+        on_ready(server.address)
         await trio.serve_listeners(server.answer, [listener])

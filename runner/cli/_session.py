@@ -18,14 +18,14 @@ from replay.screen import panel, stopping_text
 from replay.text import printable
 from runner.api import run as run_evaluation
 from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
-from runner.cli._common import OFF
 from runner.cli._display import terminal
 from runner.cli._ending import finish
 from runner.cli._head_file import check_head_file, write_head
 from runner.cli._live import FRAME_INTERVAL, ProgressPrinter, is_screen, progress_tenths, redraw
 from runner.cli._output import echo
 from runner.cli._stdio import restore_streams
-from runner.definition.loading import LoadedEvaluation
+from runner.definition.budget import OFF
+from runner.definition.loading import AnyEvaluation
 from runner.engine.options import LiveRun
 from runner.engine.session import Outcome
 from runner.errors import UsageError, unwrap_exception_groups
@@ -37,7 +37,7 @@ from runner.suggest import command
 if TYPE_CHECKING:
     from runner.engine.nat_output import NatOutput
 
-_SESSION_OPTIONS: Final = ("adopt", "trust", "retry_failed", "on_ambiguous", "yes", "shard")
+_SESSION_OPTIONS: Final = ("resume", "adopt", "trust", "retry_failed", "on_ambiguous", "yes", "shard")
 
 
 def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
@@ -71,11 +71,11 @@ class CommandSession:
     """A session of a run, started by a command."""
 
     def __init__(
-        self, loaded: LoadedEvaluation, settings: Mapping[str, Any], options: Mapping[str, Any], *, resume: bool = False
+        self, evaluation: AnyEvaluation, reference: str, settings: Mapping[str, Any], options: Mapping[str, Any]
     ) -> None:
-        self._evaluation = loaded.evaluation
+        self._evaluation = evaluation
         self._as_json: bool = options["json"]
-        self._plain = bool(options["plain"])
+        self._is_plain = bool(options["plain"])
         self._nat_output = nat_output(options)
         self._head_file: Path | None = options["head_file"]
         check_head_file(self._head_file)
@@ -83,15 +83,14 @@ class CommandSession:
         self._is_started = False
         self._options: dict[str, Any] = {
             **settings,
-            "resume": resume,
-            "task": loaded.reference,
+            "task": reference,
             **{name: options[name] for name in _SESSION_OPTIONS if name in options},
         }
 
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        observer = self._draw if not self._plain and is_screen(sys.stderr) else self._print_lines
+        observer = self._draw if not self._is_plain and is_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
                 options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}
@@ -122,14 +121,14 @@ class CommandSession:
         """Return the observer of the run: it shows the run, and keeps the files of `--nat-output` up to date."""
         output = self._nat_output
 
-        async def observe(live: LiveRun) -> None:
+        async def observe(live_run: LiveRun) -> None:
             self._is_started = True
             if output is None:
-                await show(live)
+                await show(live_run)
                 return
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(output.update_until_cancelled, live.journal.path)
-                nursery.start_soon(show, live)
+                nursery.start_soon(output.update_until_cancelled, live_run.journal.path)
+                nursery.start_soon(show, live_run)
 
         return observe
 
@@ -167,54 +166,59 @@ class CommandSession:
             head=outcome.head,
         )
 
-    async def _draw(self, live: LiveRun) -> None:
+    async def _draw(self, live_run: LiveRun) -> None:
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
-        done_before = live.state.done
+        done_before = live_run.state.done
         console = terminal(stderr=True)
-        for line in _changed_settings(live):
+        for line in _setting_change_lines(live_run):
             echo(line, err=True)
         with Screen(console=console, auto_refresh=False, transient=True) as screen:
             while True:
                 frame = panel(
-                    live.state,
-                    now=live.now(),
-                    durable=live.journal.durable_seq,
-                    total=live.total,
+                    live_run.state,
+                    now=live_run.now(),
+                    durable=live_run.journal.durable_seq,
+                    total=live_run.total,
                     width=console.width,
                     done_before=done_before,
                     title=str(self._path),
-                    stop_status=live.stop_status(),
+                    stop_status=live_run.stop_status(),
                 )
                 await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
                 await trio.sleep(FRAME_INTERVAL)
 
-    async def _print_lines(self, live: LiveRun) -> None:
-        done_before = live.state.done
-        printer = ProgressPrinter(progress_tenths(live.state, live.total), live.now(), err=True)
+    async def _print_lines(self, live_run: LiveRun) -> None:
+        done_before = live_run.state.done
+        printer = ProgressPrinter(progress_tenths(live_run.state, live_run.total), live_run.now(), err=True)
         is_stopping = False
         echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
-        for line in _changed_settings(live):
+        for line in _setting_change_lines(live_run):
             echo(line, err=True)
         while True:
             await trio.sleep(FRAME_INTERVAL)
-            stopping = live.stop_status()
-            if stopping and not is_stopping:
+            stop_status = live_run.stop_status()
+            if stop_status and not is_stopping:
                 is_stopping = True
-                echo(f"stopping: {stopping_text(live.state, *stopping)}", err=True)
+                echo(f"stopping: {stopping_text(live_run.state, *stop_status)}", err=True)
             printer.update(
-                live.state, now=live.now(), durable=live.journal.durable_seq, total=live.total, done_before=done_before
+                live_run.state,
+                now=live_run.now(),
+                durable_seq=live_run.journal.durable_seq,
+                total=live_run.total,
+                done_before=done_before,
             )
 
 
-def _changed_settings(live: LiveRun) -> Iterator[str]:
+def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:
     """Yield a line for each setting that differs from that of the previous session."""
-    for name, (old, new) in live.changed_settings.items():
-        changes = [(name, old, new)]
-        if isinstance(old, dict) and isinstance(new, dict):
-            changes = [(f"{name}.{key}", old.get(key), value) for key, value in new.items() if old.get(key) != value]
-        for label, old_value, new_value in changes:
-            yield f"{label}: {_setting_text(new_value)} (was {_setting_text(old_value)})"
+    for name, (old_value, value) in live_run.changed_settings.items():
+        changes = [(name, old_value, value)]
+        if isinstance(old_value, dict) and isinstance(value, dict):
+            changes = [(f"{name}.{key}", old_value.get(key), member) for key, member in value.items()]
+        for label, old_setting, setting in changes:
+            if old_setting != setting:
+                yield f"{label}: {_setting_text(setting)} (was {_setting_text(old_setting)})"
 
 
 def _setting_text(value: Any) -> str:

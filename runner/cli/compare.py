@@ -13,9 +13,8 @@ from replay.comparison_table_text import lines
 from replay.text import printable
 from replay.view_json import view_json
 from runner.cli._common import ReferenceType, RunReference, find_reference, newest_run
-from runner.cli._display import exit_if_damaged, open_run, print_json
+from runner.cli._display import check_variant, exit_if_damaged, open_run, print_json
 from runner.cli._output import echo
-from runner.cli._sides import check_variant
 from runner.errors import UsageError
 
 _MAX_ROWS: Final = 1_000

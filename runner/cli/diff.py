@@ -12,9 +12,8 @@ from replay.ending import total_trials
 from replay.text import plural, printable
 from replay.view_json import view_json
 from runner.cli._common import ReferenceType, RunReference
-from runner.cli._display import exit_if_damaged, groups_by, print_json
+from runner.cli._display import exit_if_damaged, groups_by, open_side, print_json
 from runner.cli._output import echo
-from runner.cli._sides import open_side
 
 _MAX_LISTED: Final = 10
 """Maximum trials of a kind that are listed without --all."""
@@ -23,10 +22,10 @@ _MAX_LISTED: Final = 10
 @click.command()
 @click.argument("a", type=ReferenceType())
 @click.argument("b", type=ReferenceType())
-@click.option("--by", metavar="KEY", help="Also compare the scores for each value of this metadata key.")
+@click.option("--by", "key", metavar="KEY", help="Also compare the scores for each value of this metadata key.")
 @click.option("--all", "show_all", is_flag=True, help="List every trial.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, with every trial.")
-def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_json: bool) -> None:
+def diff(a: RunReference, b: RunReference, key: str | None, show_all: bool, as_json: bool) -> None:
     """Compare two runs, or two variants (RUN@VARIANT), trial by trial: fixed, broken, changed, slower, in one run only.
 
     Trials are matched by case, repeat and content; trials with the same name and different content are not compared. Each score
@@ -41,7 +40,7 @@ def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_js
     """
     (run_a, side_a), (run_b, side_b) = open_side(a), open_side(b)
     try:
-        comparison = compare(side_a, side_b, groups=None if by is None else groups_by(run_a, by))
+        comparison = compare(side_a, side_b, groups=None if key is None else groups_by(run_a, key))
     except NothingInCommon:
         for view in (run_a, run_b):
             exit_if_damaged(view.problem, quiet=as_json)
@@ -60,11 +59,10 @@ def diff(a: RunReference, b: RunReference, by: str | None, show_all: bool, as_js
 
 
 def _describe(view: LoadedRun, side: Side) -> str:
-    """Describe a run or variant: its evaluation, status and counts."""
     state, totals = view.state, side.totals
     name = printable(state.started.evaluation) if state.started else "not started"
-    failed = f", {totals.failed:,} failed" if totals.failed else ""
-    older = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
+    counts = f"{totals.stages['completed']:,} ok{f', {totals.failed:,} failed' if totals.failed else ''}"
     total = total_trials(state) if side.variant is None else totals.total
-    planned = "" if total is None else f" of {total:,}"
-    return f"{name}, {short_ending(view)}, {totals.stages['completed']:,} ok{failed}{planned}{older}"
+    of_total = "" if total is None else f" of {total:,}"
+    note = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
+    return f"{name}, {short_ending(view)}, {counts}{of_total}{note}"

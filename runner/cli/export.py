@@ -17,9 +17,8 @@ from journal import verify as verify_journal
 from replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
 from runner.atomic_write import write_atomically, write_directory
 from runner.cli._common import ReferenceType, RunReference, output_option, reference_argument
-from runner.cli._display import exit_if_damaged, warn_unconfirmed
+from runner.cli._display import check_variant, exit_if_damaged, warn_unconfirmed
 from runner.cli._output import echo, write_data
-from runner.cli._sides import check_variant
 from runner.errors import UsageError
 from runner.suggest import suggest
 
@@ -68,12 +67,14 @@ def export(
     if format_ is None:
         raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
     _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
-    _check_rows(name, format_, rows)
+    if rows is not None and not isinstance(format_, TableFile):
+        tables = ", ".join(table for table, table_format in FORMATS.items() if isinstance(table_format, TableFile))
+        raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
     summary_file = _summary_file(target) if summary else None
     path = run.path
     with Source(path) as source, nullcontext() if baseline is None else Source(baseline.path) as baseline_source:
         if baseline is not None and baseline_source is not None:
-            format_ = _with_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
+            format_ = _add_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
         if isinstance(format_, File) and format_.write_variants is not None and source.run.state.variants:
             format_ = Files(format_.description, format_.write_variants)
         if summary_file is None:
@@ -103,7 +104,7 @@ def _check_comparison(name: str, format_: Format, run: RunReference, *, has_base
         raise click.UsageError(f"{run} is one variant, which needs --baseline; pass {run.path}: its export has all variants")
 
 
-def _with_comparison(format_: Format, run: tuple[Source, str | None], baseline: tuple[Source, str | None]) -> Format:
+def _add_comparison(format_: Format, run: tuple[Source, str | None], baseline: tuple[Source, str | None]) -> Format:
     """Return the format with a comparison of these variants; None is a whole run."""
     for source, variant in (run, baseline):
         check_variant(source.run, variant)
@@ -124,12 +125,6 @@ def _summary_file(target: Path | None) -> Path:
     return Path(os.environ[_SUMMARY])
 
 
-def _check_rows(name: str, format_: Format, rows: str | None) -> None:
-    if rows is not None and not isinstance(format_, TableFile):
-        tables = ", ".join(table for table, other in FORMATS.items() if isinstance(other, TableFile))
-        raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
-
-
 def _check_destination(name: str, format_: Format, target: Path | None, *, force: bool) -> None:
     """Reject a destination that the format does not support, before anything is read."""
     if target is not None:
@@ -144,8 +139,8 @@ def _check_destination(name: str, format_: Format, target: Path | None, *, force
 
 def check_target(target: Path, *, directory: bool, force: bool) -> None:
     """Reject a target that is inside a run, has no parent directory, is of the wrong kind, or exists, unless `force`."""
-    if inside := segments.enclosing_run(target):
-        raise UsageError(f"{target} is inside the run {inside}; pass another path to -o")
+    if run := segments.enclosing_run(target):
+        raise UsageError(f"{target} is inside the run {run}; pass another path to -o")
     try:
         mode = os.stat(target).st_mode
     except FileNotFoundError:

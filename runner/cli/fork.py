@@ -14,9 +14,9 @@ from runner.fork import fork as fork_run
 
 @click.command()
 @click.argument("run", type=RunType())
-@click.option("--at", type=int, metavar="SEQ", help="Last record to copy (default: the last).")
+@click.option("--at", "seq", type=int, metavar="SEQ", help="Last record to copy (default: the last).")
 @output_option("NEW", "Directory of the new run.", required=True)
-def fork(run: Path, at: int | None, target: Path) -> None:
+def fork(run: Path, seq: int | None, target: Path) -> None:
     """Start a new run, NEW, from any record of another.
 
     Trials that were completed by then keep their results; `resume NEW` continues and repeats the attempts that were in flight.
@@ -26,9 +26,9 @@ def fork(run: Path, at: int | None, target: Path) -> None:
     evaljournal fork runs/capitals/0001 --at 276 -o runs/capitals/0001-again
     evaljournal resume runs/capitals/0001-again
     """
-    forked = trio.run(fork_run, run, target, at)
-    state = forked.state
+    new_run = trio.run(fork_run, run, target, seq)
+    state = new_run.state
     counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
     progress = f"{progress_text(state)} done" if total_trials(state) else counts
-    echo(f"{target}: forked from {run} at record {forked.seq:,}; {progress}", err=True)
+    echo(f"{target}: forked from {run} at record {new_run.seq:,}; {progress}", err=True)
     echo(f"next: {next_command(state, target)}", err=True)

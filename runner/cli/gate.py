@@ -3,26 +3,29 @@
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
+import attrs
 import click
 
-from journal.events import RunFinished
 from replay.comparison import NothingInCommon
-from replay.gating import COMPLETED, Check, GateReport, GateRules, NotComparable
+from replay.gating import COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
 from replay.gating import gate as check_gate
 from replay.text import digits, plural, printable
 from replay.view_json import view_json
 from runner.cli._common import RunReference, find_reference, reference_argument
-from runner.cli._display import exit_if_damaged, print_json
+from runner.cli._display import exit_if_damaged, open_side, print_json
 from runner.cli._output import echo
-from runner.cli._sides import open_side
-from runner.definition.gate_rules import read_rules
+from runner.data.toml_file import read_toml
 from runner.errors import UsageError
-from runner.run_paths import last_record, run_start, runs_newest_first
+from runner.run_paths import run_finish, run_start, runs_newest_first
+from runner.suggest import suggest
 
+_LIMITS: Final = ("cost", "tokens", "p95")
+"""Amounts that a rules file can limit."""
 _NEWEST: Final = "newest"
 _EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
+RuleT = TypeVar("RuleT", ScoreRule, Limit)
 
 
 @click.command()
@@ -48,16 +51,16 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
     """
-    gate_rules = GateRules() if rules is None else read_rules(rules)
+    gate_rules = GateRules() if rules is None else _read_rules(rules)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
         raise UsageError(f"{base} is the run itself", hint="pass another run, or --baseline newest", setting="baseline")
-    (view_a, before), (view_b, after) = open_side(base), open_side(run)
+    (view_a, side_a), (view_b, side_b) = open_side(base), open_side(run)
     for view in (view_a, view_b):
         exit_if_damaged(view.problem, quiet=as_json)
     try:
-        report = check_gate(before, after, gate_rules)
+        report = check_gate(side_a, side_b, gate_rules)
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {run} (B) cannot be compared: {exc}") from exc
     heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
@@ -73,18 +76,49 @@ def _newest_other(path: Path) -> Path:
     start = run_start(path)
     if start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded")
-    for other in runs_newest_first(path.parent):
-        last = last_record(other)
-        if other.resolve() != path.resolve() and last is not None and isinstance(last.event, RunFinished):
-            other_start = run_start(other)
-            if other_start is not None and other_start[0].evaluation == start[0].evaluation:
-                return other
+    for candidate in runs_newest_first(path.parent):
+        if candidate.resolve() != path.resolve() and run_finish(candidate) is not None:
+            candidate_start = run_start(candidate)
+            if candidate_start is not None and candidate_start[0].evaluation == start[0].evaluation:
+                return candidate
     name = printable(start[0].evaluation)
     raise UsageError(f"{path.parent} has no other finished run of {name!r}", hint="pass the path of a run to --baseline")
 
 
+def _read_rules(path: Path) -> GateRules:
+    """Read a rules file: a table `[score.NAME]` for each score, and `[cost]`, `[tokens]` and `[p95]`."""
+    table = read_toml(path)
+    scores: object = table.pop("score", {})
+    if not isinstance(scores, dict):
+        raise UsageError("`score` must be a table for each score; write [score.NAME]", path=path)
+    for name in table:
+        if name not in _LIMITS:
+            raise UsageError(f"unknown key {name!r}{suggest(name, ['score', *_LIMITS])}", path=path)
+    rules = GateRules(
+        {name: _parse_rule(ScoreRule, rule, f"score.{name}", path) for name, rule in cast("dict[str, Any]", scores).items()},
+        {name: _parse_rule(Limit, rule, name, path) for name, rule in table.items()},
+    )
+    if not rules.scores and not rules.limits:
+        raise UsageError("contains no rule", path=path, hint="write for example [score.exact] with max_drop = 0.02")
+    return rules
+
+
+def _parse_rule(cls: type[RuleT], rule: object, name: str, path: Path) -> RuleT:
+    names = [field.name for field in attrs.fields(cls)]
+    if isinstance(rule, list):
+        raise UsageError(f"[[{name}]] is a list of tables; write [{name}]", path=path)
+    if not isinstance(rule, Mapping) or not rule:
+        raise UsageError(f"[{name}] needs {' or '.join(names)}", path=path)
+    for key, value in cast("Mapping[str, object]", rule).items():
+        if key not in names:
+            raise UsageError(f"[{name}] has an unknown key {key!r}{suggest(key, names)}", path=path)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise UsageError(f"[{name}] {key} = {value!r}: expected a number that is not negative", path=path)
+    return cls(**{key: float(value) for key, value in cast("Mapping[str, float]", rule).items()})
+
+
 _Heads = Mapping[str, tuple[RunReference, str]]
-"""`baseline` and `run` → what it is, and the hash of the last record of its journal."""
+"""`baseline` and `run` → the run or variant, and the hash of the last record of its journal."""
 
 
 def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
@@ -112,13 +146,13 @@ def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
     comparison = report.comparison
     for name, (reference, head) in heads.items():
         yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
-    not_paired = [
+    unpaired_counts = [
         *([f"{len(comparison.only_a):,} only in the baseline"] if comparison.only_a else ()),
         *([f"{len(comparison.only_b):,} only in the run"] if comparison.only_b else ()),
         *([f"{len(comparison.different_content):,} with other content"] if comparison.different_content else ()),
     ]
-    excluded = f"; not compared: {', '.join(not_paired)}" if not_paired else ""
-    yield f"{plural(comparison.common, 'trial')} in common{excluded}"
+    unpaired_text = f"; not compared: {', '.join(unpaired_counts)}" if unpaired_counts else ""
+    yield f"{plural(comparison.common, 'trial')} in common{unpaired_text}"
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
     if comparison.broken or comparison.fixed:
@@ -133,19 +167,15 @@ def _sentence(check: Check) -> str:
         relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
         return f"{name} {_text(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
-    interval = (
-        "no interval" if check.low is None or check.high is None else f"95 % CI {_text(check.low)} to {_text(check.high)}"
-    )
+    has_interval = check.low is not None and check.high is not None
+    interval = f"95 % CI {_text(check.low)} to {_text(check.high)}" if has_interval else "no interval"
     sentence = (
         f"{name} {_text(check.baseline)} → {_text(check.value)}: {_text(check.difference)} ({interval}, n = {check.n:,}); "
         f"drop tolerated: {digits(check.bound, 4)}"
     )
     if check.verdict == "too_little_evidence":
-        power = (
-            "cannot show a drop"
-            if check.minimum_detectable is None
-            else f"would show a drop of {_text(check.minimum_detectable)} or more"
-        )
+        drop = check.minimum_detectable
+        power = "cannot show a drop" if drop is None else f"would show a drop of {_text(drop)} or more"
         sentence += f"; {plural(check.n or 0, 'case')} {power}"
     return sentence
 

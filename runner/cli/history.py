@@ -24,6 +24,7 @@ _DEFAULT_LAST: Final = 20
 @click.argument("evaluation", required=False)
 @click.option(
     "--last",
+    "count",
     metavar="K",
     type=click.IntRange(min=1),
     default=_DEFAULT_LAST,
@@ -31,7 +32,7 @@ _DEFAULT_LAST: Final = 20
 )
 @click.option("--score", "scorer", metavar="NAME", help="The score to show (default: the first).")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of evaluations as JSON.")
-def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool) -> None:
+def history(evaluation: str | None, count: int, scorer: str | None, as_json: bool) -> None:
     """Show the results of an evaluation run by run, and the cases that broke, were fixed or are flaky.
 
     EVALUATION is a name, or a directory of runs; the default is every evaluation under runs/. A score is the mean over the
@@ -44,17 +45,17 @@ def history(evaluation: str | None, last: int, scorer: str | None, as_json: bool
     """
     directory = _directory(evaluation)
     entries = _find_entries(evaluation, directory)
-    selected = histories(entries, last=last, scorer=scorer)
+    items = histories(entries, last=count, scorer=scorer)
     if scorer is not None:
         _check_scorer(scorer, entries)
     if as_json:
-        print_json([view_json(item) for item in selected])
+        print_json([view_json(item) for item in items])
         return
-    if not selected:
+    if not items:
         is_empty = not runs_under(directory)
         hint = "start one with `evaljournal run evals/capitals.py`" if is_empty else "merge them with `evaljournal merge`"
         echo(f"{'no runs' if is_empty else 'only shards'} under {printable(str(directory), 200)}/; {hint}", err=True)
-    for index, item in enumerate(selected):
+    for index, item in enumerate(items):
         if index:
             echo("")
         _print_history(item)
@@ -67,7 +68,7 @@ def read_entries(directory: Path) -> list[Entry]:
 
 
 def _directory(argument: str | None) -> Path:
-    """Return the directory that contains the runs: that of the argument, otherwise runs/."""
+    """Return the directory that an argument names, itself or under runs/; otherwise runs/."""
     return next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), RUNS) if argument else RUNS
 
 
@@ -83,8 +84,8 @@ def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
 
 
 def _entry(path: Path, cache: DigestCache) -> Entry:
-    """Read the digest of a run; one that is damaged before its first record belongs to the evaluation its directory names."""
-    run, columns = cache.run_and_cases(path)
+    """Read the digest of a run; if its first record is damaged, its directory names the evaluation."""
+    run, columns = cache.read(path)
     if run.evaluation is None:
         run = attrs.evolve(run, evaluation=path.parent.name)
     return Entry(str(path), run, columns)

@@ -52,11 +52,11 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         if follow:
             trio.run(until_signal, partial(_follow, path, printer), signal.SIGINT)
             return
-        reading = read(path, load_blobs=False)
-        for record in reading:
+        records = read(path, load_blobs=False)
+        for record in records:
             printer.print(record)
-    warn_unconfirmed(reading.stop)
-    if trial is not None and not printer.has_trial:
+    warn_unconfirmed(records.stop)
+    if trial is not None and trial not in printer.trials and not printer.trials_of_case:
         raise UsageError(f"{path} has no trial {trial!r}{suggest(trial, printer.trials)}")
 
 
@@ -67,21 +67,16 @@ class _RecordPrinter:
         self._lines = lines
         self.trials: set[str] = set()
         """The trials that were read, to suggest a name."""
-        self._trials_of_case: set[str] = set()
+        self.trials_of_case: set[str] = set()
         """Trials of the case with this name, in all variants."""
-
-    @property
-    def has_trial(self) -> bool:
-        """Whether the trial, or a trial of the case, was read."""
-        return self._trial in self.trials or bool(self._trials_of_case)
 
     def print(self, record: Record) -> None:
         trial = getattr(record.event, "trial", "")
         if self._trial is not None:
             self.trials.add(trial)
             if isinstance(record.event, TrialEnqueued) and record.event.variant and record.event.case == self._trial:
-                self._trials_of_case.add(trial)
-            if trial != self._trial and trial not in self._trials_of_case:
+                self.trials_of_case.add(trial)
+            if trial != self._trial and trial not in self.trials_of_case:
                 return
         if self._types and event_type(record.event) not in self._types:
             return

@@ -34,7 +34,7 @@ def ls(directory: Path, as_json: bool) -> None:
     with DigestCache() as cache:
         runs = {path: cache.run(path) for path in runs_under(directory)}
     if as_json:
-        print_json([_row_json(path, run) for path, run in runs.items()])
+        print_json([{"path": str(path), **view_json(run)} for path, run in runs.items()])
         return
     if not runs:
         echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
@@ -43,19 +43,15 @@ def ls(directory: Path, as_json: bool) -> None:
     print_table([header, *(_columns(path, run) for path, run in runs.items())])
 
 
-def _row_json(path: Path, run: RunDigest) -> dict[str, Any]:
-    return {"path": str(path), **view_json(run)}
-
-
 def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
     def cell(value: Any) -> str:
         return "-" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
 
-    started = cell(run.started_at)[:19].replace("T", " ")
+    start = cell(run.started_at)[:19].replace("T", " ")
     counts = cell(run.completed), cell(run.failed), cell(run.trials)
     cost = "-" if run.cost is None else money(run.cost)
     elapsed = "-" if run.elapsed is None else duration(run.elapsed)
-    return printable(str(path), 200), cell(run.evaluation), started, *counts, _score_text(run), cost, elapsed, cell(run.outcome)
+    return printable(str(path), 200), cell(run.evaluation), start, *counts, _score_text(run), cost, elapsed, cell(run.outcome)
 
 
 def _score_text(run: RunDigest) -> str:

@@ -32,19 +32,19 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     evaljournal run evals/capitals.py --shard 2/2 -o runs/capitals/0001-2of2
     evaljournal merge runs/capitals/0001-*of2 -o runs/capitals/0001
     """
-    merged = trio.run(merge_shards, shards, target)
-    state = merged.state
-    unfinished = sum(not shard.is_finished for shard in merged.shards)
-    counts = f"{plural(len(merged.shards), 'shard')}{f', {unfinished:,} of them not finished' if unfinished else ''}"
-    echo(f"{printable(str(target), 500)}: merged {counts}", err=True)
+    new_run = trio.run(merge_shards, shards, target)
+    state = new_run.state
+    unfinished_count = sum(not shard.is_finished for shard in new_run.shards)
+    note = f", {unfinished_count:,} of them not finished" if unfinished_count else ""
+    echo(f"{printable(str(target), 500)}: merged {plural(len(new_run.shards), 'shard')}{note}", err=True)
     stop_reason = "" if state.outcome == "finished" else state.outcome or "interrupted"
-    report = [final_report(state, path=target, head=merged.head), *([] if stop_reason else gate_problems(state))]
+    report = [final_report(state, path=target, head=new_run.head), *([] if stop_reason else gate_problems(state))]
     finish(
         state,
         target,
         as_json=as_json,
         report="\n".join(report),
         stop_reason=stop_reason,
-        head=merged.head,
-        shards=[{"path": str(shard.path), **shard.entry(), "finished": shard.is_finished} for shard in merged.shards],
+        head=new_run.head,
+        shards=[{"path": str(shard.path), **shard.entry(), "finished": shard.is_finished} for shard in new_run.shards],
     )

@@ -18,7 +18,7 @@ from replay.text import printable
 from replay.timeline import BETWEEN_SESSIONS
 from runner.cli._common import run_argument
 from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
-from runner.cli._live import FRAME_INTERVAL, Show, showing
+from runner.cli._live import FRAME_INTERVAL, Show, run_display
 from runner.cli._output import echo
 from runner.errors import UsageError
 from runner.run_paths import run_start
@@ -35,13 +35,13 @@ def parse_speed(text: str) -> float:
 
 @click.command()
 @run_argument
-@click.option("--at", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
+@click.option("--at", "seq", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
 @click.option(
     "--at-time", metavar="T", help="As of this many seconds after the start, or a time such as 2026-11-15T09:30 (UTC)."
 )
 @click.option("--play", type=parse_speed, metavar="SPEED", help="Play it back from the start, at a speed such as 10x.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON, as `status` does.")
-def replay(path: Path, at: int | None, at_time: str | None, play: float | None, as_json: bool) -> None:
+def replay(path: Path, seq: int | None, at_time: str | None, play: float | None, as_json: bool) -> None:
     """Show a run as of any record or time, or play it back.
 
     Every number is computed from the records. A damaged run is shown up to the damage, with exit code 4. Playback skips the
@@ -52,11 +52,11 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
     evaljournal replay runs/capitals/0001 --at-time 90
     evaljournal replay --play 10x
     """
-    if at is not None and at_time is not None:
+    if seq is not None and at_time is not None:
         raise click.UsageError("--at and --at-time are mutually exclusive; pass one of them")
     if play is not None and as_json:
         raise click.UsageError("--json and --play are mutually exclusive; pass one of them")
-    seq, now = (at, None) if at_time is None else _find_point(path, at_time)
+    seq, now = (seq, None) if at_time is None else _find_point(path, at_time)
     view = open_run(path, seq)
     if as_json:
         print_json(summary_of(view))
@@ -64,7 +64,7 @@ def replay(path: Path, at: int | None, at_time: str | None, play: float | None, 
         if play is None:
             print_screen(view, now)
         else:
-            with showing() as show:
+            with run_display() as show:
                 trio.run(until_signal, partial(play_back, view, play, show), signal.SIGINT)
         echo(_position_text(view), err=True)
     exit_if_damaged(view.problem, quiet=as_json)
@@ -79,69 +79,64 @@ def _position_text(view: LoadedRun) -> str:
     return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.seq)}"
 
 
-def _find_point(path: Path, when: str) -> tuple[int, float | None]:
+def _find_point(path: Path, at_time: str) -> tuple[int, float | None]:
     """Return the last record up to a time, and the time in seconds of `t`, if it is later and in the same session."""
-    _reject_merged(path)
-    if re.fullmatch(r"\d+(?:\.\d+)?", when):
-        return _find_seconds(path, float(when))
+    start = run_start(path)
+    if start is not None and start[0].merged_from:  # Shards may have run at the same time, but are recorded in sequence.
+        raise UsageError(f"{path} was merged from shards, so it has no single state at a time; pass --at SEQ")
+    if re.fullmatch(r"\d+(?:\.\d+)?", at_time):
+        return _find_seconds(path, float(at_time))
     try:
-        wall = datetime.fromisoformat(when)
-        wall = wall.replace(tzinfo=UTC) if wall.tzinfo is None else wall.astimezone(UTC)
+        wall_time = datetime.fromisoformat(at_time)
+        wall_time = wall_time.replace(tzinfo=UTC) if wall_time.tzinfo is None else wall_time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise click.UsageError(
-            f"--at-time {when!r}: expected seconds, such as 90, or a time, such as 2026-11-15T09:30:00"
+            f"--at-time {at_time!r}: expected seconds, such as 90, or a time, such as 2026-11-15T09:30:00"
         ) from None
-    return _find_wall(path, wall), None
-
-
-def _reject_merged(path: Path) -> None:
-    """Reject a merged run: its shards may have run at the same time, but are recorded one after the other."""
-    start = run_start(path)
-    if start is not None and start[0].merged_from:
-        raise UsageError(f"{path} was merged from shards, so it has no single state at a time; pass --at SEQ")
+    return _find_wall_time(path, wall_time), None
 
 
 def _find_seconds(path: Path, time: float) -> tuple[int, float | None]:
     """Return the point at this many seconds after the start of the first session, gaps included."""
     timeline = Timeline()
-    seq, last = 0, 0.0
+    seq, last_time = 0, 0.0
     with reject_invalid_record(path, lambda: timeline.seq + 1):
         for record in read(path, load_blobs=False):
             session = len(timeline.sessions)
             timeline.apply(record)
             if record.event.__class__ not in BETWEEN_SESSIONS:
-                last = timeline.sessions[-1].offset + timeline.sessions[-1].end
-                if last > time:
+                last_time = timeline.sessions[-1].offset + timeline.sessions[-1].end
+                if last_time > time:
                     # Between two sessions, the state does not change.
                     now = time - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
                     return seq or record.seq - 1, now
                 seq = record.seq
-    raise UsageError(f"{path} has no state at {time:g} s; its last record is at {last:g} s")
+    raise UsageError(f"{path} has no state at {time:g} s; its last record is at {last_time:g} s")
 
 
-def _find_wall(path: Path, time: datetime) -> int:
+def _find_wall_time(path: Path, time: datetime) -> int:
     text = f"{time:%Y-%m-%dT%H:%M:%S.%f}Z"  # The format of the journal, so that text can be compared.
-    before: Record | None = None
+    last_record: Record | None = None
     for record in read(path, load_blobs=False):
         if record.at > text:
-            if before is None:
+            if last_record is None:
                 raise UsageError(f"{path} has no state at {text}; its first record is at {printable(record.at)}")
-            return before.seq
-        before = record
-    last = printable(before.at) if before else "an unknown time"
-    raise UsageError(f"{path} has no state at {text}; its last record is at {last}")
+            return last_record.seq
+        last_record = record
+    last_time = printable(last_record.at) if last_record else "an unknown time"
+    raise UsageError(f"{path} has no state at {text}; its last record is at {last_time}")
 
 
 async def play_back(run: LoadedRun, speed: float, show: Show) -> None:
     """Show a run from its start, at a multiple of its speed."""
-    played = LoadedRun(run.path)
+    playback = LoadedRun(run.path)
     start = trio.current_time()
     for record in run.records():
         if isinstance(record.event, SessionStarted):  # The seconds start at 0; the gap between sessions is skipped.
             start = trio.current_time() - record.t / speed
-        elif played.state.sessions:
+        elif playback.state.sessions:
             while record.t > (now := (trio.current_time() - start) * speed):
-                show(played, now)
+                show(playback, now)
                 await trio.sleep(FRAME_INTERVAL)
-        played.apply(record)
-    show(played, played.state.t)
+        playback.apply(record)
+    show(playback, playback.state.t)

@@ -29,7 +29,7 @@ _INDEX: Final = "index.html"
 
 
 class _RunOrDirectory(RunType):
-    """A run, or with --all a directory of runs; which one is not known while arguments are parsed."""
+    """A run, or with --all a directory of runs: --all may follow it on the command line."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path(value)
@@ -37,19 +37,15 @@ class _RunOrDirectory(RunType):
 
 @click.command()
 @click.argument("path", type=_RunOrDirectory(), required=False, metavar="[RUN]")
-@click.argument("other", metavar="[B]", type=RunType(), required=False)
+@click.argument("second_path", metavar="[B]", type=RunType(), required=False)
 @click.option("--all", "all_runs", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
 @click.option(
-    "-o",
-    "--output",
-    "target",
-    type=click.Path(path_type=Path),
-    help=f"Output file (default: {_TARGET}; with --all: {_INDEX}).",
+    "-o", "--output", "target", type=click.Path(path_type=Path), help=f"Output file (default: {_TARGET}; with --all: {_INDEX})."
 )
 @click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 @click.option("--force", is_flag=True, help="Replace an existing file that is not a report.")
 def report(
-    path: Path | None, other: Path | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
+    path: Path | None, second_path: Path | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
 ) -> None:
     """Write an HTML report of a run, of two runs side by side, or of all runs, as one file that needs no network.
 
@@ -66,16 +62,18 @@ def report(
     evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
     evaljournal report --all -o index.html
     """
-    if all_runs and other is not None:
+    if all_runs and second_path is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
     run = None if all_runs else newest_run() if path is None else find_run(path)
     check_target(target, directory=False, force=force or is_page(target))
-    page_runs = [read_page_run(path) for path in (run, other) if path is not None]
+    page_runs = [read_page_run(path) for path in (run, second_path) if path is not None]
     if run is None:
         subject = _write_index(path or RUNS, target)
     else:
-        write_atomically(target, page([page_run.data() for page_run in page_runs], _comparison(page_runs)))
+        sides = [Side(page_run.run.state, outputs(page_run.run.records())) for page_run in page_runs if second_path is not None]
+        comparison = comparison_data(compare(*sides)) if sides else None
+        write_atomically(target, page([page_run.data() for page_run in page_runs], comparison))
         subject = " and ".join(str(page_run.run.path) for page_run in page_runs)
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if open_browser:
@@ -94,15 +92,9 @@ def _write_index(directory: Path, target: Path) -> str:
         report_file = target.with_name(f"{'-'.join(Path(os.path.relpath(entry.path, directory)).parts)}.html")
         if is_page(report_file):
             links[escape_controls(entry.path)] = quote(os.fsencode(report_file.name), safe="")
-    escaped = [entry._replace(path=escape_controls(entry.path)) for entry in entries]  # A path need not be valid UTF-8.
-    write_atomically(target, index_page(histories(escaped), links))
+    escaped_entries = [entry._replace(path=escape_controls(entry.path)) for entry in entries]  # A path need not be valid UTF-8.
+    write_atomically(target, index_page(histories(escaped_entries), links))
     return plural(len(entries), "run")
-
-
-def _comparison(page_runs: list[PageRun]) -> dict[str, Any] | None:
-    if len(page_runs) == 1:
-        return None
-    return comparison_data(compare(*(Side(page_run.run.state, outputs(page_run.run.records())) for page_run in page_runs)))
 
 
 def read_page_run(path: Path) -> PageRun:

@@ -19,6 +19,7 @@ from runner.cli._output import echo
 from runner.cli._session import user_code
 from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
+from runner.definition.loading import AnyEvaluation
 from runner.definition.settings import Settings
 from runner.engine.rescore import Rescored
 from runner.engine.rescore import rescore as rescore_run
@@ -75,11 +76,13 @@ def rescore(
     if values and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     with user_code(), unwrap_exception_groups():
-        loaded = None if values else locate_evaluation(path, reference, verb="rescore", trust=trust)
-        evaluation = _with_scorers(values) if loaded is None else loaded.evaluation
+        if values:
+            evaluation, workers = _evaluation_from_options(values), None
+        else:
+            evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
+            workers = scoring_workers(evaluation, reference)
         scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
         call = functools.partial(rescore_run, path, scorers, all_outputs=all_outputs, only_variants=only_variant)
-        workers = None if loaded is None else scoring_workers(evaluation, loaded.reference)
         call = functools.partial(call, slots=slots, input_name=input_name, signals=True, workers=workers)
         result: Rescored = trio.run(call)
     outcome, names = result.outcome, [scorer.name for scorer in scorers]
@@ -92,9 +95,9 @@ def rescore(
     finish(state, path, as_json=as_json, report=outcome.report, stop_reason=stop_reason, scorers=names, outputs=result.outputs)
 
 
-def _with_scorers(values: dict[str, Any]) -> Evaluation[Any, Any, Any]:
+def _evaluation_from_options(values: dict[str, Any]) -> AnyEvaluation:
     """Return an evaluation without cases that has the scorers of the options."""
-    evaluation: Evaluation[Any, Any, Any] = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
+    evaluation: AnyEvaluation = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
     for name, scorer in scorers_from_options({**values, **options_from_environment(values)}):
         evaluation.score(name=name)(scorer)
     return evaluation

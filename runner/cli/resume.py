@@ -1,14 +1,13 @@
 """The command `evaljournal resume`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from journal.events import RunFinished
-from replay import RunState
 from runner.cli._common import run_argument
-from runner.cli._display import exit_if_damaged, open_run
+from runner.cli._display import check_variant, exit_if_damaged, open_run
 from runner.cli._ending import finish
 from runner.cli._head_file import write_head
 from runner.cli._locate import locate_evaluation
@@ -23,9 +22,8 @@ from runner.cli._option_decorators import (
 from runner.cli._options import overrides
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
-from runner.cli._sides import check_variant
 from runner.definition.gates import check_gates, gate_problems
-from runner.run_paths import last_record
+from runner.run_paths import run_finish
 from runner.suggest import command
 
 
@@ -64,43 +62,37 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     evaljournal resume runs/capitals/0001 --slots 2 --timeout 120
     evaljournal resume runs/capitals/0001 --retry-failed
     """
-    last = last_record(path)
-    output = nat_output(options)
-    finished = last.event if last is not None and isinstance(last.event, RunFinished) else None
-    if finished is not None and not options["adopt"] and not (options["retry_failed"] and finished.failed):
-        view = open_run(path)
-        exit_if_damaged(view.problem)
-        for variant in options["only_variant"]:
-            check_variant(view, variant)
-        _use_gates(view.state, options["fail_under"])
-        if output is not None:
-            output.prepare(path)
-            output.finish(path)
-        write_head(options["head_file"], view.state.head)
-        _finish(path, view.state, as_json=options["json"])
+    run_finished = run_finish(path)
+    if run_finished is not None and not options["adopt"] and not (options["retry_failed"] and run_finished.failed):
+        _report_finished(path, options)
     changes = overrides(options)
     with user_code():
-        loaded = locate_evaluation(path, reference, trust=trust)
-        if output is not None:
+        options |= {"resume": True, "trust": trust or reference is not None}
+        evaluation, reference = locate_evaluation(path, reference, trust=trust)
+        if (output := nat_output(options)) is not None:
             output.prepare(path)
-        options["trust"] = trust or reference is not None
-        session = CommandSession(loaded, changes, options, resume=True)
+        session = CommandSession(evaluation, reference, changes, options)
         outcome = session.run(path)
     session.finish(outcome)
 
 
-def _use_gates(state: RunState, gates: tuple[str, ...]) -> None:
-    """Replace the gates of a finished run with those of the command line."""
+def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
+    """Report that there is nothing to resume; check the gates of the command line, otherwise those of the run."""
+    view = open_run(path)
+    exit_if_damaged(view.problem)
+    for variant in options["only_variant"]:
+        check_variant(view, variant)
+    state, gates = view.state, options["fail_under"]
     check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores})
     if gates:
         state.settings["fail_under"] = list(gates)
-
-
-def _finish(path: Path, state: RunState, *, as_json: bool) -> NoReturn:
-    """Report that there is nothing to resume; the exit code is that of the run."""
+    if (output := nat_output(options)) is not None:
+        output.prepare(path)
+        output.finish(path)
+    write_head(options["head_file"], state.head)
     echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
     if state.failed:
         echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
     for line in gate_problems(state):
         echo(line, err=True)
-    finish(state, path, as_json=as_json)
+    finish(state, path, as_json=options["json"])

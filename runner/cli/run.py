@@ -8,22 +8,28 @@ import click
 from click.core import ParameterSource
 
 from journal import segments
-from journal.events import RunFinished
 from journal.lock import is_held
-from runner.cli._common import shard_type
+from replay.shards import Shard
 from runner.cli._config_file import config_option
 from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
 from runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
 from runner.cli._options import overrides
 from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.loading import LoadedEvaluation, load_evaluation
+from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
 from runner.engine.changes import effective_settings
 from runner.engine.plan import select_trials
 from runner.engine.session_workers import new_workers
 from runner.errors import UsageError
-from runner.run_paths import RUNS, last_record, next_path, runs_under
+from runner.run_paths import RUNS, next_path, run_finish, runs_under
 from runner.suggest import command
+
+
+def _parse_shard(text: str) -> Shard:
+    try:
+        return Shard.parse(text)
+    except ValueError as exc:
+        raise click.BadParameter(f"{text!r}: {exc}") from None
 
 
 @click.command(cls=GroupedCommand)
@@ -34,7 +40,7 @@ from runner.suggest import command
     "Dataset",
     "--shard",
     metavar="K/N",
-    type=shard_type,
+    type=_parse_shard,
     help="Run the cases of shard K of N only, chosen by a hash of their content; `merge` joins the N runs.",
 )
 @grouped_option(
@@ -73,15 +79,15 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     """
     changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
     with user_code():
-        loaded = _load(reference, ctx)
+        evaluation, reference = _load(reference, ctx)
     with user_code():
         if path is not None:
             _check_free(path)
         if (output := nat_output(options)) is not None:
             output.check()
-        session = CommandSession(loaded, changes, options)
+        session = CommandSession(evaluation, reference, changes, options)
     if dry_run:
-        _dry_run(loaded, changes, path, options)
+        _dry_run(evaluation, reference, changes, path, options)
         return
     with user_code():
         if output is not None:
@@ -90,16 +96,18 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     session.finish(outcome)
 
 
-def _dry_run(loaded: LoadedEvaluation, changes: Mapping[str, Any], path: Path | None, options: Mapping[str, Any]) -> None:
+def _dry_run(
+    evaluation: AnyEvaluation, reference: str, changes: Mapping[str, Any], path: Path | None, options: Mapping[str, Any]
+) -> None:
     """Print what would be run; raise the usage errors that the run would raise before it starts anything."""
-    settings, _ = effective_settings(loaded.evaluation.settings, changes, {})
+    settings, _ = effective_settings(evaluation.settings, changes, {})
     shard = options["shard"]
     with user_code():
-        selected = select_trials(loaded.evaluation, settings, shard, yes=options["yes"])
+        selection = select_trials(evaluation, settings, shard, yes=options["yes"])
         if settings.workers is not None:
-            new_workers(settings.workers, selected.evaluation, settings, list(selected.evaluation.tasks), loaded.reference)
-    path = path or next_path(loaded.evaluation.name, shard)
-    print_dry_run(loaded, selected, path, settings, shard, as_json=options["json"])
+            new_workers(settings.workers, selection.evaluation, settings, list(selection.evaluation.tasks), reference)
+    path = path or next_path(evaluation.name, shard)
+    print_dry_run(selection, reference, path, settings, shard, as_json=options["json"])
 
 
 def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
@@ -123,9 +131,9 @@ def _check_free(path: Path) -> None:
         if run := segments.enclosing_run(path):
             raise UsageError(f"{path} is inside the run {run}; pass another -o")
         return
-    last = last_record(path)
+    is_finished = run_finish(path) is not None
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; {command('status', path)} shows it")
-    if last is not None and isinstance(last.event, RunFinished):
+    if is_finished:
         raise UsageError(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
     raise UsageError(f"{path} is an unfinished run; continue it with {command('resume', path)}")

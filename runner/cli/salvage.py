@@ -32,13 +32,13 @@ def salvage(run: Path, target: Path) -> None:
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
-    salvaged = trio.run(salvage_journal, run, target)
-    if salvaged.problem is not None:
-        echo(printable(salvaged.problem.message, _MAX_PROBLEM), err=True)
-    echo(f"{target}: {plural(salvaged.kept, 'record')} kept, {salvaged.lost:,} lost, {salvaged.excluded:,} excluded", err=True)
+    result = trio.run(salvage_journal, run, target)
+    if result.problem is not None:
+        echo(printable(result.problem.message, _MAX_PROBLEM), err=True)
+    echo(f"{target}: {plural(result.kept, 'record')} kept, {result.lost:,} lost, {result.excluded:,} excluded", err=True)
     for line in unscored_lines(unscored_counts(load(target).state), target):
         echo(line, err=True)
     echo(f"next: evaljournal verify {target}", err=True)
-    if salvaged.unreadable_files:
-        names = printable(", ".join(salvaged.unreadable_files), _MAX_PROBLEM)
+    if result.unreadable_files:
+        names = printable(", ".join(result.unreadable_files), _MAX_PROBLEM)
         raise CommandError(f"{run}: the system could not read {names}", DAMAGED)

@@ -40,7 +40,7 @@ _TRACEBACK_LINES: Final = 12
 @click.command()
 @click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
 @click.argument("trial", type=TrialType(), required=False)
-@click.option("--at", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
+@click.option("--at", "seq", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
 @click.option(
     "--steps",
     type=click.Choice(["short", "full"]),
@@ -50,7 +50,7 @@ _TRACEBACK_LINES: Final = 12
 @click.option("--definition", is_flag=True, help="Show what is evaluated: prompts, parameters, URLs, source.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(  # noqa: PLR0917  # the options
-    run: str | None, trial: str | None, at: int | None, steps: str, definition: bool, as_json: bool
+    run: str | None, trial: str | None, seq: int | None, steps: str, definition: bool, as_json: bool
 ) -> None:
     """Show one TRIAL in full: input, request, output, every attempt with its waits and steps, and the scores.
 
@@ -65,7 +65,7 @@ def show(  # noqa: PLR0917  # the options
     evaljournal show runs/capitals/0001 | grep false
     """
     path, trial = run_and_trial(run, trial)
-    view = open_run(path, at)
+    view = open_run(path, seq)
     problem: JournalError | None = view.problem
     matching_trials = [] if trial is None else _matching_trials(view, trial)
     if definition:
@@ -81,10 +81,10 @@ def show(  # noqa: PLR0917  # the options
             with reject_invalid_record(path, lambda: trial_details.seq):
                 echo("\n".join(_trial_lines(trial_details, view.state.sessions, full=steps == "full")))
     else:
-        exit_if_damaged(problem)  # It may be after the damage.
-        as_of = "" if at is None else f" at record {at:,}"
+        exit_if_damaged(problem)  # The trial may be after the damage.
+        position = "" if seq is None else f" at record {seq:,}"
         raise UsageError(
-            f"{path} has no trial {trial!r}{as_of}{suggest(trial, view.state.trials)}",
+            f"{path} has no trial {trial!r}{position}{suggest(trial, view.state.trials)}",
             hint=f"`evaljournal show {path}` lists its trials",
         )
     exit_if_damaged(problem, quiet=as_json)
@@ -129,7 +129,7 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
         "case": trial.case,
         "variant": trial.variant or None,
         "repeat": trial.repeat,
-        "input": _plain(None, None, value),
+        "input": _to_json(None, None, value),
         "stage": trial.stage,
         "reason": trial.reason or None,
         "error": trial.error or None,
@@ -156,7 +156,7 @@ def _cell(trial: TrialState, scorer: str) -> str:
 
 
 def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
-    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_plain)
+    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_to_json)
     for attempt, attempt_details in zip(details["attempts"], trial_details.attempts, strict=True):
         span, fields = attempt.pop("span"), dict(attempt)
         del span["trial"], fields["output"]
@@ -168,7 +168,7 @@ def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
     return details
 
 
-def _plain(_: object, __: object, value: Any) -> Any:
+def _to_json(_: object, __: object, value: Any) -> Any:
     """Convert a blob that could not be loaded to a reference, and a span to a dict."""
     if isinstance(value, Blob):
         return {"blob": value.sha256, "bytes": value.bytes}

@@ -44,18 +44,18 @@ def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -
     except OverflowError as exc:  # The clock ends at the year 9999 or earlier.
         raise UsageError(f"{view.path} has a duration that is too long to simulate") from exc
     columns = {"recorded": view_json(recording.figures), "simulated": view_json(figures)}
-    trials, excluded = len(recording.done_trials), recording.excluded_count
+    trials = len(recording.done_trials)
     if as_json:
-        counts = {"trials": trials, "trials_excluded": excluded}
+        counts = {"trials": trials, "trials_excluded": recording.excluded_count}
         print_json({"path": str(view.path), **columns, **counts, "limitation": LIMITATION})
     else:
-        omitted = f"; excluded: {excluded:,} unfinished" if excluded else ""
-        echo(f"{view.path}: {plural(trials, 'trial')} simulated on a virtual clock{omitted}")
+        exclusions = f"; excluded: {recording.excluded_count:,} unfinished" if recording.excluded_count else ""
+        echo(f"{view.path}: {plural(trials, 'trial')} simulated on a virtual clock{exclusions}")
         cells = ((as_words(name), *(_cell(figure[name]) for figure in columns.values())) for name in columns["recorded"])
         rows = [("", *columns), *cells]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for name, recorded, simulated in rows:
-            echo(f"{name:<{widths[0]}}  {recorded:>{widths[1]}}  {simulated:>{widths[2]}}")
+        for name, recorded_figure, figure in rows:
+            echo(f"{name:<{widths[0]}}  {recorded_figure:>{widths[1]}}  {figure:>{widths[2]}}")
         echo(LIMITATION)
     exit_if_damaged(view.problem)
 

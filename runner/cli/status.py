@@ -14,9 +14,8 @@ from replay.text import plural, printable
 from replay.variant_text import variant_result
 from replay.view_json import view_json
 from runner.cli._common import RunReference, reference_argument
-from runner.cli._display import age, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
+from runner.cli._display import age, check_variant, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
 from runner.cli._output import echo
-from runner.cli._sides import check_variant
 
 _MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
@@ -27,9 +26,9 @@ _NEARLY_FULL: Final = 1 << 20
 
 @click.command()
 @reference_argument
-@click.option("--by", metavar="KEY", help="Also list the trials by this key of their metadata, or by `variant`.")
+@click.option("--by", "key", metavar="KEY", help="Also list the trials by this key of their metadata, or by `variant`.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def status(run: RunReference, by: str | None, as_json: bool) -> None:
+def status(run: RunReference, key: str | None, as_json: bool) -> None:
     """Show the status of a run, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
 
     A damaged run is shown up to the damage, with exit code 4. Nothing is written.
@@ -41,16 +40,16 @@ def status(run: RunReference, by: str | None, as_json: bool) -> None:
     """
     view = open_run(run.path)
     if run.variant is not None:
-        if by is not None:
+        if key is not None:
             raise click.UsageError(f"--by and {run} are mutually exclusive; pass one of them")
         _print_variant(view, run.variant, as_json=as_json)
         exit_if_damaged(view.problem, quiet=as_json)
         return
-    if by is not None and not as_json:
-        groups = summarize(view.state, groups=groups_by(view, by)).groups
-        echo("\n".join(group_lines(groups or {}, by, limit=_MAX_GROUPS)))
+    if key is not None and not as_json:
+        groups = summarize(view.state, groups=groups_by(view, key)).groups
+        echo("\n".join(group_lines(groups or {}, key, limit=_MAX_GROUPS)))
     if as_json:
-        print_json(summary_of(view, by))
+        print_json(summary_of(view, key))
     elif view.is_live or view.problem is not None:
         print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
         if view.problem is None:
@@ -59,9 +58,9 @@ def status(run: RunReference, by: str | None, as_json: bool) -> None:
             echo(f"running{process}; last record at {printable(view.state.at)}")
     else:
         echo(final_report(view.state, path=view.path, head=view.state.head))
-        free = shutil.disk_usage(view.path).free
-        if view.status == "interrupted" and free < _NEARLY_FULL:  # Its final record may be missing for that reason.
-            echo(f"its disk has {plural(free, 'byte')} free, which may be the cause; free some space before you resume")
+        free_bytes = shutil.disk_usage(view.path).free
+        if view.status == "interrupted" and free_bytes < _NEARLY_FULL:  # Its final record may be missing for that reason.
+            echo(f"its disk has {plural(free_bytes, 'byte')} free, which may be the cause; free some space before you resume")
     exit_if_damaged(view.problem, quiet=as_json)
 
 

@@ -128,9 +128,7 @@ def _warnings(verification: RunVerification) -> list[str]:
         return []
     if is_held(result.path):
         return [f"{'; '.join(tail)}: a process is writing the journal"]
-    hint = (
-        ""
-        if result.expected_at is not None
-        else f"; compare with a saved head: {command('verify', result.path, ' --expect-head HASH')}"
-    )
-    return [f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed{hint}"]
+    warning = f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed"
+    if result.expected_at is None:
+        warning += f"; compare with a saved head: {command('verify', result.path, ' --expect-head HASH')}"
+    return [warning]

@@ -32,7 +32,7 @@ def view(path: Path, port: int, open_browser: bool) -> None:
     """
     from runner.cli._server import serve  # noqa: PLC0415  # `report` needs no server
 
-    def ready(address: str) -> None:
+    def show_address(address: str) -> None:
         echo(address)
         echo(f"showing {path}; stop with Ctrl-C", err=True)
         if open_browser:
@@ -41,13 +41,13 @@ def view(path: Path, port: int, open_browser: bool) -> None:
             webbrowser.open(page.as_uri())
 
     with ExitStack() as exits:
-        trio.run(until_signal, partial(serve, path, journal_size(path), port, ready=ready), signal.SIGINT)
+        trio.run(until_signal, partial(serve, path, journal_size(path), port, on_ready=show_address), signal.SIGINT)
 
 
 def forwarding_page(address: str) -> Path:
     """Write a page that only this user can read and that forwards to an address.
 
-    The browser is started with the page: other users of the machine see its command line, which must not contain the token.
+    The browser is started with the page, because other users can see its command line, which must not contain the token.
     """
     fd, name = tempfile.mkstemp(prefix="evaljournal-", suffix=".html")  # with mode 0600
     with open(fd, "w", encoding="utf-8") as page:

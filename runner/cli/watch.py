@@ -22,7 +22,7 @@ from runner.cli import UNFINISHED
 from runner.cli._common import run_argument
 from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, summary_of
 from runner.cli._ending import exit_code
-from runner.cli._live import FRAME_INTERVAL, Show, showing
+from runner.cli._live import FRAME_INTERVAL, Show, run_display
 from runner.cli._output import echo
 from runner.engine.recorder import Clock
 from runner.run_paths import last_record
@@ -64,7 +64,7 @@ def watch(path: Path, as_json: bool) -> None:
 def _watch_live(path: Path, *, quiet: bool) -> LoadedRun:
     """Watch a run until it ends; exit with 3 on Ctrl-C."""
     watcher = RunWatcher(path)
-    with nullcontext(lambda *_: None) if quiet else showing(transient=True) as show:
+    with nullcontext(lambda *_: None) if quiet else run_display(transient=True) as show:
         has_ended = trio.run(until_signal, partial(watcher.show_until_end, show), signal.SIGINT)
     if not has_ended:
         echo(f"the run continues; watch it with {command('watch', path)}", err=True)
@@ -91,7 +91,7 @@ class RunWatcher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._read)
             while not await self._is_over():
-                if self.run.seq >= max(last_seq, 1):  # Do not play back what was recorded before.
+                if self.run.seq >= max(last_seq, 1):  # Older records are not played back.
                     show(self.run, self._now())
                 await trio.sleep(FRAME_INTERVAL)
             nursery.cancel_scope.cancel()
@@ -119,11 +119,11 @@ class RunWatcher:
         self._checked_at = now
         if await trio.to_thread.run_sync(is_held, self.run.path):
             return False
-        last = await self._last_seq()
-        self.has_read_all = 0 < last <= self.run.seq
-        return self.has_read_all or not last
+        last_seq = await self._last_seq()
+        self.has_read_all = 0 < last_seq <= self.run.seq
+        return self.has_read_all or not last_seq
 
     async def _last_seq(self) -> int:
         """Return the number of the last record; 0 if the end of the journal is torn or damaged."""
-        last = await trio.to_thread.run_sync(last_record, self.run.path)
-        return 0 if last is None else last.seq
+        newest_record = await trio.to_thread.run_sync(last_record, self.run.path)
+        return 0 if newest_record is None else newest_record.seq

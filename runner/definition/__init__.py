@@ -1,1 +1,1 @@
-"""What an evaluation is: the `@evaluation` decorator, its settings, variants, budgets and gates, and loading it from a file."""
+"""Evaluations: the `@evaluation` decorator, settings, variants, budgets and gates, and loading an evaluation from a file."""

@@ -1,4 +1,4 @@
-"""Budgets as the user writes them: units, amounts, and which of them a later session replaces."""
+"""Budgets as the user writes them: units and amounts."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from runner.errors import UsageError
 from runner.suggest import suggest
 
 OFF: Final = "none"
-"""Removes a unit, or the whole budget."""
+"""Turns a setting off, or removes one unit of a budget."""
 
 BudgetValue = Mapping[str, float | str | None] | list[str] | tuple[str, ...] | str | None
 """A budget as a user may write it: `{"cost": 5}`, `"cost=5"` or several such strings."""
@@ -20,25 +20,20 @@ _MAX_AMOUNT: Final = 10**12
 _FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
 
 
-def parse_budget(setting: str, value: BudgetValue) -> Amounts | None:
-    """Parse a budget; return None if there is none."""
-    return merge_budget(setting, None, value)
-
-
-def merge_budget(setting: str, budget: Mapping[str, float] | None, value: BudgetValue) -> Amounts | None:
-    """Return a budget in which some units are replaced, or removed by None; the value None removes all of them."""
+def parse_budget(setting: str, value: BudgetValue, base: Mapping[str, float] | None = None) -> Amounts | None:
+    """Parse a budget; units that it does not name are those of `base`. None removes a unit, or the whole budget."""
     if value is None or value == OFF or (isinstance(value, list | tuple) and list(cast("Iterable[str]", value)) == [OFF]):
         return None
-    merged = dict(budget or {})
+    amounts = dict(base or {})
     for unit, amount in _pairs(setting, value):
         if unit not in UNITS:
             hint = suggest(unit, UNITS) or f"; use {', '.join(UNITS)}"
             raise UsageError(f"unknown unit {unit!r}{hint}", setting=setting, value=f"{unit}={amount}")
         if amount is None or amount == OFF:
-            merged.pop(unit, None)
+            amounts.pop(unit, None)
         else:
-            merged[unit] = _number(setting, unit, amount)
-    return merged or None
+            amounts[unit] = _number(setting, unit, amount)
+    return amounts or None
 
 
 def _pairs(setting: str, value: Any) -> list[tuple[str, Any]]:

@@ -41,7 +41,7 @@ class Inherited(enum.Enum):
 
 
 INHERITED: Final = Inherited.INHERITED
-"""The timeout of the run's attempts is used."""
+"""Use the timeout of the run's attempts."""
 
 _NAME = re.compile(r"\w[\w.-]*")
 _SCORER_NAME = re.compile(r"\w[\w-]*")
@@ -49,7 +49,7 @@ _SCORER_NAME = re.compile(r"\w[\w-]*")
 
 @runtime_checkable
 class CaseChecker(Protocol):
-    """A task or a scorer that does not work with every case; its prompt may need a field that a case lacks."""
+    """A task or a scorer that may reject a case, for example because its prompt needs a field that the case lacks."""
 
     def check(self, case: Case, /) -> None:
         """Raise a `UsageError` if the case lacks something."""
@@ -67,7 +67,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         name: str | None,
         variants: VariantOptions | Mapping[str, Variant] | None = None,
     ) -> None:
-        self.name = _name_of(task, name, _NAME)
+        self.name = _valid_name(task, name, _NAME)
         """Its runs are stored under this name."""
         _check_task(task, self.name, settings, has_variants=variants is not None)
         self.task: Callable[Concatenate[InputT, ...], ReturnT] = task
@@ -80,7 +80,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self._task_definition = definition_of(task)
         self.cases = cases
         for variant_task in self.tasks.values():
-            self.cases = _checked(self.cases, variant_task)
+            self.cases = _add_check(self.cases, variant_task)
         self.settings = settings
         self.scorers: dict[str, Scorer] = {}
         """Scorers by name, in the order in which they were added."""
@@ -112,15 +112,14 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What a run records about the task and the scorers, with secrets masked."""
+        """The task and the scorers as a run records them, with secrets masked."""
         definition: dict[str, Any] = {
             "task": self._task_definition,
             "scorers": {name: scorer.definition for name, scorer in self.scorers.items()},
         }
         if self.variants:
             definition["variants"] = {name: variant.definition for name, variant in self.variants.items()}
-        masked: dict[str, Any] = mask_values(definition)
-        return masked
+        return cast("dict[str, Any]", mask_values(definition))
 
     @property
     def is_async(self) -> bool:
@@ -153,38 +152,31 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
 
         Its parameters are passed by name: any of output, expected, input, metadata, case and trajectory. `timeout` is in
         seconds for one call (default: a judge's own, otherwise that of the run's attempts; None: no limit). With `workers`, it
-        is called in the workers of the run; use that if it executes what a model wrote.
+        is called in the workers of the run; use that if it executes code that a model wrote.
         """
-        add = functools.partial(self._add_scorer, name=name, retry=retry, timeout=timeout, workers=workers)
-        return add if scorer is None else add(scorer)
 
-    def _add_scorer(
-        self,
-        function: CallableT,
-        *,
-        name: str | None,
-        retry: Retry | None,
-        timeout: float | Inherited | None,
-        workers: bool = False,
-    ) -> CallableT:
-        name = _name_of(function, name, _SCORER_NAME)
-        _check_function(function, name, "scorer")
-        if name in self.scorers and not _is_redefined(self.scorers[name].function, function):
-            raise UsageError(f"{self.name!r} has a scorer {name!r} already; give this one another name: score(name=…)")
-        task: object = function
-        if timeout is INHERITED and isinstance(task, OpenableTask):
-            timeout = getattr(task, "timeout", INHERITED)  # A judge has a timeout of its own; functions have none.
-        self.scorers[name] = Scorer(
-            name=name,
-            function=function,
-            retry=self.settings.retry if retry is None else retry,
-            inherits_retry=retry is None,
-            timeout=None if timeout is INHERITED else _valid_timeout(timeout),
-            inherits_timeout=timeout is INHERITED,
-            workers=workers,
-        )
-        self.cases = _checked(self.cases, function)
-        return function
+        def add(function: CallableT) -> CallableT:
+            scorer_name = _valid_name(function, name, _SCORER_NAME)
+            _check_function(function, scorer_name, "scorer")
+            if scorer_name in self.scorers and not _is_new_version(function, self.scorers[scorer_name].function):
+                problem = f"{self.name!r} has a scorer {scorer_name!r} already"
+                raise UsageError(f"{problem}; give this one another name: score(name=…)")
+            own_timeout, task = timeout, cast("object", function)
+            if timeout is INHERITED and isinstance(task, OpenableTask):
+                own_timeout = getattr(task, "timeout", INHERITED)  # A judge has a timeout of its own; functions have none.
+            self.scorers[scorer_name] = Scorer(
+                name=scorer_name,
+                function=function,
+                retry=self.settings.retry if retry is None else retry,
+                inherits_retry=retry is None,
+                timeout=None if own_timeout is INHERITED else _valid_timeout(own_timeout),
+                inherits_timeout=own_timeout is INHERITED,
+                workers=workers,
+            )
+            self.cases = _add_check(self.cases, function)
+            return function
+
+        return add if scorer is None else add(scorer)
 
 
 def _valid_timeout(timeout: float | None) -> float | None:
@@ -194,21 +186,21 @@ def _valid_timeout(timeout: float | None) -> float | None:
     return seconds
 
 
-def _is_redefined(old: object, new: object) -> bool:
+def _is_new_version(function: object, old_function: object) -> bool:
     """Return whether a function replaces an older version of itself, as when a notebook cell is run again.
 
     Two functions with the same name on different lines of a file, or created by the same function, are a mistake.
     """
-    if not (isinstance(old, FunctionType) and isinstance(new, FunctionType)):
+    if not (isinstance(function, FunctionType) and isinstance(old_function, FunctionType)):
         return False
-    old_code, new_code = old.__code__, new.__code__
-    is_same_name = (old.__module__, old.__qualname__) == (new.__module__, new.__qualname__)
-    is_rerun = old_code.co_filename != new_code.co_filename or old_code.co_firstlineno == new_code.co_firstlineno
-    return is_same_name and is_rerun and old_code is not new_code
+    code, old_code = function.__code__, old_function.__code__
+    is_same_name = (function.__module__, function.__qualname__) == (old_function.__module__, old_function.__qualname__)
+    is_rerun = code.co_filename != old_code.co_filename or code.co_firstlineno == old_code.co_firstlineno
+    return is_same_name and is_rerun and code is not old_code
 
 
 class EvaluationDecorator(Protocol):
-    """What `@evaluation(…)` returns: it turns the function below it into an evaluation."""
+    """The decorator `@evaluation(…)`, which turns the function below it into an evaluation."""
 
     @overload
     def __call__(
@@ -227,20 +219,20 @@ class EvaluationDecorator(Protocol):
     def __call__(self, task: Callable[Concatenate[InputT, ...], OutputT], /) -> Evaluation[InputT, OutputT, OutputT]: ...
 
 
-def _needs_cases(function: CallableT) -> CallableT:
+def _require_cases(function: CallableT) -> CallableT:
     """Raise an error that shows the right form if the decorator is used without parentheses or cases."""
 
     @functools.wraps(function)
-    def checked(*arguments: Any, **options: Any) -> Any:
+    def wrapper(*arguments: Any, **options: Any) -> Any:
         if arguments or "cases" not in options:
             name = getattr(arguments[0], "__name__", "the function") if arguments else "the function"
             raise UsageError(f"the cases are missing; write `@evaluation(cases=…)` above {name}, with a list or a file's path")
         return function(**options)
 
-    return cast("CallableT", checked)
+    return cast("CallableT", wrapper)
 
 
-@_needs_cases
+@_require_cases
 def evaluation(
     *,
     cases: Source | Dataset,
@@ -265,7 +257,7 @@ def evaluation(
         if option not in names:
             raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)
-    own_settings = Settings().changed(settings)
+    own_settings = Settings().with_values(settings)
 
     def define(task: Callable[[Any], Any]) -> Evaluation[Any, Any, Any]:
         return Evaluation(task, cases=dataset, settings=own_settings, name=name, variants=variants)
@@ -283,14 +275,14 @@ def _variants(
     return variants_of(task, options, evaluation)
 
 
-def _checked(cases: Dataset, task: object) -> Dataset:
+def _add_check(cases: Dataset, task: object) -> Dataset:
     """Let a task or a scorer check the cases."""
     return cases.with_check(task.check) if isinstance(task, CaseChecker) else cases
 
 
-def _name_of(function: object, name: str | None, allowed: re.Pattern[str]) -> str:
+def _valid_name(function: object, name: str | None, pattern: re.Pattern[str]) -> str:
     name = getattr(function, "__name__", type(function).__name__) if name is None else name
-    if not isinstance(name, str) or not allowed.fullmatch(name):
+    if not isinstance(name, str) or not pattern.fullmatch(name):
         raise UsageError(f"{name!r} is not a valid name; use letters, digits, '_' and '-': name=…")
     return name
 

@@ -1,4 +1,4 @@
-"""Gates: minimum scores of a successful run, such as `exact=0.9`, or `exact>=0.9@lower` for the confidence interval."""
+"""Gates: minimum scores of a run, such as `exact=0.9`, or `exact>=0.9@lower` for the lower end of the confidence interval."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ _GATE: Final = re.compile(
     r"\s*+(?P<scorer>\w[\w.-]*+)\s*+(?:>=|=)\s*+(?P<minimum>-?(?:\d++(?:\.\d++)?|\.\d++))"
     r"\s*+(?P<percent>%?)\s*+(?:@\s*+(?P<bound>mean|lower))?\s*+"
 )
-"""It does not backtrack, because an untrusted run may contain a gate of any length."""
+"""The pattern does not backtrack, because an untrusted run may contain a gate of any length."""
 
 
 @attrs.frozen
@@ -105,13 +105,13 @@ def gate_problems(state: RunState) -> list[str]:
 def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
     """Return why a finished run did not pass: failed trials, unscored outputs, and gates that did not pass.
 
-    Only the run's own scorers and `scorers` count: one that was tried once with `rescore` and failed is ignored.
+    Only the run's own scorers and `scorers` count: another scorer that failed in a `rescore` is ignored.
     """
     scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
-    unscored = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
+    unscored_outputs = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
     return [
         *([f"{plural(state.failed, 'trial')} failed"] if state.failed else ()),
-        *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored.items() if count),
+        *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored_outputs.items() if count),
         *gate_problems(state),
     ]
 

@@ -15,9 +15,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Final, TypeAlias, cast
-
-from attrs import frozen
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from runner.definition.evaluation import Evaluation
 from runner.errors import UsageError
@@ -33,12 +31,11 @@ imports_for_worker: Final[ContextVar[bool]] = ContextVar("evaljournal_imports_fo
 
 _REFERENCE: Final = re.compile(r"(?P<module>.+?)(?::(?P<name>[^:/\\]*))?", re.DOTALL)
 _MODULE: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_loaded: Final[set[str]] = set()
+_user_modules: Final[set[str]] = set()
 """Names of modules that were loaded from a user's file; the next file of that name replaces the module."""
 
 
-@frozen
-class LoadedEvaluation:
+class LoadedEvaluation(NamedTuple):
     """An evaluation, and the reference that loads it again from the same working directory."""
 
     evaluation: AnyEvaluation
@@ -53,7 +50,7 @@ def load_evaluation(reference: str) -> LoadedEvaluation:
     module_path, name = match["module"], match["name"]
     if name == "":
         raise UsageError(f"{reference!r} ends with a colon; add the evaluation's name after the colon, or remove the colon")
-    return _choose(_imported(module_path), module_path, name)
+    return _choose(_import_user_module(module_path), module_path, name)
 
 
 def load_function(reference: str) -> Callable[..., Any]:
@@ -61,7 +58,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     module_path, _, name = reference.rpartition(":")
     if not module_path or not name.isidentifier():
         raise UsageError(f"{reference!r} is not a reference to a function; use file.py:name or package.module:name")
-    module = _imported(module_path)
+    module = _import_user_module(module_path)
     function = getattr(module, name, None)
     if not callable(function):
         names = (name for name, value in vars(module).items() if callable(value))
@@ -70,7 +67,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", function)
 
 
-def _imported(module_path: str) -> ModuleType:
+def _import_user_module(module_path: str) -> ModuleType:
     for package in OWN_PACKAGES:
         importlib.import_module(package)
     is_module = _MODULE.fullmatch(module_path) and not module_path.endswith(".py") and not Path(module_path).exists()
@@ -78,9 +75,9 @@ def _imported(module_path: str) -> ModuleType:
 
 
 def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEvaluation:
-    """Return the evaluation with a name (its own or that of its variable), or without one the only evaluation."""
+    """Return the evaluation with this name, its own or that of its variable; without a name, the only evaluation."""
     evaluations = {variable: value for variable, value in vars(module).items() if isinstance(value, Evaluation)}
-    first_names = {id(value): variable for variable, value in reversed(evaluations.items())}  # One may have several names.
+    first_names = {id(value): variable for variable, value in reversed(evaluations.items())}  # Aliases are skipped.
     names = [variable for variable, value in evaluations.items() if first_names[id(value)] == variable]
     if name is None:
         if not names:
@@ -101,8 +98,8 @@ def _no_such_name_error(module: ModuleType, module_path: str, name: str, names: 
     if hasattr(module, name):
         kind = type(getattr(module, name)).__name__
         return UsageError(f"{module_path}:{name} is a {kind}, not an evaluation; put @evaluation(cases=…) above the function")
-    defined = f"; it defines {', '.join(map(repr, names))}" if names else ""
-    return UsageError(f"{module_path} defines no evaluation {name!r}{suggest(name, names) or defined}")
+    hint = suggest(name, names) or (f"; it defines {', '.join(map(repr, names))}" if names else "")
+    return UsageError(f"{module_path} defines no evaluation {name!r}{hint}")
 
 
 def _import_module(name: str) -> ModuleType:
@@ -134,7 +131,7 @@ def _import_file(path: Path) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # Added before it runs, because dataclasses and pickle look up a class's module by its name.
-        _loaded.add(name)
+        _user_modules.add(name)
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -169,10 +166,10 @@ def _import_location(path: Path) -> tuple[Path, str]:
 
 
 def _is_taken(name: str, path: Path) -> bool:
-    """Return whether another module has the name: a file such as json.py or rich.py must not replace it, loaded or not."""
+    """Return whether another module has the name, imported or not: a file such as json.py or rich.py must not replace it."""
     module = sys.modules.get(name)
     if module is not None:
-        return name not in _loaded and getattr(module, "__file__", None) != str(path)
+        return name not in _user_modules and getattr(module, "__file__", None) != str(path)
     spec = None if "." in name else importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() != path
 
@@ -223,11 +220,11 @@ def _shadowing_hint(exc: BaseException, directory: Path) -> str:
     else:
         name = getattr(exc.obj, "__name__", None) if isinstance(exc, AttributeError) else None
     top_name = (name or "").partition(".")[0]
-    loaded = getattr(sys.modules.get(top_name), "__file__", None)
-    if not top_name or loaded is None:
+    module_file = getattr(sys.modules.get(top_name), "__file__", None)
+    if not top_name or module_file is None:
         return ""
     for file in (directory / f"{top_name}.py", directory / top_name / "__init__.py"):
-        if file.exists() and not file.samefile(loaded):
+        if file.exists() and not file.samefile(module_file):
             owner = "evaljournal's own" if top_name in OWN_PACKAGES else "another"
-            return f", perhaps because {file} is hidden by {owner} {top_name!r} ({loaded}); rename it"
+            return f", perhaps because {file} is hidden by {owner} {top_name!r} ({module_file}); rename it"
     return ""

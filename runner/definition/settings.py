@@ -79,7 +79,7 @@ _duration: Final = rule(lambda value: value is None or is_duration(value), DURAT
 
 @frozen(kw_only=True)
 class Settings(Selection):
-    """Which cases an evaluation runs on, and how; each can be changed for a single run."""
+    """The cases that an evaluation runs on, and how it runs; each setting can be changed for a single run."""
 
     slots: int | None = field(default=None, validator=optional_count)
     """Maximum number of concurrent attempts per rate-limit key, and of concurrent calls of each scorer. None: 100 for
@@ -108,7 +108,7 @@ class Settings(Selection):
     `gateway_env`."""
     durable: tuple[str, ...] = field(default=(), converter=as_strings, validator=_check_requests)
     """Requests of httpx and httpx2 clients that are steps: `http` stands for model calls, as the SDKs of OpenAI and Anthropic
-    make them; an address such as `https://tools.example/` for other requests to it."""
+    make them; the start of a URL, such as `https://tools.example/`, for other requests."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
     """Which failed attempts are retried."""
     workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_worker_pool)
@@ -128,17 +128,14 @@ class Settings(Selection):
         default=None, validator=rule(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
     )
     """How many trials (an int), or which fraction of all trials (a float), may fail in a session before the run is stopped."""
-    stop_on_same_error: int | None = field(
-        default=20,
-        validator=whole_number(1, "None turns it off", optional=True),
-    )
+    stop_on_same_error: int | None = field(default=20, validator=whole_number(1, "None turns it off", optional=True))
     """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
     None: never."""
     budget: Mapping[str, float] | None = field(default=None, converter=_budget)
-    """What the run may use: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
+    """Limits of the run: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
     starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""
     budget_per_trial: Mapping[str, float] | None = field(default=None, converter=_budget_per_trial)
-    """What the attempts of one trial may use, in the same units; a trial that exceeds it fails with the reason `budget`."""
+    """Limits of the attempts of one trial, in the same units; a trial that exceeds one fails with the reason `budget`."""
     limit_key: str | None = field(
         default=None,
         validator=rule(
@@ -153,13 +150,13 @@ class Settings(Selection):
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
     """`sync` syncs the journal continuously; `os` only when a segment is sealed (at 64 MiB) and at the end."""
 
-    def changed(self, values: Mapping[str, Any]) -> "Settings":
+    def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with these values; `retry` may be a mapping with some of its numbers."""
         retry = values.get("retry")
         if isinstance(retry, Mapping):
             numbers = cast("Mapping[str, Any]", retry)
-            if unknown := set(numbers) - set(NUMBERS):
-                raise UsageError(f"retry has no number {min(unknown)!r}{suggest(min(unknown), NUMBERS)}")
+            if unknown_names := set(numbers) - set(NUMBERS):
+                raise UsageError(f"retry has no number {min(unknown_names)!r}{suggest(min(unknown_names), NUMBERS)}")
             values = {**values, "retry": evolve(self.retry, **numbers)}
         return evolve(self, **values)
 
@@ -176,17 +173,17 @@ class Settings(Selection):
             )
         return limit * (trials or 0) if isinstance(limit, float) else limit
 
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings as JSON: what a run records, and what `resume` compares."""
-        recorded: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as JSON, as a run records and `resume` compares them."""
+        members: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
-            del recorded["only_variants"]  # Most runs have no variants.
-        return recorded
+            del members["only_variants"]  # Most runs have no variants.
+        return members
 
     @property
     def fingerprint(self) -> str:
         """Digest of all settings."""
-        return digest(orjson.dumps(self.recorded(), option=orjson.OPT_SORT_KEYS))
+        return digest(orjson.dumps(self.to_json(), option=orjson.OPT_SORT_KEYS))
 
 
 def _serialize(_: object, __: object, value: Any) -> Any:

@@ -21,7 +21,7 @@ VariantOptions = Mapping[str, Mapping[str, Any]] | Mapping[str, Sequence[Any]]
 """Variant → its parameters; or parameter → its values, for the product of all."""
 
 MAX_UNCONFIRMED: Final = 1_000
-"""Variants that a run may have without `--yes`."""
+"""Maximum variants of a run without `--yes`."""
 _MAX_VARIANTS: Final = 100_000
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _INVALID_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
@@ -29,7 +29,7 @@ _MAX_NAME: Final = 200
 _MAX_VALUE: Final = 24
 """Maximum characters of one value in a derived name."""
 _DIGITS: Final = 4
-"""Digits of the digest that distinguish values with equal words."""
+"""Digits of a digest that distinguish values with equal words."""
 
 
 @attrs.frozen(eq=False)
@@ -43,7 +43,7 @@ class Variant:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the parameters; of an object such as a chat model, of everything that affects its outputs."""
+        """Digest of the parameters; for an object such as a chat model, of everything that affects its outputs."""
         fingerprint: object = getattr(self.task, "fingerprint", None)
         if isinstance(fingerprint, str):
             return fingerprint
@@ -51,15 +51,15 @@ class Variant:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What a run records about it; it may contain secrets."""
+        """The variant as a run records it; may contain secrets."""
         definition: dict[str, Any] = {"parameters": dict(self.parameters), "fingerprint": self.fingerprint}
         return {**definition, "task": definition_of(self.task)} if isinstance(self.task, OpenableTask) else definition
 
 
 def variants_of(task: Callable[..., Any], options: VariantOptions, evaluation: str) -> dict[str, Variant]:
-    """Return the variants of a task; raise a `UsageError` if it does not have the parameters.
+    """Return the variants of a task; raise a `UsageError` if the task lacks a parameter.
 
-    A function gets them as keyword arguments; of an object such as a chat model, they are the fields that differ.
+    A function gets the parameters as keyword arguments; for an object such as a chat model, they are the fields that differ.
     """
     cells, target = _cells(options), cast("Any", task)
     is_function = not isinstance(task, OpenableTask)
@@ -67,21 +67,21 @@ def variants_of(task: Callable[..., Any], options: VariantOptions, evaluation: s
     for name, parameters in cells.items():
         check(target, parameters, f"variant {name!r} of {evaluation!r}")
         canonical(parameters, f"variant {name!r} of {evaluation!r}: parameters")
-    return checked_variants(Variant(name, parameters, bind(target, **parameters)) for name, parameters in cells.items())
+    return variants_by_name(Variant(name, parameters, bind(target, **parameters)) for name, parameters in cells.items())
 
 
-def checked_variants(variants: Iterable[Variant]) -> dict[str, Variant]:
+def variants_by_name(variants: Iterable[Variant]) -> dict[str, Variant]:
     """Return variants by name; raise a `UsageError` if a name is invalid, or equal to another one if case is ignored."""
-    checked: dict[str, Variant] = {}
-    names: dict[str, str] = {}
+    by_lower_name: dict[str, Variant] = {}
     for variant in variants:
         check_variant_name(variant.name)
-        if (other := names.setdefault(variant.name.lower(), variant.name)) != variant.name or variant.name in checked:
-            is_equal = other == variant.name
-            problem = "two variants have this name" if is_equal else f"{other!r} differs only in upper and lower case"
+        first_variant = by_lower_name.setdefault(variant.name.lower(), variant)
+        if first_variant is not variant:
+            problem = "two variants have this name"
+            if first_variant.name != variant.name:
+                problem = f"{first_variant.name!r} differs only in upper and lower case"
             raise UsageError(f"variant {variant.name!r}: {problem}; rename one of them")
-        checked[variant.name] = variant
-    return checked
+    return {variant.name: variant for variant in by_lower_name.values()}
 
 
 def check_variant_name(name: object) -> None:
@@ -148,8 +148,8 @@ def product(
 
 
 def _parts(parameter: str, values: Sequence[Any]) -> list[str]:
-    """Return short words for the values of one parameter; values with equal words get digits of their digests."""
-    words = [_words(parameter, value) for value in values]
+    """Return a short word for each value of one parameter; values with equal words get digits of their digests."""
+    words = [_word(parameter, value) for value in values]
     counts = Counter(map(str.lower, words))
     return [
         word if counts[word.lower()] == 1 else f"{word}-{_digest(value)[:_DIGITS]}"
@@ -157,7 +157,7 @@ def _parts(parameter: str, values: Sequence[Any]) -> list[str]:
     ]
 
 
-def _words(parameter: str, value: Any) -> str:
+def _word(parameter: str, value: Any) -> str:
     """Return a value as part of a name; numbers, booleans and None follow the name of their parameter."""
     text = value if isinstance(value, str) else ""
     if value is None or isinstance(value, bool | int | float):
@@ -185,19 +185,19 @@ def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> No
         signature = inspect.signature(task)
     except ValueError:
         return  # Some builtins have no signature.
-    kinds, declared = inspect.Parameter, list(signature.parameters.values())
-    takes_any = any(parameter.kind is kinds.VAR_KEYWORD for parameter in declared)
-    if declared and declared[0].kind is kinds.POSITIONAL_OR_KEYWORD and declared[0].name in parameters:
-        raise UsageError(f"{label}: {declared[0].name!r} is the parameter that gets the case's input")
-    named = [parameter for parameter in declared[1:] if parameter.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
-    names = [parameter.name for parameter in named]
+    kinds, task_parameters = inspect.Parameter, list(signature.parameters.values())
+    takes_any = any(parameter.kind is kinds.VAR_KEYWORD for parameter in task_parameters)
+    if task_parameters and task_parameters[0].kind is kinds.POSITIONAL_OR_KEYWORD and task_parameters[0].name in parameters:
+        raise UsageError(f"{label}: {task_parameters[0].name!r} is the parameter that gets the case's input")
+    keyword_kinds = (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    keywords = {parameter.name: parameter for parameter in task_parameters[1:] if parameter.kind in keyword_kinds}
     for name in parameters:
-        if not isinstance(name, str) or (name not in names and not takes_any):
-            hint = suggest(str(name), names, limit=1)
+        if not isinstance(name, str) or (name not in keywords and not takes_any):
+            hint = suggest(str(name), keywords, limit=1)
             raise UsageError(f"{label}: the task has no parameter {name!r}{hint}; its signature is {signature}")
-    missing = [parameter.name for parameter in named if parameter.default is kinds.empty and parameter.name not in parameters]
-    if missing:
-        raise UsageError(f"{label}: the parameter {missing[0]!r} of the task is missing; its signature is {signature}")
+    for name, parameter in keywords.items():
+        if parameter.default is kinds.empty and name not in parameters:
+            raise UsageError(f"{label}: the parameter {name!r} of the task is missing; its signature is {signature}")
     try:
         signature.bind(None, **parameters)
     except TypeError as exc:

@@ -12,7 +12,7 @@ from replay.definition import definition_diff, variant_fingerprints
 from replay.sessions import PINNED
 from replay.text import plural
 from runner.data.case import Trial
-from runner.definition.budget import merge_budget
+from runner.definition.budget import parse_budget
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import InvalidSetting, UsageError
 from runner.retries.retry import NUMBERS
@@ -56,13 +56,13 @@ def effective_settings(
             name: recorded_retry[name] for name in NUMBERS if f"retry.{name}" in earlier_names and name in recorded_retry
         }
     try:
-        settings = own_settings.changed({**earlier_settings, "retry": numbers})
+        settings = own_settings.with_values({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
         raise InvalidSetting(exc) from exc
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
     names = [name for name in names if name in earlier_settings or name in overrides]
-    budgets = {name: merge_budget(name, getattr(settings, name), overrides[name]) for name in _BUDGETS if name in overrides}
-    return settings.changed({**overrides, **budgets}), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
+    budgets = {name: parse_budget(name, overrides[name], getattr(settings, name)) for name in _BUDGETS if name in overrides}
+    return settings.with_values({**overrides, **budgets}), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
 
 
 def changes(old_start: RunStarted, new_start: RunStarted) -> dict[str, Any]:

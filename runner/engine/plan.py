@@ -96,7 +96,7 @@ def make_plan(
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
-    recorded_settings = settings.recorded()
+    recorded_settings = settings.to_json()
     if options.policy_factory is not None and "aimd" not in recorded_settings:  # An audit cannot recompute a custom policy.
         recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source

@@ -33,7 +33,7 @@ from pathlib import Path
 import trio
 from runner.cli._server import serve
 
-trio.run(partial(serve, Path({run!r}), 0, {port}, ready=partial(print, flush=True), token="the-same"))
+trio.run(partial(serve, Path({run!r}), 0, {port}, on_ready=partial(print, flush=True), token="the-same"))
 """
 
 EVALUATION = """

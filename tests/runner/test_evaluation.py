@@ -405,7 +405,7 @@ def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 def test_fingerprint_of_settings() -> None:
     """Settings are canonical JSON, with classes by name and functions by source."""
     settings = Settings(retry=Retry(on=ValueError, fail_on=(KeyError, UsageError), classify=lambda _: None), timeout=3)
-    recorded = settings.recorded()
+    recorded = settings.to_json()
 
     assert 3.0 == recorded["timeout"]
     assert ["builtins.KeyError", "runner.errors.UsageError"] == list(recorded["retry"]["fail_on"])
@@ -445,9 +445,9 @@ def test_retries_may_be_changed_in_part() -> None:
     """Some numbers of `Retry` can be set, and the others stay; an unknown one is rejected."""
     settings = Settings(retry=Retry(errors=1, timeouts=1, on=TypeError))
 
-    assert Retry(errors=3, timeouts=1, on=TypeError) == settings.changed({"retry": {"errors": 3}}).retry
+    assert Retry(errors=3, timeouts=1, on=TypeError) == settings.with_values({"retry": {"errors": 3}}).retry
     with pytest.raises(UsageError, match="no number 'eror'; did you mean 'errors'"):
-        settings.changed({"retry": {"eror": 3}})
+        settings.with_values({"retry": {"eror": 3}})
 
 
 def test_public_names() -> None:

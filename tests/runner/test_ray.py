@@ -117,7 +117,7 @@ def test_children_of_a_worker_do_not_hide_its_end() -> None:
 def test_what_a_journal_records_names_no_cluster_to_trust() -> None:
     """A run on Ray is resumed with workers that are passed again; neither values nor a runtime environment are recorded."""
     pool = RayWorkers("head:6379", environment=("KEY",), runtime_env={"pip": ["https://user:secret@host/x.whl"]})
-    recorded = Settings(workers=pool).recorded()
+    recorded = Settings(workers=pool).to_json()
 
     assert (["KEY"], ["pip"]) == (recorded["workers"]["environment"], recorded["workers"]["runtime_env"])
     assert "secret" not in f"{recorded} {pool}"

@@ -305,7 +305,7 @@ def test_a_worker_that_has_imported_the_evaluation_may_start_runs(tmp_path: Path
 
 def test_settings_of_workers() -> None:
     """Settings of workers are parsed from text and from what a journal records; a journal cannot name a command."""
-    setting = Settings().changed
+    setting = Settings().with_values
 
     assert ProcessWorkers(3) == setting({"workers": "processes:3"}).workers
     assert ProcessWorkers(3, concurrency=16) == setting({"workers": "processes:3x16"}).workers
@@ -317,7 +317,7 @@ def test_settings_of_workers() -> None:
         setting({"workers": text}).workers for text in ("ray", "ray:head:6379")
     )
     assert setting({"workers": "none"}).workers is None
-    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, runs_tasks=False)}).recorded()["workers"]
+    recorded = setting({"workers": ProcessWorkers(3, concurrency=2, runs_tasks=False)}).to_json()["workers"]
     assert ProcessWorkers(3, concurrency=2, runs_tasks=False) == setting({"workers": recorded}).workers
     for invalid in (
         "processes:",

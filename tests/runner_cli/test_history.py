@@ -185,7 +185,7 @@ def test_a_run_is_read_once(opened: list[Path], command: str) -> None:
 
 def test_ls_does_not_read_a_large_run(opened: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts are in the last record; score and cost are listed once `history` has read the run. An unfinished run is read."""
-    monkeypatch.setattr(_digests, "_LARGE", 1_000)
+    monkeypatch.setattr(_digests, "_MAX_READ_BYTES", 1_000)
     path = run("capitals/0001", 3)
     unfinished = Path("runs/capitals/0002")
     write_sync(unfinished, [started(), session(), *answered("peru", {"exact": True})])

@@ -66,9 +66,9 @@ def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: 
         page = Path(urlsplit(url).path)
         opened.append((url, mode(page), page.read_text()))
 
-    async def serve(*_: object, ready: object) -> None:
-        assert callable(ready)
-        ready("http://127.0.0.1:1/the-token/")
+    async def serve(*_: object, on_ready: object) -> None:
+        assert callable(on_ready)
+        on_ready("http://127.0.0.1:1/the-token/")
 
     monkeypatch.setattr(webbrowser, "open", record)
     monkeypatch.setattr("runner.cli._server.serve", serve)

@@ -30,7 +30,7 @@ def test_a_reset_connection_does_not_end_the_server(tmp_path: Path, request_: st
             started.set()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: serve(run, 0, 0, ready=ready, token=TOKEN))
+            nursery.start_soon(lambda: serve(run, 0, 0, on_ready=ready, token=TOKEN))
             await started.wait()
             host, port = address[0].split(":")
             for wait in (0.0, 0.02, 0.2):
