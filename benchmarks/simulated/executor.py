@@ -198,9 +198,9 @@ class Run:
                 return
             permit = policy.may_start(now)
             if not permit.open:
-                if permit.at is not None and (lane.wake is None or permit.at < lane.wake):
-                    lane.wake = permit.at
-                    timeline.at(permit.at, self._woken, lane)
+                if permit.check_at is not None and (lane.wake is None or permit.check_at < lane.wake):
+                    lane.wake = permit.check_at
+                    timeline.at(permit.check_at, self._woken, lane)
                 return
             self._begin(lane, lane.next(probe=permit.probe))
 
@@ -210,7 +210,7 @@ class Run:
             return
         lane.wake = None
         permit = lane.policy.may_start(now)
-        if permit.open or permit.at is None or permit.at <= now:
+        if permit.open or permit.check_at is None or permit.check_at <= now:
             lane.elapse(now)
         self._pump(lane)
 

@@ -112,7 +112,7 @@ class Aws(Fixed):
             return _OPEN
         tokens = min(self._tokens + (t - self._filled) * self._fill, self._capacity)
         # Slightly less than a token is enough; otherwise rounding could make the wait endless.
-        return _OPEN if tokens > 1 - 1e-9 else StartPermit(open=False, at=t + max((1 - tokens) / self._fill, 1e-6))
+        return _OPEN if tokens > 1 - 1e-9 else StartPermit(open=False, check_at=t + max((1 - tokens) / self._fill, 1e-6))
 
     def learn(self, signal: Signal) -> None:
         """Take a token at each start; set the rate after each answer."""

@@ -23,27 +23,27 @@ from runner.concurrency.background import Background
 from runner.concurrency.breaker import Breaker
 from runner.concurrency.constants import (
     BUSY_SHARE,
-    COARSE,
+    COARSE_STEPS,
+    FIRST_429S,
     FIRST_LIMIT,
-    FIRST_LIMITED,
     FIRST_PACE,
     GROWTH_PER_PROOF,
     HUNG_CALLS,
     HUNG_LATENCIES,
     HUNG_SECONDS,
-    LATEST,
-    LATEST_LIMITED,
-    LATEST_SHARE,
     LONGEST_PAUSE,
-    SAME_TRIAL_LIMITED,
+    SAME_TRIAL_429S,
     SETTLE_SHARE,
     SHORT_RUN,
     SHORT_TEST,
     SHORTEST_RUN,
     SMOOTHING,
-    TEST_ENOUGH,
+    TEST_ENOUGH_429S,
     TEST_PACE,
     WAVE_SHARE,
+    WINDOW,
+    WINDOW_429S,
+    WINDOW_SHARE,
 )
 from runner.concurrency.in_flight import InFlight, lower_load
 from runner.concurrency.latency import Latency
@@ -155,14 +155,14 @@ class Adaptive:
             # Probes may start even if hung calls fill the limit; otherwise the run could not recover.
             if t >= breaker.next_probe:
                 return PROBE
-            return StartPermit(open=False, at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
+            return StartPermit(open=False, check_at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
-            return FULL if hung_at == _NEVER else StartPermit(open=False, at=max(hung_at, t))
+            return FULL if hung_at == _NEVER else StartPermit(open=False, check_at=max(hung_at, t))
         start_at = self._pause.earliest_start(t)
         if self._recorded_pace is not None:
             start_at = max(start_at, self._pace.next_start)
-        return OPEN if t >= start_at else StartPermit(open=False, at=start_at)
+        return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)
 
     def _decision(self, *, probe: bool = False) -> Decision:
         return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
@@ -193,7 +193,7 @@ class Adaptive:
         self._now = max(self._now, t)
 
     def _hung_at(self) -> float:
-        """Return when the calls in flight count as hung, unless one ends before."""
+        """Return when the calls in flight count as hung, unless one ends first."""
         if self._latency.mean is None or len(self._calls) < HUNG_CALLS:
             return _NEVER
         oldest_start = next(iter(self._calls.values())).t
@@ -272,10 +272,10 @@ class Adaptive:
         start.is_repeated = self._last_limited.get(start.trial, self._newest_accepted) < self._newest_accepted
         if start.order > self._last_change:
             self._last_limited[start.trial] = start.order
-        if self._rate_limits[start.trial] < SAME_TRIAL_LIMITED and start.order > self._last_change:
+        if self._rate_limits[start.trial] < SAME_TRIAL_429S and start.order > self._last_change:
             self._limited_starts[start.order] = start
-            if len(self._limited_starts) > 4 * LATEST:
-                self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * LATEST}
+            if len(self._limited_starts) > 4 * WINDOW:
+                self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
 
     def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
         elapsed = self._now - start.t
@@ -292,7 +292,7 @@ class Adaptive:
             if is_first or self._pause.is_settling:
                 self._changes += self._pause.settle(self._now, wait)
             if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
-                self._pace.fixed_pace = max(FIRST_PACE, FIRST_LIMITED / max(elapsed, 0.001))
+                self._pace.fixed_pace = max(FIRST_PACE, FIRST_429S / max(elapsed, 0.001))
             self._last_429 = max(self._last_429, start.order)
         heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
         if wait == 0.0:
@@ -421,18 +421,18 @@ class Adaptive:
         self._total_429s += 1
         if self._breaker.open:
             self._process_rate_limited_probe(start, arrival, retry_after)
-        elif self._rate_limits[start.trial] >= SAME_TRIAL_LIMITED:
+        elif self._rate_limits[start.trial] >= SAME_TRIAL_429S:
             self._pace.starts_without_token += 1  # The trial may be the reason.
         elif start.order <= self._last_change:
             self._pace.count_earlier_429()
         else:
             limited_starts = [
-                self._limited_starts[n] for n in range(start.order - LATEST + 1, start.order + 1) if n in self._limited_starts
+                self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
             ]
-            needed_429s = min(max(LATEST_LIMITED, self._background.expected(LATEST)), LATEST - 1)
-            is_mostly_limited = len(limited_starts) >= max(needed_429s, LATEST_SHARE * min(LATEST, start.order))
-            if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FIRST_LIMITED:
-                is_mostly_limited = is_mostly_limited or limited_starts[-FIRST_LIMITED].order > start.order - FIRST_LIMITED
+            needed_429s = min(max(WINDOW_429S, self._background.expected(WINDOW)), WINDOW - 1)
+            is_mostly_limited = len(limited_starts) >= max(needed_429s, WINDOW_SHARE * min(WINDOW, start.order))
+            if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FIRST_429S:
+                is_mostly_limited = is_mostly_limited or limited_starts[-FIRST_429S].order > start.order - FIRST_429S
             if start.is_repeated and not is_mostly_limited:
                 self._pace.starts_without_token += 1  # Calls between its two 429s were accepted: the trial may be the reason.
             else:
@@ -452,10 +452,10 @@ class Adaptive:
             if may_be_over_limit:
                 self._in_flight.doubt(self._now)
             self._learn_rate(start, arrival, retry_after, in_a_row=True)
-        elif self._background.is_testing or len(limited_starts) <= self._background.expected(LATEST):
+        elif self._background.is_testing or len(limited_starts) <= self._background.expected(WINDOW):
             self._pace.starts_without_token += 1
             self._count_unexplained(start)
-            if self._background.is_decided and len(limited_starts) < TEST_ENOUGH:
+            if self._background.is_decided and len(limited_starts) < TEST_ENOUGH_429S:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):
@@ -553,7 +553,7 @@ class Adaptive:
     def _record_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
         old_limit, new_limit = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.slots)
         if new_limit == old_limit or (
-            coarse and old_limit < new_limit < min(old_limit + old_limit // COARSE, self._in_flight.slots)
+            coarse and old_limit < new_limit < min(old_limit + old_limit // COARSE_STEPS, self._in_flight.slots)
         ):
             return
         self.limit = new_limit

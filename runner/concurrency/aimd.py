@@ -96,7 +96,7 @@ class Aimd:
         if len(self._in_flight) >= self.limit:
             return FULL
         start_at = self._pause.earliest_start(t)
-        return OPEN if t >= start_at else StartPermit(open=False, at=start_at)
+        return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)
 
     def _close_window(self, now: float) -> list[PolicyEvent]:
         """If the window is over, change the target and start the next window."""

@@ -12,11 +12,11 @@ from attrs import define
 from runner.concurrency.constants import (
     MEASURED_CALLS,
     MEMORY,
-    TEST_ENOUGH,
-    TEST_EXPECTED,
-    TEST_SHORTEST,
+    TEST_ENOUGH_429S,
+    TEST_EXPECTED_429S,
+    TEST_MIN_STARTS,
     TEST_SIGNS,
-    TEST_TOLERATED,
+    TEST_TOLERATED_429S,
     TESTED_SHARE,
 )
 from runner.concurrency.start import Start
@@ -31,7 +31,7 @@ class Background:
     share: float = 0.0
     """Share of starts that are rate limited at random."""
     first_start: int = 0
-    """The start from which on starts are counted."""
+    """The first start that is counted."""
     unexplained_429s: int = 0
     """Unexplained 429s since `first_start`."""
     first_sign: Start | None = None
@@ -59,7 +59,7 @@ class Background:
     @property
     def is_decided(self) -> bool:
         """Whether there were enough 429s in the current test."""
-        return self.is_testing and self.unexplained_429s >= TEST_ENOUGH * self.parts
+        return self.is_testing and self.unexplained_429s >= TEST_ENOUGH_429S * self.parts
 
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean and four standard deviations."""
@@ -93,24 +93,24 @@ class Background:
             return False
         # Between two 429s a rate limit grants exactly its rate.
         self.rate = accepted_calls / seconds
-        return self.observed_share > max(TESTED_SHARE, TEST_EXPECTED / self.longest_test)
+        return self.observed_share > max(TESTED_SHARE, TEST_EXPECTED_429S / self.longest_test)
 
     def begin_test(self, newest_start: int) -> None:
         """Test the starts after `newest_start`."""
         self.test_from = newest_start + 1
-        self.test_to = newest_start + max(int(TEST_EXPECTED / self.observed_share), TEST_SHORTEST)
+        self.test_to = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), TEST_MIN_STARTS)
         self.signs, self.unexplained_429s = self.unexplained_429s, 0
 
     def extend_test(self, newest_start: int) -> bool:
         """If the result is unclear, test as many starts again after `newest_start`, once; return whether that is done."""
-        if self.parts > 1 or not 0 < self.unexplained_429s <= TEST_TOLERATED:
+        if self.parts > 1 or not 0 < self.unexplained_429s <= TEST_TOLERATED_429S:
             return False
         self.test_to, self.parts = newest_start + self.test_to - self.test_from + 1, 2
         return True
 
     def end_test(self, last_start: int) -> bool:
         """End the test with the start `last_start`; return whether the 429s are random."""
-        is_random = self.unexplained_429s > TEST_TOLERATED * self.parts
+        is_random = self.unexplained_429s > TEST_TOLERATED_429S * self.parts
         if self.unexplained_429s:
             share = self.unexplained_429s / (last_start - self.test_from + 1)
             self.share = min(max(share, self.observed_share if is_random else 0.0), 0.9)

@@ -13,7 +13,7 @@ from attrs import define, field
 from runner.concurrency.constants import (
     FAILURES_HIGHEST,
     FAILURES_LOWEST,
-    OUTNUMBER,
+    OUTNUMBER_FACTOR,
     PROBE_LATEST,
     PROBE_PATIENCE,
     PROBE_SOONEST,
@@ -50,7 +50,7 @@ class Breaker:
 
     def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
         """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""
-        if len(self.failures) <= OUTNUMBER * survivors:
+        if len(self.failures) <= OUTNUMBER_FACTOR * survivors:
             return None
         first_failure_at = min(self.failures.values())
         evidence = f"{len(self.failures)} calls failed in {t - first_failure_at:.1f} s, and none was answered"

@@ -21,7 +21,7 @@ FIRST_PACE: Final = 20.0
 which halves the 429s of endpoints with a small bucket. Also after the first 429 of the run: when all free slots were filled at
 once, up to 70 calls were rate limited until the rate limit was known."""
 FIRST_PACE_GROWTH, UNPACED_FROM = 1.25, 100.0
-"""Growth of that pace per answered call, and the pace from which on starts are not paced. When the first two answers ended the
+"""Growth of that pace per answered call, and the pace at which pacing ends. When the first two answers ended the
 pacing, small limits rejected dozens of calls in the first seconds."""
 UNPROVEN_LIMIT: Final = 64
 """The limit may grow to this before a lower load was measured. With 80 and 100, the mean of ordinary scenarios was lower."""
@@ -46,7 +46,7 @@ LIMIT_TEST_TIMEOUT: Final = 20.0
 NEAR_LIMIT: Final = 0.9
 """429s at more than this share of a known limit belong to it: calls overlap a little more than the client can see."""
 LIMITED_ABOVE, LIMITED_WITHIN = 3, 15
-"""Rate-limited starts above the highest accepted load that show a limit in flight, and starts between two of them."""
+"""Rate-limited starts above the highest accepted load that show a limit, and maximum starts between two of them."""
 DOUBT_SECONDS: Final = 100.0
 """Seconds for which no 429 is attributed to the number in flight, after a rate limit explained them better."""
 DOUBTFUL_SHARE: Final = 0.5
@@ -71,17 +71,17 @@ GROUP_IGNORED: Final = 8
 """One in this many attempts of a group is ignored, the slowest: it may hang."""
 GROUP_SAMPLES: Final = 6
 """Minimum number of latencies in a group."""
-SLOWER: Final = 4.0
+SLOW_FACTOR: Final = 4.0
 """A success that took this many times the usual latency is not a reason for a higher limit."""
-QUICKEST_GROWTH: Final = 1.002
+USUAL_LATENCY_GROWTH: Final = 1.002
 """Growth of the usual latency per success that took longer. With 1.01, the limit of servers with about 10 workers grew until
 calls timed out: on 80 of them, 87 trials were lost instead of 3."""
 SAME_LOAD, OTHER_LOAD = 1.05, 1.2
-"""Up to the first ratio two loads are the same; from the second on they are compared."""
+"""Two loads are the same up to the first ratio, and are compared from the second."""
 MAX_LATENCY_GROWTH: Final = 0.6
 """Growth of latency per growth of load up to which a higher load still raises throughput noticeably."""
-DECISIVE: Final = 1.3
-"""Latency grew this many times as much as the load: one comparison is enough; otherwise it takes two in a row."""
+DECISIVE_GROWTH: Final = 1.3
+"""If latency grew this many times as much as the load, one comparison is enough; otherwise, two in a row are needed."""
 WAVE_SHARE: Final = 0.05
 """Share of the mean latency within which starts belong together: where calls take equally long, they end and start in waves."""
 SMOOTHING: Final = 0.1
@@ -101,17 +101,17 @@ SWING, FLATTEST_SWING = 0.1, 0.04
 PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 30.0
 """Seconds to the middle of a plateau. With 20 a fifth more calls were rate limited; a study with 60 found a raised rate limit
 late, and 30 finds it later than 20."""
-STEADY: Final = 3.5
-"""A plateau is at most this part of the time for which measurements have agreed."""
+STEADY_FACTOR: Final = 3.5
+"""Measurements have agreed for at least this many times the seconds to the middle of a plateau."""
 PLATEAU_CALLS: Final = 200
 """Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %."""
-SLOWEST: Final = 1 / 60
-"""Starts per second below which the pace never falls."""
+MIN_PACE: Final = 1 / 60
+"""Minimum starts per second."""
 MEASURED_CALLS: Final = 8
 """Accepted calls between two 429s that make a measurement; fewer only bound the rate."""
-MEASURED_SHORTEST: Final = 2.0
+MEASURED_SECONDS: Final = 2.0
 """Seconds of the shortest measurement."""
-CONFIRM: Final = 20
+CONFIRM_GAP: Final = 20
 """Starts within which a second 429 confirms that the pace is too high; one may be random."""
 MAX_MEASURED_GROWTH: Final = 3.0
 """Growth of the pace since the last 429 beyond which the bucket has probably overflowed, so that there is no measurement."""
@@ -121,31 +121,31 @@ LATE_TOLERANCE: Final = 0.05
 # 429s that no limit explains.
 SETTLE_SHARE: Final = 0.5
 """A failure is processed after this share of its own duration: calls that started with it and did not fail were accepted."""
-LATEST, LATEST_SHARE, LATEST_LIMITED = 16, 0.65, 6
-"""A limit is exceeded if, of the last `LATEST` starts, this share and at least `LATEST_LIMITED` were rate limited. With 20 % of
+WINDOW, WINDOW_SHARE, WINDOW_429S = 16, 0.65, 6
+"""A limit is exceeded if, of the last `WINDOW` starts, this share and at least `WINDOW_429S` were rate limited. With 20 % of
 random 429s that happens about once in 30,000 starts."""
-FIRST_LIMITED: Final = 3
+FIRST_429S: Final = 3
 """This many rate limits, the first of a run, show an exceeded limit if they are in a row and before the first answer: a small
 bucket accepts a few calls and no more."""
-SAME_TRIAL_LIMITED: Final = 4
+SAME_TRIAL_429S: Final = 4
 """Rate limits in a row of one trial after which the trial, not the endpoint, is considered the reason."""
 TESTED_SHARE: Final = 0.02
-"""Share of random 429s from which on a test is worth its cost."""
+"""Minimum share of random 429s for which a test is worth its cost."""
 TEST_SIGNS: Final = 6
 """Unexplained 429s before a test. With 4, chance clusters of 1 % of random 429s began tests that found a rate limit."""
 TEST_PACE: Final = 0.8
 """Pace of a test, as a share of the accepted rate: below any rate limit that could explain the 429s."""
-TEST_EXPECTED: Final = 10
+TEST_EXPECTED_429S: Final = 10
 """429s expected in a test if they are random; none means a rate limit. A test begins where 429s happen to be frequent, so fewer
 occur: with 6, and one tolerated, 1 % of random 429s were taken for a rate limit in one of three tests."""
-TEST_TOLERATED: Final = 2
-"""429s in a test up to which most of those before it were about a rate limit, and only so many are random. If there are any,
+TEST_TOLERATED_429S: Final = 2
+"""Maximum 429s in a test that indicate a rate limit: those before the test were mostly due to the limit. If there are any,
 the result is unclear, and as many starts are tested again: otherwise, 5 % of random 429s took up to 1.81 times the time of a
 fixed limit."""
-TEST_ENOUGH: Final = 4
+TEST_ENOUGH_429S: Final = 4
 """429s that end a test early, as random, unless all are among the latest starts, as at an exceeded limit. Without it, 20 % of
 random 429s took up to 1.95 times the time of a fixed limit."""
-TEST_SHORTEST: Final = 30
+TEST_MIN_STARTS: Final = 30
 """Starts of the shortest test."""
 SHORT_TEST: Final = 5
 """In a short run, a test may use one in this many trials; a longer test costs more than it saves."""
@@ -153,8 +153,8 @@ MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 
 # The circuit breaker.
-FAILURES_HIGHEST, FAILURES_LOWEST, OUTNUMBER = 12, 4, 1.5
-"""Failures that open it: twice what is in flight, within these bounds, and this many times the calls that are still in flight,
+FAILURES_HIGHEST, FAILURES_LOWEST, OUTNUMBER_FACTOR = 12, 4, 1.5
+"""Failures that open it: twice the number in flight, within these bounds, and this many times the calls still in flight,
 so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Minimum and maximum seconds between two probes; within these bounds, a tenth of the outage so far, or a quarter if every call
@@ -170,5 +170,5 @@ LONGEST_PAUSE: Final = 120.0
 """Maximum seconds of a pause: some endpoints send a Retry-After of an hour and accept calls after a minute."""
 
 # The journal.
-COARSE: Final = 8
+COARSE_STEPS: Final = 8
 """While slots are added one by one, the limit is recorded in steps of an eighth."""

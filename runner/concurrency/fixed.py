@@ -41,4 +41,4 @@ class Fixed:
         if self._pause.event is None:
             return OPEN
         start_at = self._pause.earliest_start(t)
-        return OPEN if t >= start_at else StartPermit(open=False, at=start_at)
+        return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)

@@ -99,7 +99,7 @@ class InFlight:
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     check_from: int = 0
-    """The start from which on a lower load may be measured, if none has been."""
+    """The first start at which a lower load may be measured, if none has been."""
     threshold: int | None = None
     """Above this the limit grows by one per round trip, because there was an overload."""
     ceiling: int | None = None
@@ -161,12 +161,10 @@ class InFlight:
             self._try(t)
 
     def _is_due(self, t: float) -> bool:
-        """Return whether the current phase has lasted long enough."""
         is_cheap = self.successes >= LIMIT_TEST_CALLS and not self.by_latency
         return t - self.phase_start >= (min(self.period, LIMIT_TEST_CHEAP) if is_cheap else self.period)
 
     def _highest_limit(self, t: float) -> int:
-        """Return the highest limit that may be tried now."""
         if self.ceiling is None or t >= self.ceiling_until:
             return self.slots
         return min(self.slots, max(int(CEILING_SHARE * self.ceiling), 1))

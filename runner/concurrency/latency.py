@@ -11,17 +11,17 @@ from attrs import define
 
 from runner.concurrency.constants import (
     BUSY_SHARE,
-    DECISIVE,
+    DECISIVE_GROWTH,
     GROUP_IGNORED,
     GROUP_LARGEST,
     GROUP_SAMPLES,
     GROUP_SMALLEST,
     MAX_LATENCY_GROWTH,
     OTHER_LOAD,
-    QUICKEST_GROWTH,
     SAME_LOAD,
-    SLOWER,
+    SLOW_FACTOR,
     SMOOTHING,
+    USUAL_LATENCY_GROWTH,
 )
 from runner.concurrency.start import Group, Start
 
@@ -39,7 +39,7 @@ class Comparison:
     @property
     def is_decisive(self) -> bool:
         """Whether throughput clearly falls at the higher load, so that one comparison is enough."""
-        return self.high_seconds > DECISIVE * self.low_seconds * self.high / self.low
+        return self.high_seconds > DECISIVE_GROWTH * self.low_seconds * self.high / self.low
 
     @property
     def raises_throughput(self) -> bool:
@@ -83,8 +83,8 @@ class Latency:
         """Update the averages; return whether the call was about as quick as usual."""
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
         seconds = elapsed if self.usual_seconds is None else self.usual_seconds
-        self.usual_seconds = seconds + SMOOTHING * (elapsed - seconds) if elapsed < seconds else QUICKEST_GROWTH * seconds
-        return elapsed <= SLOWER * seconds
+        self.usual_seconds = seconds + SMOOTHING * (elapsed - seconds) if elapsed < seconds else USUAL_LATENCY_GROWTH * seconds
+        return elapsed <= SLOW_FACTOR * seconds
 
     def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> Comparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.

@@ -17,22 +17,22 @@ import math
 from attrs import define, field
 
 from runner.concurrency.constants import (
-    CONFIRM,
+    CONFIRM_GAP,
     FIRST_PACE_GROWTH,
     FIRST_RATE_SHARE,
     FLATTEST_SWING,
     LATE_TOLERANCE,
     MAX_MEASURED_GROWTH,
     MEASURED_CALLS,
-    MEASURED_SHORTEST,
+    MEASURED_SECONDS,
+    MIN_PACE,
     PLATEAU_CALLS,
     PLATEAU_LONGEST,
     PLATEAU_SHORTEST,
     SEARCH_DOUBLING,
     SEARCH_GROWTH,
     SEARCH_STEP,
-    SLOWEST,
-    STEADY,
+    STEADY_FACTOR,
     SWING,
     UNPACED_FROM,
 )
@@ -99,9 +99,9 @@ class Pace:
         """
         self.suspects = [*self.suspects[-2:], start.order]
         needed_429s = self._needed_429s(start)
-        if len(self.suspects) >= needed_429s and start.order - self.suspects[-needed_429s] <= CONFIRM * (needed_429s - 1):
+        if len(self.suspects) >= needed_429s and start.order - self.suspects[-needed_429s] <= CONFIRM_GAP * (needed_429s - 1):
             return True
-        self.frozen_starts = CONFIRM
+        self.frozen_starts = CONFIRM_GAP
         self.starts_without_token += 1
         return False
 
@@ -165,7 +165,7 @@ class Pace:
         granted_calls, seconds = max(start.order - anchor_order - self.starts_without_token, 0), start.t - anchor_t
         is_measured = self.anchor is not None
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
-        is_enough = granted_calls >= MEASURED_CALLS and seconds >= MEASURED_SHORTEST
+        is_enough = granted_calls >= MEASURED_CALLS and seconds >= MEASURED_SECONDS
         if self.estimate is None:
             self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -180,7 +180,7 @@ class Pace:
             self._search(min(max(granted_calls / seconds, self.estimate / 2), (granted_calls + 1) / seconds), t)
         else:
             self._settle(granted_calls / seconds, self.pace_at(start.t) or self.estimate, t)
-        self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or SLOWEST), granted_calls
+        self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or MIN_PACE), granted_calls
         if is_enough or not is_measured:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
@@ -191,7 +191,12 @@ class Pace:
         self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
-        self.anchor, self.starts_without_token, self.granted_calls, self.lowest_estimate = start, 0, 0, self.estimate or SLOWEST
+        self.anchor, self.starts_without_token, self.granted_calls, self.lowest_estimate = (
+            start,
+            0,
+            0,
+            self.estimate or MIN_PACE,
+        )
 
     def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
@@ -203,11 +208,11 @@ class Pace:
 
     def adopt(self, rate: float, t: float) -> None:
         """Begin a plateau at a rate that a test has confirmed."""
-        self.estimate, self.measured_rate, self.is_searching = max(rate, SLOWEST), rate, False
+        self.estimate, self.measured_rate, self.is_searching = max(rate, MIN_PACE), rate, False
         self.phase_start, self.period, self.swing, self.anchor, self.fixed_pace = t, self._min_period(rate), SWING, None, None
 
     def _search(self, rate: float, t: float) -> None:
-        self.estimate, self.is_searching, self.phase_start = max(rate, SLOWEST), True, t
+        self.estimate, self.is_searching, self.phase_start = max(rate, MIN_PACE), True, t
 
     def _lower_guess(self, t: float) -> None:
         if self.is_searching and self.estimate is not None:
@@ -232,11 +237,11 @@ class Pace:
             rate += (pace - rate) / 3
         elif self.period and (is_same or abs(rate - estimate) <= SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
-            longest_period = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY)
+            longest_period = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY_FACTOR)
             self.period = max(min(2 * self.period, longest_period), self.period)
             self.swing = max(self.swing / 2, FLATTEST_SWING)
         else:
             self.period = self._min_period(rate)
             self.swing = SWING
             self.steady_since = t
-        self.estimate, self.is_searching, self.phase_start = max(rate, SLOWEST), False, t
+        self.estimate, self.is_searching, self.phase_start = max(rate, MIN_PACE), False, t

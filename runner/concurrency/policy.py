@@ -3,7 +3,8 @@
 Nothing here decides, waits or reads a clock: every time is the `t` of the record that a signal was made from.
 
 To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the permit is open, start the attempt
-and pass `Started` to `take`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its `at`,
+and pass `Started` to `take`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its
+`check_at`,
 or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
 """
 
@@ -86,7 +87,7 @@ class StartPermit:
     """Whether an attempt may start now."""
 
     open: bool
-    at: float | None = None
+    check_at: float | None = None
     """If closed: when to ask again; None means after the next signal, because the limit is reached."""
     probe: bool = False
     """If open: whether the attempt would be a probe."""
@@ -121,7 +122,7 @@ class Policy(Protocol):
         ...
 
     def elapse(self, t: float) -> Decision:
-        """Process that time has passed until `t`; called at the time `at` of a closed permit."""
+        """Process that time has passed until `t`; called at the `check_at` of a closed permit."""
         ...
 
     def may_start(self, t: float) -> StartPermit:

@@ -83,7 +83,7 @@ class Member:
         """Attempts and calls that may be in flight over all runs, as this run has recorded it."""
         self._pause_end = 0.0
         """The end of the pause that this run has recorded."""
-        self.call: Callable[[], None] = _do_nothing
+        self.call: Callable[[], None] = lambda: None
         """Called from any thread when there is something to record or to start."""
 
     def take(self, signal: Signal) -> Decision:
@@ -142,14 +142,14 @@ class Member:
                 self.is_waiting, self.turn_starts = True, max(self.turn_starts, shared_policy.turn)
             permit = shared_policy.policy.may_start(now)
             if not permit.open:
-                return permit if permit.at is None else evolve_fact(permit, at=permit.at - self._offset)
+                return permit if permit.check_at is None else evolve_fact(permit, check_at=permit.check_at - self._offset)
             if t < self._pause_end:
-                return StartPermit(open=False, at=self._pause_end)  # This run has not recorded the end of the pause yet.
+                return StartPermit(open=False, check_at=self._pause_end)  # This run has not recorded the end of the pause yet.
             next_member = self._first_in_turn(now)
         if next_member is self:
             return permit
         next_member.call()
-        return StartPermit(open=False, at=t + TURN)
+        return StartPermit(open=False, check_at=t + TURN)
 
     def leave(self, t: float) -> None:
         """Stop using the policy; what this run has in flight no longer counts."""
@@ -243,7 +243,3 @@ class Registry:
 
 
 REGISTRY: Final = Registry()
-
-
-def _do_nothing() -> None:
-    """Do nothing; the default of `Member.call`."""

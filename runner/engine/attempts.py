@@ -15,7 +15,7 @@ from replay.budget import OVER_BUDGET
 from replay.budget_text import over_budget_text
 from replay.steps import NOT_REUSED, first_reused_attempt, remaining_timeout
 from replay.text import plural
-from runner.concurrency.constants import SAME_TRIAL_LIMITED
+from runner.concurrency.constants import SAME_TRIAL_429S
 from runner.data.to_json import is_large, to_json
 from runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
 from runner.engine.queues import Slots
@@ -262,7 +262,7 @@ class Attempts:
         match decision:
             case events.RetryScheduled() as event:
                 self._record(event)
-                work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= SAME_TRIAL_LIMITED
+                work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= SAME_TRIAL_429S
                 self._scheduler.put(work)
             case events.TrialFailed() as event:
                 self._record(event)

@@ -233,9 +233,9 @@ class Scheduler:
                 probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
                 if permit.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
                     return self._take(lane, probe=probe)
-                if permit.at is not None:
-                    lane.closed_until = permit.at
-                    self._call_policy_at(lane, permit.at)
+                if permit.check_at is not None:
+                    lane.closed_until = permit.check_at
+                    self._call_policy_at(lane, permit.check_at)
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
@@ -332,8 +332,8 @@ class Scheduler:
         """Call the policy again when the passing of time may change its decision, although its limit is reached."""
         if lane.next_check == math.inf and lane.counted_jobs >= lane.steering.limit and (lane.trials or lane.calls):
             permit = lane.steering.may_start(now)
-            if not permit.open and permit.at is not None:
-                self._call_policy_at(lane, permit.at)
+            if not permit.open and permit.check_at is not None:
+                self._call_policy_at(lane, permit.check_at)
 
     def _call_policy_at(self, lane: Lane, time: float) -> None:
         lane.next_check = time + TICK

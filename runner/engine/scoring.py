@@ -14,7 +14,7 @@ from journal import events
 from journal.errors import JournalError, RecordTooLarge, Unserializable
 from journal.threads import InThread
 from replay.trajectory import StepDetails
-from runner.concurrency.constants import SAME_TRIAL_LIMITED
+from runner.concurrency.constants import SAME_TRIAL_429S
 from runner.concurrency.steering import call_id
 from runner.data.to_json import is_large
 from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
@@ -176,7 +176,7 @@ class Scoring:
             self._end_scorer(work)
             return
         call.retry_history.count_retry(decision.reason, decision.delay)
-        call.delay, call.is_last = decision.delay, decision.reason == "probe" or call.rate_limits >= SAME_TRIAL_LIMITED
+        call.delay, call.is_last = decision.delay, decision.reason == "probe" or call.rate_limits >= SAME_TRIAL_429S
         scheduler.put(call)
 
     def _record_scores(

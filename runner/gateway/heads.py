@@ -72,7 +72,6 @@ class RequestHead:
 
 
 def _length(headers: Headers, values: dict[bytes, bytes]) -> int | None:
-    """Return the length of the body; None if it is sent in chunks."""
     lengths = {value for name, value in headers if name == b"content-length"}
     if b"transfer-encoding" in values:
         if values[b"transfer-encoding"].lower() != b"chunked":

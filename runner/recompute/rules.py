@@ -96,7 +96,7 @@ class SessionRules:
         permit = self._steerings[key].may_start(t)
         if permit.open:
             return ""
-        return "the limit is reached" if permit.at is None else f"the next may start at {permit.at:.6f} s"
+        return "the limit is reached" if permit.check_at is None else f"the next may start at {permit.check_at:.6f} s"
 
     def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
         """Return the event that the rules require in place of the recorded `event`."""

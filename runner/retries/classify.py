@@ -363,7 +363,6 @@ def _seconds_to_wait(exc: BaseException, now: float, *, rate_limited: bool = Fal
 
 
 def _lower_case_headers(headers: Any) -> dict[str, str]:
-    """Return headers of any class as a dict with lower-case names."""
     return _call_safely(lambda: {str(name).lower(): str(value) for name, value in headers.items()}, lambda _: {})
 
 

@@ -194,8 +194,5 @@ enter_step: Final[Callable[[int], Token[int]]] = _parent.set
 """Make steps that start in this context part of the step with this number, until `leave_step` is called with the result."""
 leave_step: Final[Callable[[Token[int]], None]] = _parent.reset
 """Make steps that start in this context part of the outer one again."""
-
-
-def set_steps(steps: AttemptSteps | None) -> None:
-    """Set the attempt that the steps in this context belong to from now on; None: they are not recorded."""
-    _steps.set(steps)
+set_steps: Final[Callable[[AttemptSteps | None], object]] = _steps.set
+"""Set the attempt that the steps in this context belong to from now on; None: they are not recorded."""

@@ -52,7 +52,6 @@ class _Definition:
     """Names of the function's positional parameters."""
 
     def step(self, steps: AttemptSteps, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Step:
-        """Return the step of a call."""
         value: Any = _arguments_by_name(self.parameters, args, kwargs) if self.key is None else self.key(*args, **kwargs)
         try:
             return Step(self.name, self.kind, step_input(value, self.name, earlier_inputs=steps.inputs), self.reuse)

@@ -79,8 +79,7 @@ def _wrap_send(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[
 
 
 def _wrap_async_send(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the method of an async transport that records the requests of an attempt."""
-    stream_class = _async_stream_class(module)
+    stream_class = _stream_class(module)
 
     @functools.wraps(send)
     async def handle_async_request(transport: Any, request: Any) -> Any:
@@ -181,57 +180,48 @@ class _Call:
         return True
 
 
+class _RecordedStream:
+    """The body of a reply, recorded before the client gets its end."""
+
+    def __init__(self, stream: Any, call: _Call) -> None:
+        self._stream, self._call = stream, call
+
+    def __iter__(self) -> Iterator[bytes]:
+        call = self._call
+        try:
+            for chunk in self._stream:
+                if call.feed(chunk):
+                    wait_in_thread(call.steps)
+                yield chunk
+        except Exception as exc:
+            call.fail(exc)
+            raise
+        if call.end():
+            wait_in_thread(call.steps)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._call.close()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        call = self._call
+        try:
+            async for chunk in self._stream:
+                if call.feed(chunk):
+                    await wait_in_loop(call.steps)
+                yield chunk
+        except Exception as exc:
+            call.fail(exc)
+            raise
+        if call.end():
+            await wait_in_loop(call.steps)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+        self._call.close()
+
+
 @functools.cache
 def _stream_class(module: ModuleType) -> Any:
-    class RecordedStream(module.SyncByteStream):  # type: ignore[name-defined, misc]  # the module is known at run time
-        """The body of a reply, recorded before the client gets its end."""
-
-        def __init__(self, stream: Any, call: _Call) -> None:
-            self._stream, self._call = stream, call
-
-        def __iter__(self) -> Iterator[bytes]:
-            call = self._call
-            try:
-                for chunk in self._stream:
-                    if call.feed(chunk):
-                        wait_in_thread(call.steps)
-                    yield chunk
-            except Exception as exc:
-                call.fail(exc)
-                raise
-            if call.end():
-                wait_in_thread(call.steps)
-
-        def close(self) -> None:
-            self._stream.close()
-            self._call.close()
-
-    return RecordedStream
-
-
-@functools.cache
-def _async_stream_class(module: ModuleType) -> Any:
-    class RecordedStream(module.AsyncByteStream):  # type: ignore[name-defined, misc]  # the module is known at run time
-        """The body of a reply, recorded before the client gets its end."""
-
-        def __init__(self, stream: Any, call: _Call) -> None:
-            self._stream, self._call = stream, call
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            call = self._call
-            try:
-                async for chunk in self._stream:
-                    if call.feed(chunk):
-                        await wait_in_loop(call.steps)
-                    yield chunk
-            except Exception as exc:
-                call.fail(exc)
-                raise
-            if call.end():
-                await wait_in_loop(call.steps)
-
-        async def aclose(self) -> None:
-            await self._stream.aclose()
-            self._call.close()
-
-    return RecordedStream
+    """Return `_RecordedStream` as a class that a library accepts as a body."""
+    return type("RecordedStream", (_RecordedStream, module.SyncByteStream, module.AsyncByteStream), {})

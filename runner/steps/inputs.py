@@ -31,8 +31,6 @@ _LONG_LIST: Final = 1_024
 
 @attrs.define(eq=False)
 class _LongList:
-    """A long list in the input of a step."""
-
     json: bytes
     """Without its closing bracket."""
     hash: "_Hash"

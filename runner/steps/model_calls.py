@@ -154,16 +154,15 @@ class ReplyReader:
         if self._events is not None:
             if self._events.error is not None:
                 return False
-            return self._events.is_done or (self._has_ended and not self._ends_by_closing and not self._is_incomplete)
+            return self._events.is_done or (self._has_ended and not self._ends_by_closing and not self._is_data_incomplete)
         return (
             self._has_ended
-            and not self._is_incomplete
+            and not self._is_data_incomplete
             and (not self._is_json or not self._is_decoded or self._json is not None)
         )
 
     @property
-    def _is_incomplete(self) -> bool:
-        """Whether compressed data is incomplete."""
+    def _is_data_incomplete(self) -> bool:
         return self._decompressor is not None and not self._decompressor.eof
 
     @property

@@ -347,7 +347,6 @@ class OpenChat:
         return self._completion(value, message, choice.get("finish_reason"), model)
 
     def _read_stream(self, reply: Reply, model: str | None) -> Completion:
-        """Join the chunks of a streamed reply."""
         text: list[str] = []
         members: dict[str, Any] = {}
         finish_reason: object = None

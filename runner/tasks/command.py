@@ -59,7 +59,6 @@ class CommandMissing(Fatal):
 
 
 def _arguments(command: "Command") -> tuple[Template, ...]:
-    """Parse the command into arguments with `{fields}`."""
     line = command.command
     if command.shell:
         if not isinstance(line, str):

@@ -226,7 +226,6 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _masked_end(text: str) -> str:
-    """Return the end of a text with secrets masked."""
     return mask(text[-4 * _EXCERPT_LENGTH :])[-_EXCERPT_LENGTH // 5 :]
 
 

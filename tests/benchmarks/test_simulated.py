@@ -122,9 +122,9 @@ class Patient:
         return Decision(limit=1)
 
     def may_start(self, t: float) -> StartPermit:
-        return (
-            StartPermit(open=True) if self.elapsed and not self.starts else StartPermit(open=False, at=5.0 if t < 5 else None)
-        )
+        if self.elapsed and not self.starts:
+            return StartPermit(open=True)
+        return StartPermit(open=False, check_at=5.0 if t < 5 else None)
 
 
 def test_a_policy_sees_time_pass() -> None:

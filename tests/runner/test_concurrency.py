@@ -40,8 +40,8 @@ class Drive:
     def start(self, trial: str = "") -> str:
         """Start an attempt as soon as the policy allows it."""
         while not (permit := self.policy.may_start(self.t)).open:
-            assert permit.at is not None, "the limit is reached"
-            self.wait(permit.at - self.t)
+            assert permit.check_at is not None, "the limit is reached"
+            self.wait(permit.check_at - self.t)
         self.count += 1
         name = trial or f"trial-{self.count}"
         self.in_flight[name] = self.t
@@ -77,8 +77,8 @@ class Drive:
                 seconds = answer(self.t, 1 + sum(accepted for _, _, accepted in ends))
                 ends.append((self.t + (0.1 if seconds is None else seconds), name, seconds is not None))
                 ends.sort()
-            elif permit.at is not None and (not ends or permit.at < ends[0][0]):
-                self.wait(max(permit.at - self.t, 1e-6))
+            elif permit.check_at is not None and (not ends or permit.check_at < ends[0][0]):
+                self.wait(max(permit.check_at - self.t, 1e-6))
             else:
                 self.t, name, accepted = ends.pop(0)
                 limited += not accepted
@@ -452,11 +452,11 @@ def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:
 
     permit = drive.policy.may_start(drive.t)
     assert not permit.open
-    assert permit.at is not None
-    assert permit.at >= 7.1
+    assert permit.check_at is not None
+    assert permit.check_at >= 7.1
     assert "retry_after" == drive.pauses[-1].reason
     assert pytest.approx(7.1) == drive.pauses[-1].until
-    drive.wait(permit.at - drive.t)
+    drive.wait(permit.check_at - drive.t)
     assert IntakeResumed(reason="retry_after", evidence="pause over") in drive.changes()
     assert drive.policy.may_start(drive.t).open
 
@@ -510,7 +510,7 @@ def test_the_breaker_opens_when_every_call_fails() -> None:
     assert 8 == drive.policy.limit
     permit = drive.policy.may_start(drive.t)
     assert not permit.open
-    assert permit.at == pytest.approx(drive.t + PROBE_SOONEST, abs=0.1)
+    assert permit.check_at == pytest.approx(drive.t + PROBE_SOONEST, abs=0.1)
 
 
 def test_one_probe_at_a_time() -> None:
@@ -576,8 +576,8 @@ def test_calls_that_never_end_count_as_no_response() -> None:
         drive.succeed(name)
     drive.fill()
     permit = drive.policy.may_start(drive.t)
-    assert permit.at is not None
-    drive.wait(permit.at - drive.t)
+    assert permit.check_at is not None
+    drive.wait(permit.check_at - drive.t)
 
     assert "no_response" == drive.pauses[-1].reason
     assert drive.policy.may_start(drive.t).probe

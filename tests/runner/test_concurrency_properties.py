@@ -73,8 +73,8 @@ def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Ac
     for _ in range(20):
         if permit.open:
             break
-        assert permit.at is not None
-        asked_at = permit.at
+        assert permit.check_at is not None
+        asked_at = permit.check_at
         policy.elapse(asked_at)
         permit = policy.may_start(asked_at)
 

@@ -26,7 +26,7 @@ def test_fixed_allows_its_slots_and_no_more() -> None:
     policy.take(Started(t=0.0, attempt="b"))
 
     permit = policy.may_start(0.0)
-    assert (permit.open, permit.at) == (False, None)
+    assert (permit.open, permit.check_at) == (False, None)
     assert policy.take(Succeeded(t=1.0, attempt="a", elapsed=1.0)).limit == 2
     assert policy.may_start(1.0).open
 
@@ -41,7 +41,7 @@ def test_retry_after_is_honored(policy: Policy) -> None:
         decision = policy.take(Failed(t=t, attempt="a", category=category, retry_after=30.0))
         evidence += [change.evidence for change in decision.changes if isinstance(change, IntakePaused)]
 
-        assert policy.may_start(t).at == t + 30.0
+        assert policy.may_start(t).check_at == t + 30.0
 
     assert ["429 at 1 in flight; Retry-After: 30 s", "unavailable at 1 in flight; Retry-After: 30 s"] == evidence
 

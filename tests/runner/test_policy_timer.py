@@ -41,10 +41,10 @@ class Patient:
 
     def may_start(self, t: float) -> StartPermit:
         if self._until is not None and t < self._until:
-            return StartPermit(open=False, at=self._until)
+            return StartPermit(open=False, check_at=self._until)
         if len(self._in_flight) < self.limit:
             return StartPermit(open=True)
-        return StartPermit(open=False, at=self._last_end + SILENCE)
+        return StartPermit(open=False, check_at=self._last_end + SILENCE)
 
     def elapse(self, t: float) -> Decision:
         if len(self._in_flight) < self.limit or t < self._last_end + SILENCE:
