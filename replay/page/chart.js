@@ -206,10 +206,10 @@ const SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map
 
 function axes(side) {
   const ink = color("faint"), hair = color("hair");
-  const shared = { stroke: ink, font: font(11), ticks: { show: false } };
+  const sharedOptions = { stroke: ink, font: font(11), ticks: { show: false } };
   return [
-    { ...shared, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => timeLabels(splits), incrs: SECONDS, space: 80 * UNIT },
-    { ...shared, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? groupDigits(split) : "")) },
+    { ...sharedOptions, show: side !== "none", size: 24 * UNIT, gap: 4 * UNIT, grid: { show: false }, values: (_, splits) => timeLabels(splits), incrs: SECONDS, space: 80 * UNIT },
+    { ...sharedOptions, size: GUTTER, gap: 6, grid: { stroke: hair, width: 1 }, space: 24 * UNIT, incrs: [1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000, 500000, 1000000], values: (_, splits) => splits.map((split) => (Number.isInteger(split) ? groupDigits(split) : "")) },
   ];
 }
 

@@ -129,18 +129,18 @@ class Drawer {
     if (expected === null || a === null) return [expectedBlock(), this.block("Output", a, run, trial)];
     if (fullText(expected) === fullText(a)) return [this.block("Output (as expected)", a, run, trial)];
     const passes = run.scorers.map((_, scorer) => run.scoreOf(scorer, trial)).filter((value) => typeof value === "boolean");
-    const [removed, added] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(a));
-    return [el("div", { class: "pair" }, expectedBlock(removed), this.block("Output", a, run, trial, added))];
+    const [expectedMarks, outputMarks] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(a));
+    return [el("div", { class: "pair" }, expectedBlock(expectedMarks), this.block("Output", a, run, trial, outputMarks))];
   }
 
   block(title, value, run, trial, content) {
     return el("div", { class: "block" }, el("h3", { text: title }), this.content(value, run, trial, content));
   }
 
-  content(value, run, trial, markWords) {
+  content(value, run, trial, marks) {
     const isTruncated = value && typeof value === "object" && !Array.isArray(value);
     const size = isTruncated && (value.bytes === undefined ? `of ${groupDigits(value.length)} characters` : `characters of ${groupDigits(value.bytes)} bytes`);
-    return [el("pre", { tabindex: 0, dir: "auto" }, markWords || escapeInvisible(fullText(value) ?? "null")),
+    return [el("pre", { tabindex: 0, dir: "auto" }, marks || escapeInvisible(fullText(value) ?? "null")),
       isTruncated ? el("p", { class: "truncated" }, `First ${groupDigits(value.beginning.length)} ${size}. In full: `, el("code", { text: `${run.info.show_command} ${shellQuote(run.trials.name[trial])} --json` })) : ""];
   }
 

@@ -99,11 +99,11 @@ class GridView {
   render() {
     const { scroller, matches, rowHeight, cellWidth, currentCell } = this, hasFocus = this.body.contains(document.activeElement);
     const [top, left] = (this.renderedFrom = this.firstInView);
-    const first = Math.max(0, top - 1), last = Math.min(matches.length, top + Math.ceil(scroller.clientHeight / rowHeight) + 2);
-    const from = Math.max(0, left - 1), to = Math.min(this.variants.length, left + Math.ceil(scroller.clientWidth / cellWidth) + 1);
-    const columns = Array.from({ length: to - from }, (_, index) => from + index);
+    const firstRow = Math.max(0, top - 1), endRow = Math.min(matches.length, top + Math.ceil(scroller.clientHeight / rowHeight) + 2);
+    const firstColumn = Math.max(0, left - 1), endColumn = Math.min(this.variants.length, left + Math.ceil(scroller.clientWidth / cellWidth) + 1);
+    const columns = Array.from({ length: endColumn - firstColumn }, (_, index) => firstColumn + index);
     if (!columns.includes(currentCell.column)) columns.push(currentCell.column);
-    const rows = Array.from({ length: last - first }, (_, index) => first + index);
+    const rows = Array.from({ length: endRow - firstRow }, (_, index) => firstRow + index);
     if (currentCell.row < matches.length && !rows.includes(currentCell.row)) rows.push(currentCell.row);
     this.head.replaceChildren(placeInColumn(el("div", { class: "cell case", role: "columnheader", text: "case" }), 0), ...columns.map((column) => placeInColumn(el("div", { class: "cell", role: "columnheader", "data-column": column, title: oneLine(this.variants[column], 200), text: oneLine(this.variants[column], 60) }), column + 1)));
     this.body.replaceChildren(...(rows.length ? rows.map((index) => this.rowElement(index, columns)) : [el("p", { class: "nothing", text: this.rows.length ? "No case matches." : "No cases yet." })]));
@@ -193,14 +193,14 @@ function numberRange(values) {
 // The result of the repeats of a case with one variant: a kind (for its color), a text, the mean of its numbers for a bar, and a
 // value to compare with other variants; null if there is no result yet.
 function cellResult(run, trials, scorer) {
-  const completedTrials = trials.filter((trial) => run.stageOf(trial) === "completed"), failed = trials.filter((trial) => run.stageOf(trial) === "failed").length, open = trials.length - completedTrials.length - failed;
+  const completedTrials = trials.filter((trial) => run.stageOf(trial) === "completed"), failedCount = trials.filter((trial) => run.stageOf(trial) === "failed").length, openCount = trials.length - completedTrials.length - failedCount;
   const scores = completedTrials.map((trial) => run.scoreOf(scorer, trial)).filter((value) => value !== null);
-  const othersText = countList([[failed, "failed"], [open, "open"]], ", "), suffix = trials.length > 1 && othersText ? `, ${othersText}` : "";
-  const result = (kind, text, value, level = null) => ({ kind, text: text + suffix, level, value: JSON.stringify([value, failed / trials.length]) });
+  const othersText = countList([[failedCount, "failed"], [openCount, "open"]], ", "), suffix = trials.length > 1 && othersText ? `, ${othersText}` : "";
+  const result = (kind, text, value, level = null) => ({ kind, text: text + suffix, level, value: JSON.stringify([value, failedCount / trials.length]) });
   const isNumber = (value) => typeof value === "number", mean = (values) => values.reduce((sum, value) => sum + Number(value), 0) / values.length;
   if (!completedTrials.length) {
-    const stage = STAGES[failed ? "failed" : trials.length ? run.stageOf(trials[0]) : "queued"], text = trials.length > 1 ? othersText : `${stage.glyph} ${stage.label}`;
-    return { kind: failed ? "failed" : "open", text, level: null, value: failed && !open ? "failed" : null };
+    const stage = STAGES[failedCount ? "failed" : trials.length ? run.stageOf(trials[0]) : "queued"], text = trials.length > 1 ? othersText : `${stage.glyph} ${stage.label}`;
+    return { kind: failedCount ? "failed" : "open", text, level: null, value: failedCount && !openCount ? "failed" : null };
   }
   if (scorer < 0) return result("unscored", completedTrials.length < trials.length || trials.length > 1 ? `${completedTrials.length} of ${trials.length} ok` : "", [...new Set(completedTrials.map((trial) => rawText(run.trials.output[trial])))].sort());
   if (!scores.length) return { kind: "unscored", text: `not scored${suffix}`, level: null, value: null };

@@ -215,8 +215,8 @@ class HistoryView {
     veil.style.left = `${left}px`;
     laterShards.hidden = !run.isMerged;
     if (!run.isMerged) return;
-    const height = laneHeight(run.lanes.length), top = this.lanes.offsetTop + 1, [first, end] = run.lanesOf(run.sessionAt(this.seq) + 1 || 1);
-    Object.assign(veil.style, { top: `${top + first * height}px`, bottom: "auto", height: `${(end - first) * height}px` });
+    const height = laneHeight(run.lanes.length), top = this.lanes.offsetTop + 1, [firstLane, end] = run.lanesOf(run.sessionAt(this.seq) + 1 || 1);
+    Object.assign(veil.style, { top: `${top + firstLane * height}px`, bottom: "auto", height: `${(end - firstLane) * height}px` });
     Object.assign(laterShards.style, { left: `${GUTTER}px`, top: `${top + end * height}px`, bottom: "auto", height: `${(run.lanes.length - end) * height}px` });
   }
 

@@ -64,14 +64,14 @@ function pacedTime(run) {
   for (let x = 0; x < run.endX;) {
     series.forEach(({ x: times }, index) => { while (indexes[index] + 1 < times.length && times[indexes[index] + 1] <= x) indexes[index] += 1; });
     const [pace, queued, inFlight, limit, paused] = series.map(({ value }, index) => (indexes[index] < 0 ? 0 : value[indexes[index]]));
-    const next = Math.min(run.endX, ...series.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
-    const range = run.sessionRanges.findLast(([from]) => from <= x), rangeEnd = range ? Math.min(next, range[1]) : x;
+    const nextX = Math.min(run.endX, ...series.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
+    const range = run.sessionRanges.findLast(([from]) => from <= x), rangeEnd = range ? Math.min(nextX, range[1]) : x;
     if (pace && queued && !paused && (!limit || inFlight < limit) && rangeEnd > x) {
       seconds += rangeEnd - x;
       low = Math.min(low, pace / 1000);
       high = Math.max(high, pace / 1000);
     }
-    x = next;
+    x = nextX;
   }
   return { seconds, low, high };
 }
@@ -143,10 +143,10 @@ function labelPolicy(plot, run) {
       const value = pace.value[index] / 1000;
       if (!value) continue;
       const x = Math.max(plot.valToPos(pace.x[index], "x", true), left);
-      const next = index + 1 < pace.x.length ? plot.valToPos(pace.x[index + 1], "x", true) : right;
+      const nextX = index + 1 < pace.x.length ? plot.valToPos(pace.x[index + 1], "x", true) : right;
       const widthOf = (text) => context.measureText(text).width + 6 * ratio;
-      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, index) => index || x + widthOf(label) < Math.min(next, right));
-      if (x < freeX || next < left || x + widthOf(text) > right) continue;
+      const text = [paceText(value), `${paceNumber(value)}/s`].find((label, index) => index || x + widthOf(label) < Math.min(nextX, right));
+      if (x < freeX || nextX < left || x + widthOf(text) > right) continue;
       drawLabel(context, text, { left: x + 3 * ratio, top: plot.valToPos(value, "pace", true) - line - 2 * ratio, height: line, tint: "pace" });
       freeX = x + widthOf(text) + 34 * ratio;
     }

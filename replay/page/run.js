@@ -95,11 +95,11 @@ class Run {
     let wallEnd = 0;
     const wallStart = ({ offset, start }) => offset + start;
     for (const session of [...sessions].sort((a, b) => wallStart(a) - wallStart(b) || a.number - b.number)) {
-      const last = this.sessionRanges.at(-1), start = wallStart(session), length = session.end - session.start;
-      const gap = last ? Math.min(start - wallEnd, Math.max(0.3, 0.02 * last[1])) : 0, from = last ? last[1] + gap : 0;
+      const lastRange = this.sessionRanges.at(-1), start = wallStart(session), length = session.end - session.start;
+      const gap = lastRange ? Math.min(start - wallEnd, Math.max(0.3, 0.02 * lastRange[1])) : 0, from = lastRange ? lastRange[1] + gap : 0;
       this.base[session.number - 1] ??= from - session.start;
-      wallEnd = last ? Math.max(wallEnd, start + length) : start + length;
-      if (last && gap < -1e-6) last[1] = Math.max(last[1], from + length);
+      wallEnd = lastRange ? Math.max(wallEnd, start + length) : start + length;
+      if (lastRange && gap < -1e-6) lastRange[1] = Math.max(lastRange[1], from + length);
       else this.sessionRanges.push([from, from + length]);
     }
     for (let index = this.shardOf.length; index < sessions.length; index++) {
@@ -206,11 +206,11 @@ class Run {
   addScores(columns) {
     runningSums(columns.seq).forEach((seq, index) => {
       const totals = (this.scores[columns.scorer[index]] ||= { seq: [], scored: [], numbers: [], total: [] });
-      const last = totals.seq.length - 1, count = columns.count[index], value = columns.value[index];
+      const lastTotal = totals.seq.length - 1, count = columns.count[index], value = columns.value[index];
       totals.seq.push(seq);
-      totals.scored.push((last < 0 ? 0 : totals.scored[last]) + count);
-      totals.numbers.push((last < 0 ? 0 : totals.numbers[last]) + (value === null ? 0 : count));
-      totals.total.push((last < 0 ? 0 : totals.total[last]) + (value === null ? 0 : count * value));
+      totals.scored.push((lastTotal < 0 ? 0 : totals.scored[lastTotal]) + count);
+      totals.numbers.push((lastTotal < 0 ? 0 : totals.numbers[lastTotal]) + (value === null ? 0 : count));
+      totals.total.push((lastTotal < 0 ? 0 : totals.total[lastTotal]) + (value === null ? 0 : count * value));
     });
   }
 
@@ -235,7 +235,7 @@ class Run {
     const counts = this.countsAt(seq);
     const stage = Object.fromEntries(this.stages.map((name, index) => [name, counts[index]]));
     const { queued, running, scoring, unsettled, interrupted, backing_off, completed, failed, withdrawn } = stage;
-    const open = queued + running + scoring + unsettled + interrupted + backing_off;
+    const openTrials = queued + running + scoring + unsettled + interrupted + backing_off;
     const limit = lastIndex(this.limits.map(([from]) => from), seq);
     const scores = {};
     this.scorerNames.forEach((name) => {
@@ -245,8 +245,8 @@ class Run {
     return {
       seq,
       trials: {
-        enqueued: open + completed + failed, with_output: completed + scoring, completed, failed, recovered: counts[COUNT.recovered],
-        open, queued, running, scoring, unsettled, interrupted, backing_off, withdrawn,
+        enqueued: openTrials + completed + failed, with_output: completed + scoring, completed, failed, recovered: counts[COUNT.recovered],
+        open: openTrials, queued, running, scoring, unsettled, interrupted, backing_off, withdrawn,
       },
       attempts: Object.fromEntries(ATTEMPT_COUNTS.map((name) => [name, counts[COUNT[`attempt_${name}`]]])),
       steps: Object.fromEntries(STEP_COUNTS.map((name) => [name, counts[COUNT[`step_${name}`]]])),
@@ -292,8 +292,8 @@ class Run {
 
   // The last record of a shard at a time.
   seqAt(x, shard) {
-    const first = this.shards[shard]?.from ?? 1, next = this.shards[shard + 1]?.from ?? this.seq + 1;
-    return Math.max(first, countWhile(this.x, (entry) => entry <= x, first - 1, next - 1));
+    const firstSeq = this.shards[shard]?.from ?? 1, nextSeq = this.shards[shard + 1]?.from ?? this.seq + 1;
+    return Math.max(firstSeq, countWhile(this.x, (entry) => entry <= x, firstSeq - 1, nextSeq - 1));
   }
 
   // Start and end of an attempt on the axis; one in flight lasts until the last record of its session.

@@ -50,12 +50,12 @@ class TimesView {
 
   update() {
     const { trials } = this.run, sum = (values) => values.reduce((total, value) => total + value, 0);
-    const totals = Object.entries(TIMES).map(([name, label]) => ({ name, label, time: sum(trials[name]) })), all = sum(totals.map(({ time }) => time)) || 1;
-    const share = (time) => (time && time / all < 0.005 ? "< 1 %" : `${Math.round((100 * time) / all)} %`);
+    const totals = Object.entries(TIMES).map(([name, label]) => ({ name, label, time: sum(trials[name]) })), totalTime = sum(totals.map(({ time }) => time)) || 1;
+    const share = (time) => (time && time / totalTime < 0.005 ? "< 1 %" : `${Math.round((100 * time) / totalTime)} %`);
     this.split.replaceChildren(el("h3", { text: "Total time of all trials" }),
       el("div", { class: "split", role: "img", "aria-label": totals.map(({ label, time }) => `${label} ${share(time)}`).join(", ") }, totals.map(({ name, time }) => {
         const part = el("i", { class: `part ${name}` });
-        part.style.flexGrow = String(time / all);
+        part.style.flexGrow = String(time / totalTime);
         return part;
       })),
       el("dl", { class: "split-legend" }, totals.map(({ name, label, time }) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: microseconds(time) }), el("dd", { class: "num faint", text: share(time) })))));

@@ -15,9 +15,9 @@ function sourceOf(run, step) {
 
 // Steps as [depth, step] in the order of their starts, each after its caller: the same as replay.trajectory.nested.
 function nestedSteps(run, steps) {
-  const { number, parent } = run.steps, ordered = [...steps].sort((a, b) => number[a] - number[b]);
-  const numbers = new Set(ordered.map((step) => number[step])), callees = new Map();
-  for (const step of ordered) {
+  const { number, parent } = run.steps, sortedSteps = [...steps].sort((a, b) => number[a] - number[b]);
+  const numbers = new Set(sortedSteps.map((step) => number[step])), callees = new Map();
+  for (const step of sortedSteps) {
     const caller = parent[step] > 0 && parent[step] < number[step] && numbers.has(parent[step]) ? parent[step] : 0;
     if (!callees.has(caller)) callees.set(caller, []);
     callees.get(caller).push(step);
@@ -34,8 +34,8 @@ function nestedSteps(run, steps) {
 
 function stepCount(run, trial) {
   const steps = run.trials.attempts[trial].flatMap((span) => run.stepsOf.get(span) || []);
-  const executed = steps.filter((step) => run.steps.outcome[step] !== STEP_REUSED).length;
-  return executed ? `, ${plural(executed, "step")}` : "";
+  const count = steps.filter((step) => run.steps.outcome[step] !== STEP_REUSED).length;
+  return count ? `, ${plural(count, "step")}` : "";
 }
 
 // The steps that an attempt reused from earlier attempts: the same text as replay.trajectory_text.reuse_text.
@@ -49,7 +49,7 @@ function reuseText(run, span, steps) {
     byNumber.set(`${spans[step]} ${number[step]}`, source);
     if (source >= 0) caller.set(source, `${spans[step]} ${parent[step]}`);
   }
-  const reusedSteps = steps.filter((step) => outcome[step] === STEP_REUSED), reused = reusedSteps.length, reusedSources = new Set(reusedSteps.map((step) => sourceOf(run, step)));
+  const reusedSteps = steps.filter((step) => outcome[step] === STEP_REUSED), reusedCount = reusedSteps.length, reusedSources = new Set(reusedSteps.map((step) => sourceOf(run, step)));
   const isUsed = (step) => { // Reused, or called by a reused step.
     for (let depth = 0; step !== undefined && depth <= earlierSteps.length; depth++) {
       if (reusedSources.has(step)) return true;
@@ -57,10 +57,10 @@ function reuseText(run, span, steps) {
     }
     return false;
   };
-  const reusable = reused + earlierSteps.filter((step) => outcome[step] === 0 && !isUsed(step)).length;
-  const executed = steps.filter((step) => outcome[step] !== STEP_REUSED && outcome[step] !== STEP_NOT_REUSABLE).map((step) => number[step]);
-  const how = !executed.length ? "" : ` and ${reused < reusable ? "diverged" : "continued"} at step ${groupDigits(Math.min(...executed))}`;
-  return `reused ${groupDigits(reused)} of ${plural(reusable, "step")}${how}`;
+  const reusable = reusedCount + earlierSteps.filter((step) => outcome[step] === 0 && !isUsed(step)).length;
+  const executedNumbers = steps.filter((step) => outcome[step] !== STEP_REUSED && outcome[step] !== STEP_NOT_REUSABLE).map((step) => number[step]);
+  const continuation = !executedNumbers.length ? "" : ` and ${reusedCount < reusable ? "diverged" : "continued"} at step ${groupDigits(Math.min(...executedNumbers))}`;
+  return `reused ${groupDigits(reusedCount)} of ${plural(reusable, "step")}${continuation}`;
 }
 
 function notReusedText(value) {
@@ -83,16 +83,16 @@ function stepList(run, span, drawer) {
 function stepRow(run, span, step, depth, drawer) {
   const { steps } = run, source = sourceOf(run, step), outcome = steps.outcome[step];
   const name = source < 0 ? "step" : run.stepNames[steps.name[source]], kind = source < 0 ? "other" : run.stepKinds[steps.kind[source]];
-  const how = outcome === STEP_REUSED ? "reused" : outcome === STEP_FAILED ? "failed" : "";
+  const outcomeText = outcome === STEP_REUSED ? "reused" : outcome === STEP_FAILED ? "failed" : "";
   const label = el("span", { class: "step-name" }, el("span", { class: "step-number", text: groupDigits(steps.number[step]) }), el("span", { class: "step-text", text: oneLine(name, 80) }));
   label.style.paddingLeft = `${Math.min(depth, 8)}em`;
-  const bar = el("i", { class: `step-bar ${kind} ${how}` }), start = run.spans.start[span];
+  const bar = el("i", { class: `step-bar ${kind} ${outcomeText}` }), start = run.spans.start[span];
   const total = Math.max(1, 1e6 * (run.endOf(span) - run.startOf(span))), share = (time) => 100 * Math.min(1, Math.max(0, time / total));
   bar.style.left = `${share(steps.end[step] - steps.duration[step] - start)}%`;
   bar.style.width = `${share(steps.duration[step])}%`;
-  return el("li", { class: how }, el("details", {},
-    el("summary", { "aria-label": `step ${steps.number[step]}, ${kind}, ${oneLine(name, 80)}, ${how || "completed"}${how === "reused" ? "" : ` after ${microseconds(steps.duration[step])}`}` },
-      label, el("span", { class: "step-track", "aria-hidden": "true" }, bar), el("span", { class: "step-time", text: how === "reused" ? how : `${how === "failed" ? "✕ " : ""}${microseconds(steps.duration[step])}` })),
+  return el("li", { class: outcomeText }, el("details", {},
+    el("summary", { "aria-label": `step ${steps.number[step]}, ${kind}, ${oneLine(name, 80)}, ${outcomeText || "completed"}${outcomeText === "reused" ? "" : ` after ${microseconds(steps.duration[step])}`}` },
+      label, el("span", { class: "step-track", "aria-hidden": "true" }, bar), el("span", { class: "step-time", text: outcomeText === "reused" ? outcomeText : `${outcomeText === "failed" ? "✕ " : ""}${microseconds(steps.duration[step])}` })),
     ...stepContent(run, span, step, source, drawer)));
 }
 

@@ -15,8 +15,8 @@ function intervalBar({ low, high, mean }) {
 }
 
 function scoreTile(name, score, summary) {
-  const isShare = score.passed !== null, unscored = Object.hasOwn(summary.unscored, name) ? summary.unscored[name] : 0;
-  const exclusions = countList([[summary.trials.failed, "failed"], [score.failed, score.failed === 1 ? "scorer failure" : "scorer failures"], [score.out_of_range, "not finite or too large"], [unscored, "unscored"]], ", ");
+  const isShare = score.passed !== null, unscoredCount = Object.hasOwn(summary.unscored, name) ? summary.unscored[name] : 0;
+  const exclusions = countList([[summary.trials.failed, "failed"], [score.failed, score.failed === 1 ? "scorer failure" : "scorer failures"], [score.out_of_range, "not finite or too large"], [unscoredCount, "unscored"]], ", ");
   const versionText = !score.from_older_version ? "" : score.versions === 1 ? "all from an older version of the scorer" : `from ${plural(score.versions, "version")} of the scorer, ${groupDigits(score.from_older_version)} from an older one`;
   const notes = [exclusions ? `excluded: ${exclusions}` : "", versionText].filter(Boolean).join("; ");
   if (score.mean === null) {
@@ -50,16 +50,16 @@ function summaryTiles({ info }) {
     summary.from_older_task ? `${groupDigits(summary.from_older_task)} from an older version of the task` : "", summary.truncated ? `${groupDigits(summary.truncated)} truncated by the token limit` : ""));
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {
-    const first = costs.find(([name]) => name === "cost") || costs.find(([name]) => /cost/i.test(name)) || costs[0];
-    tiles.push(tile(oneLine(asWords(first[0]), 30), /cost/i.test(first[0]) ? money(first[1]) : number(first[1]), usageText(costs.filter(([name]) => name !== first[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, attempts without an output: ${usageText(lost.slice(0, 3))}` : ""));
+    const mainCost = costs.find(([name]) => name === "cost") || costs.find(([name]) => /cost/i.test(name)) || costs[0];
+    tiles.push(tile(oneLine(asWords(mainCost[0]), 30), /cost/i.test(mainCost[0]) ? money(mainCost[1]) : number(mainCost[1]), usageText(costs.filter(([name]) => name !== mainCost[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, attempts without an output: ${usageText(lost.slice(0, 3))}` : ""));
   }
   if (summary.budget) tiles.push(...budgetTiles(summary.budget));
   tiles.push(tile("attempts", groupDigits(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
     attempts.repeated_calls ? `${steps ? "calls in flight" : plural(attempts.repeated_calls, "call")} may have been paid for twice` : ""));
   if (steps) {
-    const saved = Object.entries(info.usage_saved).map(([name, value]) => (name === "cost" ? money(value) : amount(name, value)));
+    const savings = Object.entries(info.usage_saved).map(([name, value]) => (name === "cost" ? money(value) : amount(name, value)));
     tiles.push(tile("steps", groupDigits(steps.completed + steps.failed), steps.failed ? `${groupDigits(steps.failed)} failed` : "none failed",
-      steps.reused ? `${plural(steps.reused, "step")} reused${saved.length ? `, ${saved.slice(0, 3).join(" · ")} not paid again` : ""}` : ""));
+      steps.reused ? `${plural(steps.reused, "step")} reused${savings.length ? `, ${savings.slice(0, 3).join(" · ")} not paid again` : ""}` : ""));
   }
   return tiles;
 }

@@ -157,7 +157,7 @@ class TrialsView {
 
   comparisonColumns(width) {
     const runB = this.runs[1], scorers = runB.scorerNames.slice(0, 2).map((name) => ({
-      id: `score-${name}`, label: oneLine(name, 20), size: "minmax(6rem, 0.5fr)", from: 66, cell: (row) => this.pairCell(row, (run, trial) => scoreText(run.scoreOf(run.scorers.indexOf(name), trial))), key: (row) => sortKey(this.last(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))),
+      id: `score-${name}`, label: oneLine(name, 20), size: "minmax(6rem, 0.5fr)", from: 66, cell: (row) => this.pairCell(row, (run, trial) => scoreText(run.scoreOf(run.scorers.indexOf(name), trial))), key: (row) => sortKey(this.lastValue(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))),
     }));
     return [
       { id: "number", label: "trial", size: "minmax(5rem, 1fr)", cell: ({ name }) => oneLine(name, 120), key: ({ number }) => number },
@@ -168,17 +168,17 @@ class TrialsView {
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
       { id: "change", label: "change", size: width < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: width < 30 ? CHANGES[row.change] : changeText(row, width < 66 ? [] : runB.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
-      { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
+      { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.lastValue(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
     ];
   }
 
   variantColumns() {
-    const name = (row) => this.last(row, (run, trial) => run.variantOf(trial));
+    const name = (row) => this.lastValue(row, (run, trial) => run.variantOf(trial));
     return this.variants.length ? [{ id: "variant", label: "variant", size: "minmax(4rem, 0.6fr)", from: 50, cell: (row) => oneLine(name(row), 60) || NONE, key: (row) => this.variants.indexOf(name(row)) }] : [];
   }
 
   textColumn(id, label, from, share) {
-    const text = (row) => rawText(this.last(row, (side, trial) => side.trials[id][trial]));
+    const text = (row) => rawText(this.lastValue(row, (side, trial) => side.trials[id][trial]));
     return { id, label, size: `minmax(5rem, ${share}fr)`, from, cell: (row) => oneLine(text(row), 160), key: (row) => text(row).slice(0, 80) };
   }
 
@@ -193,7 +193,7 @@ class TrialsView {
   }
 
   // The value of the last run that has the trial.
-  last(row, value) {
+  lastValue(row, value) {
     const [run, trial] = this.sides(row).at(-1);
     return value(run, trial);
   }
@@ -232,8 +232,8 @@ class TrialsView {
 
   // The filters of this table: id → label and whether it keeps a row.
   get filters() {
-    const [first] = this.runs;
-    if (!this.comparison) return Object.fromEntries(Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: ({ number }) => keep(first, number) }]));
+    const [run] = this.runs;
+    if (!this.comparison) return Object.fromEntries(Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: ({ number }) => keep(run, number) }]));
     const trialFilters = Object.entries(FILTERS).map(([id, { label, keep }]) => [id, { label, keep: (row) => this.sides(row).some(([run, trial]) => keep(run, trial)) }]);
     const changes = Object.entries(CHANGES).filter(([id]) => id !== "open").map(([id, label]) => [id, { label, keep: (row) => row.change === id }]);
     return Object.fromEntries([trialFilters[0], ...changes, ["slower", { label: "slower", keep: (row) => row.slower !== undefined }], ...trialFilters.slice(1)]);
@@ -320,12 +320,12 @@ class TrialsView {
   // Create the rows in view; all of them (up to PRINTED_ROWS) for paper. A focused row keeps the focus.
   render(isPaper) {
     const { matches, columns } = this, focusedName = this.body.contains(document.activeElement) && document.activeElement.dataset.trial;
-    const first = isPaper ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 4);
-    const last = isPaper ? Math.min(matches.length, PRINTED_ROWS) : Math.min(matches.length, first + Math.ceil(this.scroller.clientHeight / ROW) + 9);
-    const shown = matches.slice(first, last), current = shown.some(({ name }) => name === this.selectedName) ? this.selectedName : shown[0]?.name;
-    const rows = shown.map((row, index) => this.rowElement(row, first + index, columns, row.name === current));
+    const firstIndex = isPaper ? 0 : Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 4);
+    const endIndex = isPaper ? Math.min(matches.length, PRINTED_ROWS) : Math.min(matches.length, firstIndex + Math.ceil(this.scroller.clientHeight / ROW) + 9);
+    const visibleRows = matches.slice(firstIndex, endIndex), currentName = visibleRows.some(({ name }) => name === this.selectedName) ? this.selectedName : visibleRows[0]?.name;
+    const rows = visibleRows.map((row, index) => this.rowElement(row, firstIndex + index, columns, row.name === currentName));
     if (!rows.length) rows.push(el("p", { class: "nothing", text: this.rows.length ? "No trial matches." : "No trials yet." }));
-    if (isPaper && last < matches.length) rows.push(el("p", { class: "nothing", text: `and ${plural(matches.length - last, "more trial")}` }));
+    if (isPaper && endIndex < matches.length) rows.push(el("p", { class: "nothing", text: `and ${plural(matches.length - endIndex, "more trial")}` }));
     this.body.replaceChildren(...rows);
     if (focusedName) rows.find((row) => row.dataset.trial === focusedName)?.focus({ preventScroll: true });
   }
@@ -400,9 +400,9 @@ function stageMark(stage, isShort) {
 
 // A mark for each attempt, with the color and the letter of its outcome.
 function attemptMarks(run, trial) {
-  const attempts = run.trials.attempts[trial], shown = attempts.slice(-SHOWN_ATTEMPTS);
+  const attempts = run.trials.attempts[trial], visibleAttempts = attempts.slice(-SHOWN_ATTEMPTS);
   const label = (span) => OUTCOMES[run.outcomeOf(span)].label;
-  return el("span", { class: "pips", role: "img", "aria-label": `${plural(attempts.length, "attempt")}: ${shown.map(label).join(", ")}` },
-    attempts.length > shown.length ? el("span", { class: "faint", text: `+${attempts.length - shown.length}` }) : "",
-    shown.map((span) => outcomeMark(run.outcomeOf(span), { title: `attempt ${run.spans.attempt[span]}: ${label(span)}` })));
+  return el("span", { class: "pips", role: "img", "aria-label": `${plural(attempts.length, "attempt")}: ${visibleAttempts.map(label).join(", ")}` },
+    attempts.length > visibleAttempts.length ? el("span", { class: "faint", text: `+${attempts.length - visibleAttempts.length}` }) : "",
+    visibleAttempts.map((span) => outcomeMark(run.outcomeOf(span), { title: `attempt ${run.spans.attempt[span]}: ${label(span)}` })));
 }

@@ -21,10 +21,10 @@ class VariantsView {
     this.element.hidden = !variants;
     if (!variants) return;
     if (!this.element.firstChild) this.element.append(sectionHead("variants-title", "Variants", "as in evaljournal compare"), this.tables, this.chart, this.differences);
-    const { rows, score, notes } = variants, scorers = [...new Set(rows.flatMap((row) => Object.keys(row.differences)))], others = scorers.filter((name) => name !== score);
+    const { rows, score, notes } = variants, scorers = [...new Set(rows.flatMap((row) => Object.keys(row.differences)))], otherScorers = scorers.filter((name) => name !== score);
     refill(this.tables, this.results(variants));
     refill(this.differences, ...(scorers.includes(score) ? differenceTable(variants, score) : []),
-      others.length ? el("details", { class: "differences" }, el("summary", { text: `Differences of ${others.map((name) => oneLine(name, 30)).join(", ")}` }), others.flatMap((name) => differenceTable(variants, name))) : "",
+      otherScorers.length ? el("details", { class: "differences" }, el("summary", { text: `Differences of ${otherScorers.map((name) => oneLine(name, 30)).join(", ")}` }), otherScorers.flatMap((name) => differenceTable(variants, name))) : "",
       notes.length ? el("details", { class: "notes" }, el("summary", { text: `Notes: ${oneLine(notes[0], 100)}${notes.length > 1 ? `; ${groupDigits(notes.length - 1)} more` : ""}` }), el("ul", {}, notes.map((note) => el("li", { text: escapeInvisible(note) })))) : "");
     this.draw();
   }
