@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concurrency.md: what the adaptive policy decides on simulated endpoints.
+"""Draw the pictures of docs/concurrency.md: decisions of the adaptive policy on simulated endpoints.
 
     python docs/concurrency_pictures.py            # writes docs/concurrency-*.svg
     python docs/concurrency_pictures.py DIRECTORY  # writes them there

@@ -20,7 +20,7 @@ WIDTH: Final = 110
 GROUPS: Final = {
     "Define an evaluation": ["evaluation", "Evaluation", "Case", "Dataset", "Retry", "Settings", "Score", "note"],
     "Steps of agents": ["step", "durable", "gateway_env"],
-    "Run it": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
+    "Run an evaluation": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
     "Workers": ["ProcessWorkers", "RayWorkers", "CommandWorkers"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
@@ -109,7 +109,7 @@ def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
 
 
 def _fields(value: type) -> list[str]:
-    """Return a row for each public field with its docstring, those of base classes first."""
+    """Return a row for each public field with its docstring, beginning with the base classes."""
     rows: dict[str, str] = {}
     for cls in reversed(value.__mro__[:-1]):
         if cls.__module__.partition(".")[0] not in {"runner", "replay", "journal"}:

@@ -58,7 +58,7 @@ def play(command: str, *, stop: bool = False) -> tuple[str, int]:
 
 
 def frames(output: str) -> list[str]:
-    """Split the output of a live screen into its frames; the last one remained on the screen."""
+    """Split the output of a live screen into its frames; the last frame remains on the screen."""
     return [_ESCAPES.sub("", frame).replace("\r", "").strip("\n") for frame in _NEXT_FRAME.split(output)]
 
 

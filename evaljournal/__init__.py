@@ -92,7 +92,7 @@ _SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'evaljournal' has no attribute {name!r}")
-    import_module("evaljournal._own_packages")  # Raises if another package has taken the name of one of ours.
+    import_module("evaljournal._own_packages")  # Raises if another package hides one of ours.
     if name in _SUBMODULES:
         return import_module(f"evaljournal.{name}")
     value = globals()[name] = getattr(import_module("replay" if name in _VIEWS else "runner"), name)

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Check that our packages are the ones that get imported, then run the command line."""
+    """Check that no other packages hide ours, then run the command line."""
     try:
         import evaljournal._own_packages  # noqa: PLC0415  # inside the `try`
     except ImportError as exc:

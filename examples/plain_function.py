@@ -21,5 +21,5 @@ def route(ticket: str) -> str:
 
 @route.score
 def exact(output: str, expected: str) -> bool:
-    """Pass if the queue is the expected one."""
+    """Pass if the queue is as expected."""
     return output == expected

@@ -34,7 +34,7 @@ from replay.variant_totals import Totals
 
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
-    """Return the results of a run; with `groups` (trial → group, from `Grouping`), also those of each group."""
+    """Return the results of a run; with `groups` (trial → group, from `Grouping`), also the results of each group."""
     run_started = state.started
     return Summary(
         evaluation=run_started.evaluation if run_started else None,

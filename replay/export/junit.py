@@ -1,6 +1,6 @@
 """JUnit XML for CI: a trial is a test case, the run is one test suite, or one for each variant.
 
-A trial that failed, or for which a scorer failed, is an error; a trial with a false score is a failure; one that is not done is
+A trial that failed, or for which a scorer failed, is an error; a trial with a false score is a failure; an open trial is
 skipped. The XML is valid in the schemas of Ant and Jenkins: one result per test case, and forbidden characters are escaped.
 """
 

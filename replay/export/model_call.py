@@ -55,7 +55,7 @@ class TaskModels:
         self._by_variant: dict[str, TaskModel] = {}
 
     def for_variant(self, variant: str) -> "TaskModel":
-        """Return the model of a variant; that of the task if the variant has no other."""
+        """Return the model of a variant; the model of the task if the variant names none."""
         if variant not in self._by_variant:
             task = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
             self._by_variant[variant] = TaskModel.from_definition(task or _members(self._definition.get("task")))

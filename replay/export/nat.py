@@ -38,7 +38,7 @@ _TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completi
 
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the name and content of each file; with variants, one file has the lines of all, and each has its own directory."""
+    """Yield the name and content of each file; with variants, the lines of all trials, and a directory for each variant."""
     index = TrialIndex.load(source)
     if not index.variants:
         yield from _files(index, None)

@@ -223,7 +223,6 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _call_attributes(call: ModelCall) -> dict[str, Any]:
-    """Return the attributes of a call to a chat model."""
     return {
         "gen_ai.operation.name": "chat",
         "openinference.span.kind": "LLM",

@@ -1,7 +1,7 @@
 """The columns of a page: the data of a `Content`, in full or since a `Cursor`.
 
 Columns are iterators, so that only a part of a column is in memory. Some contain differences between consecutive numbers, which
-compress well. Times are in microseconds, except those of sessions.
+compress well. Times are in microseconds; times of sessions are in seconds.
 """
 
 import re
@@ -221,7 +221,7 @@ def _micro(times: Iterable[float]) -> Iterator[int]:
 
 
 def _deltas(numbers: Iterable[int]) -> Iterator[int]:
-    """Return the difference between each number and the one before."""
+    """Return the difference between each number and the previous one."""
     return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
 
 

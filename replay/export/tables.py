@@ -69,7 +69,7 @@ def table(source: Source, rows: Rows) -> Table:
 
 
 def _with_variants(content: Table, state: RunState) -> Table:
-    """Add a column with the variant after that of the trial."""
+    """Add the column `variant` after `trial`."""
     trial, *other_columns = content.columns
     rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
     return Table(rows, [trial, Column("variant", "text", _member("variant")), *other_columns])

@@ -107,7 +107,6 @@ class TrialIndex:
                 self._add_usage_names(getattr(event, "usage", None))
 
     def _add_trial(self) -> None:
-        """Add the entries of a new trial."""
         for column in (self._last_index, self._end_index, self._enqueue_record[0], self._end[0]):
             column.append(-1)
         self._enqueue_record[1].append(0.0)
@@ -121,7 +120,7 @@ class TrialIndex:
                     self.usage_names[name] = is_integer and self.usage_names.get(name, True)
 
     def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
-        """Return every trial in the order of enqueueing, or only those in some stages or of one variant."""
+        """Return the trials in the order of enqueueing, or only trials in some stages or of one variant."""
         for name, trial in self.state.trials.items():
             if (not stages or trial.stage in stages) and variant in (None, trial.variant):
                 yield self.trial(name)
@@ -145,7 +144,7 @@ class TrialIndex:
         return details
 
     def ended_trials(self, variant: str | None = None) -> Iterator[str]:
-        """Return the trials that are completed or have failed, or only those of one variant, in the order of their ends."""
+        """Return the completed and failed trials of the run, or of one variant, in the order of their ends."""
         for index, number in enumerate(self._ended_trials.values()):
             name = self.timeline.times.names[number]
             if self._end_index[number] == index and variant in (None, self.state.trials[name].variant):

@@ -346,7 +346,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (
-        Option("--name NAME", "Name of the evaluation, for runs/NAME (default: that of the data file).", "evaluation", '"qa"'),
+        Option("--name NAME", "Name of the evaluation, for runs/NAME (default: name of the data file).", "evaluation", '"qa"'),
         Option(
             "--durability MODE",
             "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",

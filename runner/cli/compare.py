@@ -28,8 +28,8 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, as_json: bool)
     """Compare runs and variants in one table: scores, failures, latency, tokens, cost.
 
     A run with variants has one row for each of them; RUN@VARIANT is one row. The scores of each row are compared with those of
-    the baseline, over the trials with the same case, repeat and content, with Holm's correction for several comparisons. The
-    exit code is 0 even if the rows differ; `evaljournal gate` returns a verdict.
+    the baseline, over the trials with the same case, repeat and content; p-values are Holm-corrected across all comparisons.
+    The exit code is 0 even if the rows differ; `evaljournal gate` returns a verdict.
 
     \b
     evaljournal compare

@@ -25,7 +25,7 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     any other: it can be shown, exported, compared and re-scored, and its gates are checked. If shards are missing or not
     finished, NEW is not finished, either: `resume NEW` runs the missing trials. The shards are not changed.
 
-    Exit codes: those of `run`; 3 if shards are missing or not finished, 4 if one is damaged.
+    Exit codes as for `run`; 3 if shards are missing or not finished, 4 if one is damaged.
 
     \b
     evaljournal run evals/capitals.py --shard 1/2 -o runs/capitals/0001-1of2

@@ -53,8 +53,8 @@ def report(
     and B, it also has their `diff`. Long values are shortened. An existing report is replaced; any other file needs --force. A
     damaged run is shown up to the damage, with exit code 4.
 
-    With --all, it has the `history` of every evaluation. A run is linked to its report if that is next to the page, under the
-    run's path in the directory: capitals-0001.html for capitals/0001 in runs/.
+    With --all, it has the `history` of every evaluation. A run is linked to its report if the report is next to the page
+    and named after the run's path: capitals-0001.html for runs/capitals/0001.
 
     \b
     evaljournal report --open

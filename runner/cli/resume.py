@@ -41,7 +41,7 @@ from runner.suggest import command
     "--on-ambiguous",
     type=click.Choice(["retry", "fail"]),
     default="retry",
-    help="What to do with attempts that were interrupted during their call (default: retry).",
+    help="Whether to retry or fail attempts that were interrupted during their call (default: retry).",
 )
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Resume")

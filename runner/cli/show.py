@@ -47,7 +47,7 @@ _TRACEBACK_LINES: Final = 12
     default="short",
     help="short: one line per step; full: also its messages and tool calls (default: short).",
 )
-@click.option("--definition", is_flag=True, help="Show what is evaluated: prompts, parameters, URLs, source.")
+@click.option("--definition", is_flag=True, help="Show the definition of the run: prompts, parameters, URLs, source.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(  # noqa: PLR0917  # the options
     run: str | None, trial: str | None, seq: int | None, steps: str, definition: bool, as_json: bool

@@ -17,16 +17,14 @@ from runner.recompute.simulation import LIMITATION, Recording
 
 @click.command()
 @run_argument
-@click.option("--policy", type=click.Choice(list(POLICIES)), help="Concurrency policy (default: that of the run).")
-@click.option(
-    "--slots", type=click.IntRange(min=1), metavar="N", help="Maximum concurrent attempts (default: those of the run)."
-)
+@click.option("--policy", type=click.Choice(list(POLICIES)), help="Concurrency policy (default: the run's).")
+@click.option("--slots", type=click.IntRange(min=1), metavar="N", help="Maximum concurrent attempts (default: the run's).")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def simulate(path: Path, policy: str | None, slots: int | None, as_json: bool) -> None:
     """Simulate a run on a virtual clock with another policy or number of slots, and compare the figures.
 
-    Latencies and failures are those that were recorded, so the figures are estimates: under more load, an
-    endpoint may be slower and rate limit more calls. Nothing is called or written.
+    Latencies and failures are taken from the journal, so the figures are estimates: under more load, an endpoint
+    may be slower and rate limit more calls. Nothing is called or written.
 
     \b
     evaljournal simulate --policy aimd --slots 64

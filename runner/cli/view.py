@@ -23,8 +23,8 @@ from runner.signals import until_signal
 def view(path: Path, port: int, open_browser: bool) -> None:
     """Show a run live in a browser, until Ctrl-C.
 
-    The page is that of `report`, updated as the journal grows; it stays available after the run has ended and continues when
-    the run is resumed. It listens on 127.0.0.1 only, at an address with a random token, which is printed.
+    The page is the report, updated as the journal grows; it stays available after the run has ended and continues when the run
+    is resumed. The server listens on 127.0.0.1 only, at an address with a random token, which is printed.
 
     \b
     evaljournal view

@@ -57,7 +57,7 @@ class Options:
     shard: Shard | None = attrs.field(default=None, converter=parse_shard)
     """The part of the cases to run, such as `3/8`; None: all. A resumed run keeps its own."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
-    """What to do after an interrupted attempt, whose call may have had an effect."""
+    """Whether to retry or fail a trial after an interrupted attempt, whose call may have had an effect."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None

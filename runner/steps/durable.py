@@ -146,7 +146,7 @@ def durable(
     attempt, it is a plain call.
 
     - `name`: name of the step (default: name of the function).
-    - `kind`: what it calls: `model`, `tool` or `other`.
+    - `kind`: kind of the step: `model`, `tool` or `other`.
     - `reuse=False`: it is recorded but always executed, for steps with side effects, such as writing a file in a sandbox.
     - `key`: returns JSON that identifies a call from its arguments; needed if they are not JSON.
     - `usage`: returns tokens and cost from the result (default: read from replies of OpenAI and Anthropic).

@@ -200,7 +200,7 @@ def _valid_command(command: str) -> str:
 class CommandWorkers:
     """Runs attempts in workers that a command starts: `CommandWorkers("ssh gpu1 'cd project && python -m runner.worker'")`.
 
-    The command is run once for each worker, without a shell. Its standard input and output must be those of
+    The command is run once for each worker, without a shell. It must connect its standard input and output to
     `python -m runner.worker`, in a directory where the evaluation can be imported.
     """
 

@@ -425,8 +425,8 @@ class RayWorkers:
     """
 
     address: str | None = attrs.field(default=None, validator=_valid_address)
-    """HOST:PORT of the cluster. None: that of RAY_ADDRESS, otherwise the one that runs on this machine. A connection that the
-    process already has is used instead."""
+    """HOST:PORT of the cluster. None: RAY_ADDRESS, otherwise the cluster on this machine. An existing connection of the
+    process has precedence."""
     workers: int = attrs.field(default=0, validator=_valid_count, kw_only=True)
     """Number of workers. 0: as many as the attempts need and the cluster has room for; nodes may be added and removed."""
     concurrency: int | None = attrs.field(default=None, validator=valid_concurrency, kw_only=True)
