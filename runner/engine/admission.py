@@ -13,10 +13,10 @@ from runner.tasks import Billed
 
 def check_prices(cases: Dataset, tasks: Iterable[object], scorers: Mapping[str, Scorer], settings: Settings) -> Dataset:
     """Return the cases with a check added: if cost is limited, the models of the tasks and the judges must have a price."""
-    limits_run, limits_trials = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
+    is_run_limited, is_trial_limited = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
     functions = [
-        *(tasks if limits_run or limits_trials else ()),
-        *(scorer.function for scorer in scorers.values() if limits_run),
+        *(tasks if is_run_limited or is_trial_limited else ()),
+        *(scorer.function for scorer in scorers.values() if is_run_limited),
     ]
     for function in functions:
         if isinstance(function, Billed):

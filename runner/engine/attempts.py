@@ -32,7 +32,7 @@ from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
 from runner.workers.pool import WorkerEnded
 
-_LARGE: Final = LIMIT // 6
+_LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
 
 
@@ -61,7 +61,7 @@ class Attempts:
         """Variant → the function that returns the request for a case, if there is one; empty if requests are not recorded."""
         self._is_step = DurableRequests.parse(self._settings.durable).includes if self._settings.durable else None
         self._recorder = scheduler.recorder
-        self._record, self._now = scheduler.recorder.record, scheduler.recorder.clock.now
+        self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
         self._slots = Slots()
         self._failures, self._max_failures = 0, max_failures
         self._fail_ambiguous = fail_ambiguous
@@ -105,8 +105,8 @@ class Attempts:
         )
         if sent_secrets and isinstance(outcome, Returned):
             outcome = await self._mask(work, outcome)
-        if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE):
-            outcome = await self._with_blobs(work, outcome)
+        if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE_OUTPUT):
+            outcome = await self._write_blobs(work, outcome)
         return self.end(work, outcome)
 
     async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
@@ -124,7 +124,7 @@ class Attempts:
     def end(self, work: TrialWork, outcome: CallOutcome | OverBudget | Interrupted) -> bool:
         """Record how an attempt ended, and what follows; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts
-        elapsed = self._elapsed(work)
+        elapsed = self._clock.elapsed(work.started_at)
         self._slots.release(work.slot)
         self._scheduler.queues.lanes[work.key].end(work)
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
@@ -158,7 +158,7 @@ class Attempts:
 
     def cancel(self, work: TrialWork) -> None:
         """Record that an attempt was interrupted because the whole run was cancelled."""
-        self._late_recorder.record(_interruption(work, "cancelled", elapsed=self._elapsed(work)))
+        self._late_recorder.record(_interruption(work, "cancelled", elapsed=self._clock.elapsed(work.started_at)))
 
     def abandon(self, work: TrialWork) -> None:
         """Record an attempt that does not respond to its cancellation as interrupted."""
@@ -179,7 +179,7 @@ class Attempts:
         self._late_recorder.sink(work)({f"{events.NOTE_PREFIX}masked": {"output": True}})
         return Returned(output=masked_output)
 
-    async def _with_blobs(self, work: TrialWork, outcome: Returned) -> Returned:
+    async def _write_blobs(self, work: TrialWork, outcome: Returned) -> Returned:
         """Write a large output before it is recorded, so that no other record waits for a slow disk."""
         event = events.AttemptSucceeded(trial=work.trial, attempt=work.state.attempts, output=outcome.output, elapsed=0.0)
         try:
@@ -222,7 +222,7 @@ class Attempts:
         return True
 
     def _record_failure(self, work: TrialWork, exc: BaseException, elapsed: float) -> None:
-        failure, error = self._settings.retry.classify_and_describe(exc, now=self._recorder.clock.wall())
+        failure, error = self._settings.retry.classify_and_describe(exc, now=self._clock.wall())
         self._fail(
             work,
             stop_run=failure.stop_run,
@@ -273,11 +273,8 @@ class Attempts:
                 self._scheduler.stop_on_same_error()
 
     def _record_late_return(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:
-        elapsed = round(self._now() - started_at, 6)
+        elapsed = self._clock.elapsed(started_at)
         self._late_recorder.record(events.AttemptReturnedLate(trial=trial, attempt=attempt, outcome=outcome, elapsed=elapsed))
-
-    def _elapsed(self, work: TrialWork) -> float:
-        return round(self._now() - work.started_at, 6)
 
 
 def _interruption(

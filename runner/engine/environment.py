@@ -50,9 +50,9 @@ def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     versions |= {package: version for package in ("evaljournal", "trio", "orjson") if (version := installed_version(package))}
     try:
-        git = ["git", "rev-parse", "HEAD"]
-        head = subprocess.run(git, capture_output=True, text=True, timeout=2, check=True)  # noqa: S603  # the git on the path
-        versions["git"] = head.stdout.strip()
+        command = ["git", "rev-parse", "HEAD"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)  # noqa: S603  # the git on the path
+        versions["git"] = result.stdout.strip()
     except (OSError, subprocess.SubprocessError):
         pass  # No git, or not a repository.
     return versions

@@ -74,7 +74,7 @@ class Executor:
             self.shutdown,
             has_keys=key_of is not None,
             loop=loop,
-            start_consumer=lambda: self._nursery.start_soon(self._consumer),
+            start_consumer=lambda: self._nursery.start_soon(self._consume),
             admission=admission,
             workers=workers,
         )
@@ -91,7 +91,7 @@ class Executor:
         self._intake = Intake(self.scheduler, in_thread, key_of)
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
-        self._turn_ends = 0.0
+        self._turn_end = 0.0
         """When consumers must yield, even if their tasks do not wait for anything."""
         self._idle_event = trio.Event()
         """Set when `_wait_idle` must check again."""
@@ -137,7 +137,7 @@ class Executor:
             with suppress(JournalError):  # The journal has failed, which ends the run.
                 self._recorder.record(Noted(name=WORKER_ENDED, value={"worker": worker, "reason": reason, "detail": detail}))
 
-    async def _consumer(self) -> None:
+    async def _consume(self) -> None:
         scope = CallScope(self._timeouts)
         try:
             while self.scheduler.is_open:
@@ -180,9 +180,9 @@ class Executor:
             elif job.has_output or await attempts.attempt(job, scope):
                 await scoring.score(job)
             del in_flight[scope]
-            if self._recorder.state.t > self._turn_ends:  # The time of the last record: reading the clock costs more.
+            if self._recorder.state.t > self._turn_end:  # The time of the last record: reading the clock costs more.
                 await trio.lowlevel.checkpoint()
-                self._turn_ends = self._now() + TURN
+                self._turn_end = self._now() + TURN
 
     def _end_cancelled_job(self, job: Job, outcome: TimedOut | OverBudget | Interrupted) -> None:
         if isinstance(job, ScorerCall):
@@ -259,7 +259,7 @@ class Executor:
         """Wait until these calls have ended and no output can be scored, for at most `seconds`."""
         scope.deadline = trio.current_time() + seconds
         with scope:
-            while calls or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_ends)):
+            while calls or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end)):
                 self._idle_event = trio.Event()
                 await self._idle_event.wait()
 

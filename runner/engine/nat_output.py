@@ -105,9 +105,9 @@ class NatOutput:
 
     def _log_failure(self, problem: str, run: Path, exc: Exception) -> None:
         """Log an error, with its traceback if its message is not enough."""
-        rewrite = command("export", run, f" --format nat -o {self.directory} --force")
-        trace = None if isinstance(exc, OSError | JournalError | UsageError) else exc
-        _log.error("%s %s: %s; %s rewrites it", self.directory, problem, exc, rewrite, exc_info=trace)
+        rewrite_command = command("export", run, f" --format nat -o {self.directory} --force")
+        exc_info = None if isinstance(exc, OSError | JournalError | UsageError) else exc
+        _log.error("%s %s: %s; %s rewrites it", self.directory, problem, exc, rewrite_command, exc_info=exc_info)
 
     def _claim(self, run: str) -> None:
         self._check_owner(run)

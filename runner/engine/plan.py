@@ -79,7 +79,7 @@ def make_plan(
     *,
     environment: Environment,
     path: Path,
-    only_variants: Sequence[str] = (),
+    only_variants: Sequence[str],
 ) -> Plan:
     """Return the plan of a session; raise `RunChanged` if the run was started with another, unless the changes are adopted.
 

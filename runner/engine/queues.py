@@ -83,7 +83,7 @@ class Queues:
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
         """Rate-limit key → its lane; without keys, all attempts use one lane."""
-        self.to_score: deque[TrialWork] = deque()
+        self.outputs_to_score: deque[TrialWork] = deque()
         """Trials that were admitted with an output."""
         self.delayed_jobs: list[tuple[float, int, Job]] = []
         """Heap of the jobs that wait for their delay: due time, number and job. Jobs due at the same time keep their order."""
@@ -151,7 +151,7 @@ class Queues:
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
         """Return whether a queued job may be able to start; a breaker's probe may exceed the limit."""
-        if self.to_score:
+        if self.outputs_to_score:
             return True
         is_behind = self.is_behind
         for lane in self.lanes.values():
@@ -165,7 +165,7 @@ class Queues:
         """Return whether an output waits for scorer calls that may start before `deadline`."""
         lanes = self.lanes.values()
         return (
-            bool(self.to_score)
+            bool(self.outputs_to_score)
             or any(lane.calls and lane.closed_until <= deadline for lane in lanes)
             or any(due_time <= deadline and isinstance(job, ScorerCall) for due_time, _, job in self.delayed_jobs)
         )

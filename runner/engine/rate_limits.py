@@ -89,17 +89,17 @@ def _keys_by_variant(tasks: Mapping[str, object]) -> dict[str, str]:
     keys: dict[tuple[str, str | None, str], str] = {}
     names: Counter[str] = Counter()
     for task in tasks.values():
-        limit = _limit_of(task)
+        limit = _rate_limit(task)
         if limit not in keys:
             name = mask(" ".join(filter(None, (limit[0], limit[2], _location(task)))))
             names[name] += 1
             keys[limit] = name if names[name] == 1 else f"{name} ({names[name]})"
     if len(keys) == 1:
         return dict.fromkeys(tasks, "")
-    return {variant: keys[_limit_of(task)] for variant, task in tasks.items()}
+    return {variant: keys[_rate_limit(task)] for variant, task in tasks.items()}
 
 
-def _limit_of(task: object) -> tuple[str, str | None, str]:
+def _rate_limit(task: object) -> tuple[str, str | None, str]:
     """Return the kind, the endpoint with API key, and the model of a task: calls with the same values share a rate limit."""
     return str(getattr(task, "__name__", "")) if isinstance(task, OpenableTask) else "", _identity(task), _model(task)
 

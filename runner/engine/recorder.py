@@ -46,6 +46,10 @@ class Clock:
         """Return the seconds since the session started."""
         return self.monotonic() - self.start
 
+    def elapsed(self, since: float) -> float:
+        """Return the seconds since a time of this clock, rounded to the microsecond."""
+        return round(self.now() - since, 6)
+
 
 class RunLoop:
     """The thread and the trio loop of a session."""

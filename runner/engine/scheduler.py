@@ -83,7 +83,7 @@ class Scheduler:
         """Trials whose scorers have all ended in this session."""
         self.is_intake_done = False
         self._is_intake_waiting = False
-        self._intake_needed = trio.Event()
+        self._intake_event = trio.Event()
 
         self.consumers = 0
         self._is_looking = False
@@ -123,7 +123,7 @@ class Scheduler:
         self._unfinished_trials += 1
         if work.has_output:
             self.queues.unscored_outputs += 1
-            self.queues.to_score.append(work)
+            self.queues.outputs_to_score.append(work)
         else:
             if self.has_keys:
                 self.open_lane(work.key, trials=True)
@@ -143,8 +143,8 @@ class Scheduler:
 
     async def wait_intake_needed(self) -> None:
         """Wait until few trials are queued, or the session is stopped."""
-        self._intake_needed, self._is_intake_waiting = trio.Event(), True
-        await self._intake_needed.wait()
+        self._intake_event, self._is_intake_waiting = trio.Event(), True
+        await self._intake_event.wait()
 
     def request_intake(self) -> None:
         """Let the intake continue if few trials are queued, or if the session is stopped."""
@@ -152,7 +152,7 @@ class Scheduler:
         is_low = queues.waiting_trials <= queues.limit or queues.waiting_trials <= low_mark
         if (is_low and not queues.is_behind) or self.shutdown.reason is not None:
             self._is_intake_waiting = False
-            self._intake_needed.set()
+            self._intake_event.set()
 
     def complete(self, work: TrialWork) -> None:
         """Record that a trial is completed: it has an output, and its scorers have all ended."""
@@ -219,8 +219,8 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_intake_waiting:
             self.request_intake()
-        if queues.to_score and (self._admission is None or self._is_allowed(self._admission.admit_scoring())):
-            work = queues.to_score.popleft()
+        if queues.outputs_to_score and (self._admission is None or self._is_allowed(self._admission.admit_scoring())):
+            work = queues.outputs_to_score.popleft()
             self.wake()
             return work
         for lane in queues.lanes.values():
@@ -252,7 +252,7 @@ class Scheduler:
         if block is None:
             return True
         state, queues = self.recorder.state, self.queues
-        if not state.running and queues.unscored_outputs == len(queues.to_score):
+        if not state.running and queues.unscored_outputs == len(queues.outputs_to_score):
             self.shutdown.stop("budget", block_text(state, block))
             self.close()
         return False

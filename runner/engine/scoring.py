@@ -30,8 +30,8 @@ from runner.steps.recorded_results import read_trajectory
 from runner.workers.pool import WorkerEnded
 from runner.workers.remote_task import PlacedInput
 
-LARGE: Final = 16_384
-"""Characters of an output from which a built-in scorer runs in a thread, so that it does not block the loop for long."""
+LARGE_VALUE: Final = 16_384
+"""Characters of a value from which a built-in scorer runs in a thread, so that it does not block the loop for long."""
 
 
 class Scoring:
@@ -42,7 +42,7 @@ class Scoring:
     ) -> None:
         self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
         self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
-        self._with_trajectory = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
+        self._trajectory_scorers = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self._scheduler = scheduler
         self._late_recorder = late_recorder
         self._in_thread = in_thread
@@ -51,7 +51,7 @@ class Scoring:
 
     async def score(self, work: TrialWork) -> None:
         """Score an output with the built-in scorers, then queue a call of every other scorer."""
-        trajectory = await self._trajectory(work) if self._with_trajectory else []
+        trajectory = await self._trajectory(work) if self._trajectory_scorers else []
         scorer_input = ScorerInput(work.output, work.case, trajectory)
         for scorer in self._local_scorers:
             if scorer.name not in work.done_scorers:
@@ -69,7 +69,7 @@ class Scoring:
 
     async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
         """Read the steps of the attempt that returned the output; if that fails, the scorers that take them fail."""
-        recorder, names = self._scheduler.recorder, self._with_trajectory.keys() - work.done_scorers
+        recorder, names = self._scheduler.recorder, self._trajectory_scorers.keys() - work.done_scorers
         locations = recorder.state.steps.records.get(work.trial)
         if locations is None or not names:
             return []
@@ -79,7 +79,7 @@ class Scoring:
             return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))
         except JournalError as exc:
             for name in sorted(names):
-                self._record_failure(self._with_trajectory[name], work, describe(exc), 0.0)
+                self._record_failure(self._trajectory_scorers[name], work, describe(exc), 0.0)
             work.done_scorers |= names
             return []
 
@@ -89,9 +89,9 @@ class Scoring:
         try:
             is_slow = getattr(scorer.function, "is_slow", None)
             if (
-                is_large(work.output, LARGE)
-                or is_large(work.case.expected, LARGE)
-                or (scorer_input.trajectory and scorer.name in self._with_trajectory)
+                is_large(work.output, LARGE_VALUE)
+                or is_large(work.case.expected, LARGE_VALUE)
+                or (scorer_input.trajectory and scorer.name in self._trajectory_scorers)
                 or (is_slow is not None and is_slow(work.output, work.case.expected))
             ):
                 async with self._threads:
@@ -99,9 +99,9 @@ class Scoring:
             else:
                 value = compute()
         except Exception as exc:  # noqa: BLE001  # recorded as the failure of this score
-            self._record_failure(scorer, work, describe(exc), self._elapsed(started_at))
+            self._record_failure(scorer, work, describe(exc), self._clock.elapsed(started_at))
         else:
-            self._record_scores(scorer, work, value, self._elapsed(started_at))
+            self._record_scores(scorer, work, value, self._clock.elapsed(started_at))
 
     async def call(self, call: ScorerCall, scope: CallScope) -> None:
         """Call a scorer once."""
@@ -125,7 +125,7 @@ class Scoring:
         self._scheduler.queues.lanes[call.key].end(call)
         if self._scheduler.shutdown.is_over:
             return
-        elapsed = self._elapsed(call.started_at)
+        elapsed = self._clock.elapsed(call.started_at)
         match outcome:
             case Returned():
                 self._record_scores(scorer, work, outcome.output, elapsed, call)
@@ -229,6 +229,3 @@ class Scoring:
         work.remaining_calls -= 1
         if not work.remaining_calls:
             self._scheduler.complete(work)
-
-    def _elapsed(self, started_at: float) -> float:
-        return round(self._clock.now() - started_at, 6)

@@ -285,7 +285,7 @@ class Session:
             now, shutdown = recorder.clock.now, executor.shutdown
 
             def stop_status() -> tuple[str, float] | None:
-                return shutdown.reason and (shutdown.reason, shutdown.grace_ends - now())
+                return shutdown.reason and (shutdown.reason, shutdown.grace_end - now())
 
             live_run = LiveRun(state, journal, plan.total, now, changed_settings, stop_status)
             nursery = await stack.enter_async_context(trio.open_nursery())

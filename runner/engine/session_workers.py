@@ -76,8 +76,8 @@ def scoring_workers(evaluation: Evaluation[Any, Any, Any], reference: str = "") 
 
 
 def _default_places(task: Any) -> int:
-    mostly_waits = not _starts_processes(task) if isinstance(task, OpenableTask) else is_async(task)
-    return ASYNC_PLACES if mostly_waits else 1
+    is_mostly_waiting = not _starts_processes(task) if isinstance(task, OpenableTask) else is_async(task)
+    return ASYNC_PLACES if is_mostly_waiting else 1
 
 
 def _starts_processes(task: Any) -> bool:

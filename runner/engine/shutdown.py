@@ -21,7 +21,7 @@ class Shutdown:
         """Why the session was stopped; None if it was not."""
         self.detail = ""
         """Details of the reason."""
-        self.grace_ends = math.inf
+        self.grace_end = math.inf
         """When calls in flight are cancelled, in the seconds of `t`."""
         self.grace_scope = trio.CancelScope()
         self.is_over = False
@@ -31,7 +31,7 @@ class Shutdown:
     def stop(self, reason: StopReason, detail: str = "") -> None:
         """Start no more attempts, and give calls in flight their grace period. Only the first reason counts."""
         if self.reason is None and not self.is_over:
-            self.reason, self.detail, self.grace_ends = reason, detail, self._now() + self.grace
+            self.reason, self.detail, self.grace_end = reason, detail, self._now() + self.grace
             self._on_stop()
 
     def stop_unauthorized(self, exc: BaseException) -> None:
@@ -44,7 +44,7 @@ class Shutdown:
         if self.reason is None:
             self.stop("interrupted")
         else:
-            self.grace_ends = min(self.grace_ends, self._now())
+            self.grace_end = min(self.grace_end, self._now())
             self.grace_scope.cancel()
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from runner.data.case import Case
 from runner.definition.evaluation import Evaluation, evaluation
 from runner.engine.null_files import NullFiles
 from runner.engine.rate_limits import recorded_policy
-from runner.engine.session import Outcome, Session
+from runner.engine.session import Session
 from runner.errors import UsageError
 from runner.retries.classify import Failure, RateLimited
 from runner.retries.retry import Retry
@@ -32,7 +32,7 @@ LIMITATION: Final = (
 )
 
 _KEY: Final = "key"
-_NO_CALL: Final[tuple[Action, ...]] = (Return(output=True),)
+_DEFAULT_ACTIONS: Final[tuple[Action, ...]] = (Return(output=True),)
 """Actions of a scorer for a trial without a recorded call."""
 
 
@@ -179,15 +179,11 @@ class Recording:
             **deterministic_options(seed if isinstance(seed, int) else 0),
             "policy": policy,
             "slots": slots,
+            "limit_key": _KEY if any(script.key for script in scripts.values()) else None,
             "files": _NullFiles(),
         }
-        if any(script.key for script in scripts.values()):
-            options["limit_key"] = _KEY
-
-        async def main() -> Outcome:
-            return await Session(evaluation, Path("simulation"), **options).run()
-
-        state = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).state
+        session = Session(evaluation, Path("simulation"), **options)
+        state = trio.run(session.run, clock=trio.testing.MockClock(autojump_threshold=0)).state
         return Figures(
             policy=policy,
             slots=slot_count,
@@ -214,7 +210,7 @@ class Recording:
         scorer_slots = settings.get("scorer_slots")
         for scorer, key in self._scorer_keys.items():
             slots = scorer_slots.get(scorer) if isinstance(scorer_slots, dict) else None
-            calls = {name: script.scorer_calls.get(scorer, _NO_CALL) for name, script in scripts.items()}
+            calls = {name: script.scorer_calls.get(scorer, _DEFAULT_ACTIONS) for name, script in scripts.items()}
             scorer_task = _RecordedScorer(calls, slots, "" if key else task.rate_limit_identity)
             simulated_evaluation.score(name=scorer, timeout=self._longest_call_timeouts.get(scorer))(scorer_task)
         return simulated_evaluation
