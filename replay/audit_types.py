@@ -70,7 +70,7 @@ class Findings:
         self.count = 0
         """Number of all findings."""
         self.notes: dict[str, None] = {}
-        """What was not checked, and why, each once."""
+        """Checks that were skipped, and why, each once."""
 
     def add(self, record: Record, check: str, message: str) -> None:
         """Add a finding about a record."""
@@ -112,7 +112,7 @@ class Audit:
     findings_omitted: int
     """Further findings that are only counted."""
     notes: tuple[str, ...]
-    """What was not checked, and why."""
+    """Checks that were skipped, and why."""
     totals: Totals
     decisions_reproduced: int
     """Recorded decisions that were reproduced."""

@@ -12,14 +12,13 @@ from typing import Final, get_args
 from journal import Record, events
 from journal.errors import IllegalEvent
 from journal.lifecycle import Lifecycle
+from replay.attempt_rules import StepRules, end_problems, start_problems, stop_problems
 from replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
-from replay.budget_rules import end_problems, start_problems, stop_problems
 from replay.decision_rules import TIME_TOLERANCE, DecisionRules
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
 from replay.state import RunState
-from replay.step_rules import StepRules
 from replay.summary_text import version_notes
 from replay.text import plural
 
@@ -294,7 +293,8 @@ class Auditor:
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         state, count = self._state, self._findings.count
-        if state.interrupted_trials and state.trials[event.trial].is_undecided:
+        trial = state.trials[event.trial]
+        if trial.stage == "interrupted" and trial.ended_with_worker:
             self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
         holder = self._slots.get(event.slot)
         if holder is not None:
@@ -369,7 +369,6 @@ class Auditor:
     _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
 
     def _check_invariants(self, event: events.PolicyEvent, record: Record) -> None:
-        """Check what holds for decisions of every policy."""
         state = self._state
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}

@@ -1,4 +1,4 @@
-"""The budget of a run: what was spent, what is reserved, and whether another attempt may start.
+"""The budget of a run: the amounts spent and reserved, and whether another attempt may start.
 
 The engine and the audit use this one rule. It depends on recorded facts only: settings, reserves and usage.
 """
@@ -57,14 +57,11 @@ class _OpenAttempt:
     usage: Amounts = attrs.field(factory=dict[str, float])
 
     def unused_reserve(self, unit: str) -> float:
-        """Return how much of its reserve is not used yet."""
         return max(0.0, round(self.reserve.get(unit, 0.0) - self.usage.get(unit, 0.0), _DECIMALS))
 
 
 @attrs.define(eq=False)
 class _VariantUsage:
-    """Usage of the attempts of a variant."""
-
     maximum: Amounts = attrs.field(factory=dict[str, float])
     """The most that one attempt has used, its judges included."""
     reported_units: set[str] = attrs.field(factory=set[str])
@@ -106,7 +103,7 @@ class BudgetUse:
 
 @attrs.define(eq=False)
 class Budget:
-    """What a run has spent and reserved."""
+    """The amounts that a run has spent and reserved."""
 
     limits: Amounts = attrs.field(factory=dict[str, float])
     """The budget of the run; empty if it has none."""

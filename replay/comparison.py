@@ -112,7 +112,7 @@ def outputs(records: Iterable[Record]) -> dict[str, bytes]:
 
 @attrs.frozen
 class TrialChange:
-    """What differs in one trial."""
+    """The differences in one trial."""
 
     trial: str
     """Its id in B."""

@@ -99,22 +99,30 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     differences = dict(zip(keys, assess([results[name][1][scorer] for name, scorer in keys]), strict=True))
     score = _main_score(sides)
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
-    return ComparisonTable(
-        baseline=baseline,
-        score=score,
-        comparisons=sum(difference.p_adjusted is not None for difference in differences.values()),
-        rows=[
-            _row(
-                name,
-                side,
-                score,
-                results[name][0] if name in results else None,
-                {scorer: difference for (row, scorer), difference in differences.items() if row == name},
-                is_pareto_optimal=_is_pareto_optimal(name, points),
-            )
-            for name, side in sides.items()
-        ],
-    )
+    rows: list[Row] = []
+    for name, side in sides.items():
+        totals, cost = side.totals, total(side.totals.usage, "cost")
+        row = Row(
+            name=name,
+            trials=totals.total,
+            completed=totals.stages["completed"],
+            failed=totals.failed,
+            open=totals.total - totals.done,
+            from_older_task=side.state.from_older_task,
+            scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
+            latency=side.latency,
+            tokens=total(totals.usage, "tokens"),
+            cost=cost,
+            unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
+            cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
+            cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
+            is_pareto_optimal=_is_pareto_optimal(name, points),
+            overlap=results[name][0] if name in results else None,
+            differences={scorer: differences[name, scorer] for scorer in results[name][1]} if name in results else {},
+        )
+        rows.append(row)
+    comparisons = sum(difference.p_adjusted is not None for difference in differences.values())
+    return ComparisonTable(baseline=baseline, score=score, comparisons=comparisons, rows=rows)
 
 
 def assess(differences: Sequence[PairedDifference]) -> list[Difference]:
@@ -173,36 +181,6 @@ def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | Non
         return False
     other_points = (point for point in points.values() if point is not None and point != own_point)
     return not any(mean >= own_point[0] and cost <= own_point[1] for mean, cost in other_points)
-
-
-def _row(
-    name: str,
-    side: Side,
-    score: str | None,
-    overlap: Overlap | None,
-    differences: Mapping[str, Difference],
-    *,
-    is_pareto_optimal: bool,
-) -> Row:
-    totals, cost = side.totals, total(side.totals.usage, "cost")
-    return Row(
-        name=name,
-        trials=totals.total,
-        completed=totals.stages["completed"],
-        failed=totals.failed,
-        open=totals.total - totals.done,
-        from_older_task=side.state.from_older_task,
-        scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
-        latency=side.latency,
-        tokens=total(totals.usage, "tokens"),
-        cost=cost,
-        unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
-        cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
-        cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
-        is_pareto_optimal=is_pareto_optimal,
-        overlap=overlap,
-        differences=differences,
-    )
 
 
 def _cost_per_pass(cost: float | None, tally: Tally | None) -> float | None:

@@ -143,7 +143,7 @@ def _difference_text(difference: Difference) -> str:
 
 
 def notes(table: ComparisonTable) -> Iterator[str]:
-    """Yield what a reader of a table must know: corrections, trials that are not compared, incomplete figures."""
+    """Yield notes on a table: corrections, trials that are not compared, incomplete figures."""
     if table.comparisons > 1:
         yield f"p-values are Holm-corrected across {table.comparisons:,} comparisons"
     baseline = _row_name(table.baseline)

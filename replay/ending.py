@@ -1,4 +1,4 @@
-"""The final report of a run: how it ended, the counts and scores, what failed, and the next command."""
+"""The final report of a run: how it ended, the counts and scores, the failures, and the next command."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,6 @@ from replay.summary import crashes, forked_sessions, summarize
 from replay.summary_types import Summary
 from replay.text import as_words, duration, one_line, plural, printable
 from replay.trial_state import TrialState
-from replay.variant_text import variant_lines
 from replay.worker_totals import worker_lines
 
 _MAX_FAILURES: Final = 5
@@ -46,7 +45,7 @@ def final_report(state: RunState, *, path: Path | str, head: str = "", **options
 def final_summary(
     state: RunState, *, path: Path | str, total: int | None = None, stop_reason: str = "", detail: str = ""
 ) -> str:
-    """Return how a run ended: the counts, the scores, repeated calls, and what failed.
+    """Return how a run ended: the counts, the scores, repeated calls, and failures.
 
     `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
     stopped the run.
@@ -119,7 +118,7 @@ def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]
 
 def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     yield summary_text.trials_text(state)
-    yield from variant_lines(state)
+    yield from summary_text.variant_lines(state)
     scores = summary_text.score_lines(summary.scores, failed_trials=summary.trials.failed)
     yield from (f"all variants: {row}" for row in scores) if state.variants else scores
     yield from summary_text.pass_lines(summary.scores)
@@ -144,7 +143,6 @@ def _calls_in_flight(attempts: int) -> str:
 
 
 def _repeated_calls(state: RunState) -> str:
-    """Return which calls of interrupted attempts were repeated."""
     if not state.steps.completed:
         return f"up to {plural(state.repeated_calls, 'call')}"
     attempts = state.repeated_attempts
@@ -154,7 +152,6 @@ def _repeated_calls(state: RunState) -> str:
 
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
-    """Yield adoptions, retries, interruptions, errors and crashes."""
     yield from summary_text.adopted_lines(state)
     if state.retries:
         labels = {"stopped": "run stopped"}

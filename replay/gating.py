@@ -31,7 +31,7 @@ COMPLETED: Final = "completed"
 
 @attrs.frozen
 class ScoreRule:
-    """What a score must reach."""
+    """Requirements for a score."""
 
     max_drop: float | None = None
     """Tolerated drop against the baseline."""
@@ -41,7 +41,7 @@ class ScoreRule:
 
 @attrs.frozen
 class Limit:
-    """What an amount must not exceed."""
+    """Upper bounds of an amount."""
 
     at_most: float | None = None
     """Its maximum, in its own unit."""
@@ -119,7 +119,6 @@ def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def _check_uniform(name: str, side: Side) -> None:
-    """Reject a run that is not finished, lacks scores, or has results of several versions."""
     state = side.state
     if state.outcome != "finished":
         raise NotComparable(f"{name} is not finished")
@@ -207,7 +206,6 @@ def _check_bound(
 
 
 def _amount(name: str, side: Side) -> float | None:
-    """Return the cost, the tokens or the latency of a run; None if it is unknown."""
     if name == "p95":
         return side.latency.p95
     if name == "cost" and (unpriced_calls := total(side.totals.usage, "unpriced_calls")):

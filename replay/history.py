@@ -148,7 +148,6 @@ def _reference(entries: Sequence[Entry]) -> Entry | None:
 
 
 def _fingerprints(entry: Entry) -> dict[str, str]:
-    """Return the fingerprint of each case, over all variants of a run."""
     fingerprints: dict[str, str] = {}
     for columns in entry.columns:
         fingerprints.update(zip(columns.cases, columns.fingerprints, strict=True))
@@ -209,7 +208,6 @@ def _score(variant: VariantDigest, columns: CaseColumns, flags: Sequence[bool], 
 
 
 def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
-    """Return the cases of the reference that changed, by kind of change."""
     no_outcomes = OPEN * len(fingerprints)
     rows: dict[str, list[str]] = {}
     for index, (_, run, all_columns) in enumerate(entries):

@@ -6,30 +6,61 @@ Only the state is kept in memory; records, outputs, timelines and details of tri
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
-from journal import JournalError, Record, read
+from journal import Blob, JournalError, Record, read
 from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
 from journal.files import DISK
 from journal.reader import Finder
 from journal.scan import ScanStop
-from replay.grouping import Grouping
 from replay.state import RunState
-from replay.summary import summarize
+from replay.summary import NO_GROUP, summarize
 from replay.summary_types import Summary
+from replay.text import as_text
 from replay.timeline import Timeline
 from replay.trial import TrialDetails
 from replay.trial_state import TrialState
 from replay.waits import WaitLog
 
+VARIANT: Final = "variant"
+"""The key that groups trials by variant, unless their metadata has it."""
+
+
+class Grouping:
+    """The group of each trial, read from the records, because `RunState` does not keep metadata."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.groups: dict[str, str] = {}
+        """Trial → group."""
+        self.keys: set[str] = set()
+        """All keys of the metadata, to suggest one if `key` is mistyped."""
+        self._labels: dict[str, str] = {}
+
+    def apply(self, record: Record) -> None:
+        """Read the group of a trial from the next record, if it enqueues one."""
+        event = record.event
+        if not isinstance(event, TrialEnqueued):
+            return
+        metadata = event.metadata.load() if isinstance(event.metadata, Blob) else event.metadata
+        value = None
+        if isinstance(metadata, dict):
+            self.keys.update(metadata)
+            value = metadata.get(self.key)
+        if event.variant:
+            self.keys.add(VARIANT)
+            value = event.variant if value is None and self.key == VARIANT else value
+        label = NO_GROUP if value is None else as_text(value)
+        self.groups[event.trial] = self._labels.setdefault(label, label)  # One string per label.
+
 
 @attrs.define
 class LoadedRun:
-    """A run up to its last valid record, or up to the record that was requested."""
+    """A run up to its last valid record, or up to the requested record."""
 
     path: Path
     state: RunState = attrs.field(factory=RunState)

@@ -109,7 +109,6 @@ def _reply(output: Mapping[str, Any]) -> Message | None:
 
 
 def _message(value: object) -> Message:
-    """Return a message of any of the APIs."""
     if not isinstance(value, Mapping):
         return Message("", as_text(value))
     message = cast("Mapping[str, Any]", value)
@@ -184,7 +183,6 @@ def _events(text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
-    """Join the pieces of a streamed reply."""
     for event in reversed(events):
         if event.get("type") == "response.completed" and isinstance(response := event.get("response"), Mapping):
             return _reply(cast("Mapping[str, Any]", response))

@@ -176,7 +176,6 @@ class Values:
             self._store()
 
     def _store(self) -> None:
-        """Move the older half of the recent values to the file."""
         recent_values, positions, append = self._recent_values, self._positions, self._scratch.append
         for index in list(islice(recent_values, _RECENT // 2)):
             line = orjson.dumps(recent_values.pop(index), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_APPEND_NEWLINE)

@@ -16,8 +16,7 @@ from replay.pauses import BREAKER_REASONS, PAUSE_TEXTS
 from replay.state import RunState
 from replay.summary import latency, score_of, steps_of
 from replay.text import digits, duration, escape_controls, plural, printable
-from replay.trial_state import LastStep, RunningAttempt
-from replay.variant_text import mean_text, variant_lines
+from replay.trial_state import RunningAttempt
 from replay.worker_totals import ended_workers
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
-    yield from (("variants", row, "") for row in variant_lines(state))
+    yield from (("variants", row, "") for row in summary_text.variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
     for row in summary_text.score_lines(scores, failed_trials=state.failed):
         yield "scores", row, ""
@@ -229,7 +228,10 @@ def _slots(state: RunState, now: float, total: int | None) -> str:
 def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
     elapsed = max(0.0, now - attempt.start)
     text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
-    step = f" · {_last_step(attempt.last_step, now)}" if attempt.last_step is not None else ""
+    step = ""
+    if (last_step := attempt.last_step) is not None:
+        age = duration(max(0.0, now - last_step.t))
+        step = f" · {plural(last_step.ended_steps, 'step')}, the last {age} ago: {printable(last_step.name, 40)}"
     if not isinstance(timeout, int | float):
         return f"{text}{step}", "dim"
     if elapsed > timeout:
@@ -237,12 +239,7 @@ def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: objec
     return f"{text} of {duration(timeout)}{step}", "dim"
 
 
-def _last_step(step: LastStep, now: float) -> str:
-    return f"{plural(step.ended_steps, 'step')}, the last {duration(max(0.0, now - step.t))} ago: {printable(step.name, 40)}"
-
-
 def _steps_per_second(state: RunState, now: float) -> float | None:
-    """Return how many steps per second this session executes; None if that is unknown."""
     return (state.steps.executed - state.steps.before_session) / now if now > 0 and not state.outcome else None
 
 
@@ -257,7 +254,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):
         parts.append(f"{backoff:,} in backoff")
     for scorer, tally in state.scores.items():
-        if mean := mean_text(tally):
+        if mean := summary_text.mean_text(tally):
             parts.append(f"{printable(scorer, 24)} {mean}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")

@@ -111,7 +111,7 @@ class RunState(Totals):
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """Trial → usage noted by its attempt in flight."""
     budget: Budget | None = None
-    """What was spent and reserved; None if no session had a budget."""
+    """Amounts spent and reserved; None if no session had a budget."""
 
     steps: RunSteps = attrs.field(factory=RunSteps)
     _previous_end: float = 0.0
@@ -280,7 +280,6 @@ class RunState(Totals):
             self.budget.begin_session(self.settings, dict.fromkeys(trial for trial, _ in self.scorer_calls))
 
     def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
-        """Apply adopted changes to the definition."""
         if self.started is None or not isinstance(adopted_fields, dict):
             return
         old_start, changes = self.started, {name: adopted_fields[name] for name in (*PINNED, "task") if name in adopted_fields}
@@ -572,7 +571,6 @@ class RunState(Totals):
                 models.append(model[:ERROR_CHARS])
 
     def _add_unproductive_usage(self, trial: str, attempt: int, usage: Any = None) -> None:
-        """Add the usage of an attempt that returned no output."""
         self._add_usage(usage, trial, attempt)
         add(self.usage_without_output, usage)
         for part in self._usage_in_flight.pop(trial, ()):

@@ -6,11 +6,11 @@ Computed from a `RunState`. Failed and unscored trials are not part of a mean; t
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import attrs
 
 from journal.lifecycle import STAGES
-from replay.grouping import NO_GROUP
 from replay.shards import missing_shards
 from replay.state import RunState
 from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
@@ -31,6 +31,9 @@ from replay.summary_types import (
 from replay.tally import Tally
 from replay.trial_state import TrialState
 from replay.variant_totals import Totals
+
+NO_GROUP: Final = "(none)"
+"""The group of trials whose metadata lacks the key."""
 
 
 def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
@@ -242,8 +245,6 @@ def latency(times: Iterable[float]) -> Latency:
 
 
 class _Group:
-    """Sums over the trials of one group."""
-
     def __init__(self, *, has_repeats: bool) -> None:
         self.stages: Counter[str] = Counter()
         self.recovered = 0

@@ -1,4 +1,4 @@
-"""Parts of a summary as text: scores, groups, latency, steps, usage, errors."""
+"""Parts of a summary as text: scores, variants, groups, latency, steps, usage, errors."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -7,12 +7,19 @@ from typing import Final
 from replay.session_errors import LastError
 from replay.state import RunState
 from replay.summary_types import GroupSummary, Latency, Score, Steps
+from replay.tally import Tally
 from replay.text import digits, duration, money, number, one_line, plural, printable
+from replay.variant_totals import Totals
 
 _MAX_LABELS: Final = 6
-"""Labels shown of a scorer, most frequent first."""
+"""Maximum number of labels to list, most frequent first."""
 _MAX_MODELS: Final = 3
-"""Models without a price that are named."""
+"""Maximum number of models without a price to list."""
+_MAX_VARIANTS: Final = 8
+"""Maximum number of variants to list."""
+_MAX_SCORES: Final = 3
+"""Maximum number of scores in a line."""
+_COSTS: Final = ("cost", "judge.cost")
 
 
 def trials_text(state: RunState) -> str:
@@ -83,6 +90,42 @@ def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
             yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(estimates[0].cases, 'case')}"
 
 
+def variant_lines(state: RunState) -> Iterator[str]:
+    """Yield results of the first variants: `mini   60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    rows = list(islice(variant_rows(state), _MAX_VARIANTS))
+    width = max((len(name) for name, _ in rows), default=0)
+    yield from (f"{name:<{width}}  {results}" for name, results in rows)
+    count = sum(totals.total > 0 for totals in state.variants.values())
+    if count > _MAX_VARIANTS:
+        yield f"… and {count - _MAX_VARIANTS:,} more"
+
+
+def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the name and the results of each variant."""
+    for name, totals in state.variants.items():
+        if totals.total:
+            yield printable(name, 40) or "(no variant)", variant_result(totals)
+
+
+def variant_result(totals: Totals) -> str:
+    """Return the results of a variant in one line: `60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    parts = [f"{totals.done:,} of {totals.total:,} done"]
+    if totals.failed:
+        parts.append(f"{totals.failed:,} failed")
+    means = [(scorer, mean) for scorer, tally in totals.scores.items() if (mean := mean_text(tally))]
+    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in means[:_MAX_SCORES]]
+    if any(unit in totals.usage for unit in _COSTS):
+        parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
+    return " · ".join(parts)
+
+
+def mean_text(tally: Tally) -> str:
+    """Return the mean of a score as text, of a pass/fail score as a percentage; empty for labels."""
+    if tally.mean is None:
+        return ""
+    return f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
+
+
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:
     """Yield the results of each group, or of the first `limit` groups."""
     yield f"by {printable(key)}:"
@@ -119,7 +162,7 @@ def saved_usage(steps: Steps) -> dict[str, float]:
 
 
 def _saved_text(steps: Steps) -> str:
-    """Return what reused steps have saved: `41 steps reused, $3.12 not paid again`."""
+    """Return the usage that reused steps have saved: `41 steps reused, $3.12 not paid again`."""
     usage = saved_usage(steps)
     amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
     return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
@@ -153,7 +196,7 @@ def _amount(name: str, value: float, models: Sequence[str]) -> str:
 
 
 def adopted_lines(state: RunState) -> Iterator[str]:
-    """Yield what was adopted, and how many outputs come from an older version of the task."""
+    """Yield the adopted changes, and how many outputs are from an older version of the task."""
     for session in state.sessions:
         if session.adopted:
             yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"

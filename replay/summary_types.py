@@ -134,7 +134,6 @@ class Scoring:
     calls_in_flight: Mapping[str, int]
     """By scorer."""
     calls_in_backoff: int
-    """Calls in backoff."""
     calls_started: Mapping[str, int]
     """By scorer, over all sessions."""
     calls_failed: Mapping[str, int]
@@ -152,16 +151,16 @@ class BudgetSummary:
     run: Mapping[str, BudgetUse]
     """By unit; empty if only trials have a budget."""
     more_trials: int | None
-    """How many more trials the rest of the budget is enough for, at the average of those that are done; None if unknown."""
+    """How many more trials fit into the rest of the budget, at the average of the done trials; None if unknown."""
     per_trial: Mapping[str, float]
-    """Unit → what one trial may use; empty: no limit."""
+    """Unit → the budget of each trial; empty if trials have none."""
     trials_exceeded: int
-    """Trials that failed because they used more."""
+    """Trials that failed because they exceeded it."""
 
 
 @attrs.frozen
 class Adoption:
-    """What a session adopted that had changed since the previous one."""
+    """The changes since the previous session that a session adopted."""
 
     session: int
     changes: Sequence[str]
@@ -238,12 +237,12 @@ class Summary:
     unpriced_models: Mapping[str, Sequence[str]]
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Mapping[str, float]
-    """The part of it that attempts without an output used."""
+    """The part of `usage` that attempts without an output used."""
     budget: BudgetSummary | None
     """None if the run has no budget."""
     limit: int | None
     workers: Mapping[str, WorkerTotals] | None
-    """Worker → what it has done; None if all attempts ran in the process of the run."""
+    """Worker → its totals; None if all attempts ran in the process of the run."""
     variants: Mapping[str, VariantSummary] | None
     """Variant → its results; None if the run has no variants."""
     groups: Mapping[str, GroupSummary] | None

@@ -84,7 +84,6 @@ class Tally:
                 self._add_to_case(case, value, sign)
 
     def _add_to_case(self, case: str, value: float, sign: int) -> None:
-        """Add a value to its case, or remove it."""
         assert self.by_case is not None
         n, total = self.by_case.get(case, (0, 0.0))
         if sign < 0:

@@ -110,36 +110,16 @@ class Trajectory:
         if event.attempt != self._attempt:
             self._attempt = event.attempt
             self._inputs.clear()
+        position = dict[str, Any](number=event.step, parent=event.parent, seq=record.seq, t=record.t, at=record.at)
         if isinstance(event, events.StepReused):
             attempt, step = self._completed_steps.get(event.completed_seq, (0, None))
             if step is None:
                 return None
             self._use(event.completed_seq, event)
-            details = attrs.evolve(
-                step,
-                number=event.step,
-                parent=event.parent,
-                seq=record.seq,
-                t=record.t,
-                at=record.at,
-                elapsed=0.0,
-                reused_from=attempt,
-                continues=0,
-            )
+            details = attrs.evolve(step, **position, elapsed=0.0, reused_from=attempt, continues=0)
         else:
-            details = StepDetails(
-                number=event.step,
-                name=event.name,
-                kind=event.kind,
-                parent=event.parent,
-                seq=record.seq,
-                t=record.t,
-                at=record.at,
-                elapsed=event.elapsed,
-                input=complete_input(self._inputs.get(event.continues), event.input),
-                continues=event.continues,
-                **_result(event),
-            )
+            step_input = complete_input(self._inputs.get(event.continues), event.input)
+            details = StepDetails(input=step_input, **position, **_own_fields(event))
             if isinstance(event, events.StepCompleted):
                 self._completed_steps[record.seq] = event.attempt, details
                 self._use(record.seq, event)
@@ -165,10 +145,9 @@ def steps_with_depth(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDe
         stack += [(depth + 1, inner_step) for inner_step in reversed(inner_steps.pop(step.number, ()))]
 
 
-def _result(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
-    if isinstance(event, events.StepFailed):
-        return {"error": event.error, "message": event.message}
-    return {"output": event.output, "usage": event.usage, "reusable": event.reusable}
+def _own_fields(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
+    result = ("error", "message") if isinstance(event, events.StepFailed) else ("output", "usage", "reusable")
+    return {name: getattr(event, name) for name in ("name", "kind", "elapsed", "continues", *result)}
 
 
 def complete_input(previous_input: Any, tail: Any) -> Any:

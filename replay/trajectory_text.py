@@ -1,4 +1,4 @@
-"""The steps of an attempt as text: one line for each, or with all messages and tool calls. Everything in them is untrusted."""
+"""The steps of an attempt as text: one line for each, or with all messages and tool calls. Their content is untrusted."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -7,7 +7,7 @@ import orjson
 
 from journal import Blob
 from replay import summary_text
-from replay.model_messages import Message, ToolCall, messages_of, reply_of
+from replay.model_messages import Message, messages_of, reply_of
 from replay.text import as_text, duration, escape_controls, money, number, one_line, plural, printable
 from replay.trajectory import StepDetails, steps_with_depth
 from replay.trial import AttemptDetails
@@ -27,7 +27,7 @@ _UNITS: Final = {
     "cost": "",
 }
 _JSON_LINE_CHARS: Final = 100
-"""Characters from which JSON is indented."""
+"""Longer JSON is indented."""
 
 
 def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
@@ -48,7 +48,7 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
 
 
 def reuse_text(attempt: AttemptDetails) -> str:
-    """Return what an attempt reused of those before: `reused 9 of 12 steps and diverged at step 10`."""
+    """Return how many steps of earlier attempts an attempt reused: `reused 9 of 12 steps and diverged at step 10`."""
     text = f"reused {attempt.reused_steps:,} of {plural(attempt.reused_steps + attempt.unused_steps, 'step')}"
     if attempt.diverged_at:
         return f"{text} and diverged at step {attempt.diverged_at:,}"
@@ -97,11 +97,8 @@ def _one_line(value: Any) -> str:
 
 def message_text(message: Message, separator: str = "\n") -> str:
     """Return the text of a message and its tool calls."""
-    return separator.join(filter(None, (message.text, *map(_call_text, message.tool_calls))))
-
-
-def _call_text(call: ToolCall) -> str:
-    return f"{call.name}({as_text(call.arguments)})"
+    calls = (f"{call.name}({as_text(call.arguments)})" for call in message.tool_calls)
+    return separator.join(filter(None, (message.text, *calls)))
 
 
 def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Everything recorded about one trial and its attempts, for `show`, the exports and the report page.
 
-`attempt_fields` defines what each event adds to its attempt. `TrialDetails` collects the records of one trial; the times come
-from a timeline.
+`attempt_fields` defines the fields of an attempt that each event sets. `TrialDetails` collects the records of one trial;
+the times come from a timeline.
 """
 
 import itertools
@@ -23,7 +23,7 @@ _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring
 
 
 def attempt_fields(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
-    """Return what an event adds to its attempt, by field of `AttemptDetails`."""
+    """Return the fields of `AttemptDetails` that an event sets."""
     match event:
         case events.AttemptStarted():
             return {"reuses": event.reuses, "spent": event.spent}

@@ -262,11 +262,6 @@ class TrialState:
         return self.retry_history is not None and self.retry_history.category in WORKER_ENDS
 
     @property
-    def is_undecided(self) -> bool:
-        """Whether its last attempt ended with its worker, and no retry was recorded yet."""
-        return self.stage == "interrupted" and self.ended_with_worker
-
-    @property
     def error(self) -> str:
         """Type and message of the last failure, shortened."""
         return "" if self.retry_history is None else self.retry_history.error

@@ -1,4 +1,4 @@
-"""Sums of what attempts use (tokens, cost), as reported with attempts and steps and in notes."""
+"""Sums of usage (tokens, cost), as reported by attempts, steps and notes."""
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard

@@ -102,7 +102,6 @@ class WaitLog:
                         waits[key, reason] = Wait(reason, (previous_wait.seconds if previous_wait else 0.0) + end - start, text)
 
     def _split_at_pause(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
-        """Split an interval where a pause of the key expires."""
         pause = self._state.pauses.get(key)
         if pause is not None and start < pause.until < end:
             yield start, pause.until

@@ -30,7 +30,7 @@ class WorkerTotals:
     lost: int = 0
     """How often it ended for another or an unknown reason."""
     detail: str = ""
-    """What is known about its last end, such as `signal 11`."""
+    """Details of its last end, such as `signal 11`."""
     _session: int = attrs.field(default=0, init=False)
     _periods: list[tuple[float, float]] = attrs.field(factory=list[tuple[float, float]], init=False)
     """When it was busy in this session, without overlaps, in order."""

@@ -17,11 +17,10 @@ from replay.export.trial_index import TrialIndex
 from replay.pairing import PairedDifference
 from replay.state import RunState
 from replay.summary import summarize
-from replay.summary_text import latency_text, score_text, trials_text, usage_text
+from replay.summary_text import latency_text, score_text, trials_text, usage_text, variant_rows
 from replay.text import as_text, digits, plural, printable
 from replay.trial import TrialDetails
 from replay.trial_state import outcome_of
-from replay.variant_text import variant_rows
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160

@@ -9,9 +9,8 @@ import click
 from replay import LoadedRun
 from replay.ending import final_report
 from replay.summary import summarize
-from replay.summary_text import group_lines, score_lines
+from replay.summary_text import group_lines, score_lines, variant_result
 from replay.text import plural, printable
-from replay.variant_text import variant_result
 from replay.view_json import view_json
 from runner.cli._common import RunReference, reference_argument
 from runner.cli._display import age, check_variant, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of

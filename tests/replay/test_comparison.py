@@ -17,7 +17,7 @@ from journal.events import RunFinished, TrialWithdrawn
 from replay import fold
 from replay.comparison import Comparison, NothingInCommon, Side, compare, outputs
 from replay.comparison_text import lines, sentence
-from replay.grouping import Grouping
+from replay.loaded_run import Grouping
 from replay.pairing import PairedDifference
 from tests.journal.samples import examples, started
 from tests.replay.trial_events import answered, enqueued, failed, records

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from journal import Blob, Event
 from replay import fold
-from replay.grouping import NO_GROUP, Grouping
-from replay.summary import summarize
+from replay.loaded_run import Grouping
+from replay.summary import NO_GROUP, summarize
 from replay.summary_text import group_lines
 from replay.summary_types import Summary
 from tests.journal.samples import examples

@@ -15,7 +15,7 @@ from journal.events import TrialCompleted
 from replay import RunState, load, summarize
 from replay.ending import final_report
 from replay.screen import panel
-from replay.variant_text import variant_lines
+from replay.summary_text import variant_lines
 from runner import Case, evaluation, note, run, verify
 from runner.cli import cli
 from runner.definition.gates import gate_results
