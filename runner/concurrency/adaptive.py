@@ -113,7 +113,7 @@ class Adaptive:
         self._recorded_pace: float | None = None
         self._changes: list[PolicyEvent] = []
         self._pace = Pace(fixed_pace=None if is_short else FIRST_PACE)
-        self._in_flight = InFlight(slots=slots, limit=self.limit, check_from=6 * slots, is_short=is_short)
+        self._in_flight = InFlight(slots=slots, limit=self.limit, first_check=6 * slots, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
         self._background = Background(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
@@ -184,7 +184,7 @@ class Adaptive:
             elif next_at == self._test_end:
                 self._test_end = _NEVER
                 if not self._background.extend_test(self._start_count):
-                    self._end_test(self._background.test_to)
+                    self._end_test(self._background.last_test_start)
             elif next_at == pause_end:
                 self._changes += self._pause.end(next_at)
             else:
@@ -225,10 +225,10 @@ class Adaptive:
         )
         self._pace.record_start(self._now, self._flow(self.limit))
         if probe:
-            self._breaker.probe_started(self._now)
-        if self._start_count <= self._background.test_to and trial in self._last_limited:
-            self._background.test_to += 1  # Another 429 of this trial would not count, so the test is one start longer.
-        if self._start_count == self._background.test_to:
+            self._breaker.record_probe(self._now)
+        if self._start_count <= self._background.last_test_start and trial in self._last_limited:
+            self._background.last_test_start += 1  # Another 429 of this trial would not count, so the test is one start longer.
+        if self._start_count == self._background.last_test_start:
             self._test_end = self._now + 2 * self._failure_seconds
         return probe
 
@@ -330,7 +330,7 @@ class Adaptive:
         proven_limit = int(GROWTH_PER_PROOF * (self._latency.load or 0))
         load = round(self._latency.latest_group[0]) if self._latency.latest_group else 0
         is_in_use = min(start.wave.load, load) >= BUSY_SHARE * self.limit
-        if in_flight.is_unchecked and is_in_use and self._start_count >= in_flight.check_from:
+        if in_flight.is_unchecked and is_in_use and self._start_count >= in_flight.first_check:
             self._measure_lower(lower_load(min(self.limit, load)), f"testing whether fewer than {self.limit} are as fast")
             return
         was_comparing = in_flight.is_comparing
@@ -392,7 +392,7 @@ class Adaptive:
         breaker = self._breaker
         if breaker.open:
             if start.order > breaker.barrier:
-                self._suspend(breaker.probe_failed(self._now))
+                self._suspend(breaker.record_failed_probe(self._now))
             return
         if is_timeout:
             evidence = self._in_flight.record_timeout(start, self._now, self._start_count)
@@ -483,7 +483,7 @@ class Adaptive:
         if start.order <= breaker.barrier:
             return
         if breaker.reason == "all_rate_limited":
-            self._suspend(breaker.probe_failed(self._now, not_before=arrival + min(retry_after or 0.0, 30.0)))
+            self._suspend(breaker.record_failed_probe(self._now, not_before=arrival + min(retry_after or 0.0, 30.0)))
         else:
             self._close_breaker(start)
 
@@ -517,7 +517,7 @@ class Adaptive:
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.restart_at(start, self._now), "rate_limited", evidence)
         else:
-            self._changes += self._pause.retry_after(arrival, retry_after, evidence)
+            self._changes += self._pause.begin_retry_after(arrival, retry_after, evidence)
         pace.postpone(self._pause.earliest_start(self._now))
 
     def _count_unexplained(self, start: Start) -> bool:

@@ -84,7 +84,7 @@ class Aimd:
                 changes += self._count_overload(now)
             if isinstance(signal, Failed) and signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
-                changes += self._pause.retry_after(now, signal.retry_after, evidence)
+                changes += self._pause.begin_retry_after(now, signal.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes))
 
     def elapse(self, t: float) -> Decision:

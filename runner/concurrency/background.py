@@ -42,9 +42,9 @@ class Background:
     """Share of 429s that led to the current test."""
     signs: int = 0
     """429s that led to the current test."""
-    test_from: int = 0
+    first_test_start: int = 0
     """First start of the test; 0 while there is none."""
-    test_to: int = 0
+    last_test_start: int = 0
     """Last start of the test."""
     parts: int = 1
     """2 if the result was unclear and the test continues."""
@@ -54,7 +54,7 @@ class Background:
     @property
     def is_testing(self) -> bool:
         """Whether a test is in progress."""
-        return self.test_from > 0
+        return self.first_test_start > 0
 
     @property
     def is_decided(self) -> bool:
@@ -73,7 +73,7 @@ class Background:
         """
         order = start.order
         if self.is_testing:
-            self.unexplained_429s += order >= self.test_from
+            self.unexplained_429s += order >= self.first_test_start
             return False
         if order < self.first_start:
             return False
@@ -97,27 +97,27 @@ class Background:
 
     def begin_test(self, newest_start: int) -> None:
         """Test the starts after `newest_start`."""
-        self.test_from = newest_start + 1
-        self.test_to = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), TEST_MIN_STARTS)
+        self.first_test_start = newest_start + 1
+        self.last_test_start = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), TEST_MIN_STARTS)
         self.signs, self.unexplained_429s = self.unexplained_429s, 0
 
     def extend_test(self, newest_start: int) -> bool:
         """If the result is unclear, test as many starts again after `newest_start`, once; return whether that is done."""
         if self.parts > 1 or not 0 < self.unexplained_429s <= TEST_TOLERATED_429S:
             return False
-        self.test_to, self.parts = newest_start + self.test_to - self.test_from + 1, 2
+        self.last_test_start, self.parts = newest_start + self.last_test_start - self.first_test_start + 1, 2
         return True
 
     def end_test(self, last_start: int) -> bool:
         """End the test with the start `last_start`; return whether the 429s are random."""
         is_random = self.unexplained_429s > TEST_TOLERATED_429S * self.parts
         if self.unexplained_429s:
-            share = self.unexplained_429s / (last_start - self.test_from + 1)
+            share = self.unexplained_429s / (last_start - self.first_test_start + 1)
             self.share = min(max(share, self.observed_share if is_random else 0.0), 0.9)
         self.restart(last_start)
         return is_random
 
     def restart(self, newest_start: int) -> None:
         """Cancel the test, if there is one, and count the starts after `newest_start`."""
-        self.test_from, self.test_to, self.parts = 0, 0, 1
+        self.first_test_start, self.last_test_start, self.parts = 0, 0, 1
         self.first_start, self.unexplained_429s, self.first_sign = newest_start + 1, 0, None

@@ -63,11 +63,11 @@ class Breaker:
         self.failures.clear()
         self.next_probe = t + self._gap(t) if probe_at is None else max(probe_at, t)
 
-    def probe_started(self, t: float) -> None:
+    def record_probe(self, t: float) -> None:
         """Wait for the probe, for a limited time: it may hang."""
         self.next_probe = t + max(PROBE_PATIENCE, self._gap(t))
 
-    def probe_failed(self, t: float, *, not_before: float = 0.0) -> str:
+    def record_failed_probe(self, t: float, *, not_before: float = 0.0) -> str:
         """Schedule the next probe; return the evidence."""
         self.next_probe = max(t + self._gap(t), not_before)
         return f"probe failed, {t - self.outage_start:.0f} s into the outage"

@@ -8,7 +8,7 @@ used before. Most numbers were not varied one by one.
 from typing import Final
 
 # The limit on attempts in flight.
-LARGEST_NOT_INFERRED: Final = 3
+LARGEST_UNCERTAIN_LIMIT: Final = 3
 """Limits on attempts in flight up to this are not inferred: a small token bucket looks the same."""
 FIRST_LIMIT: Final = 32
 """The first limit. With 16, short runs took 1.6 times as long; with 100, the mean of ordinary scenarios fell by 5 points."""
@@ -20,7 +20,7 @@ FIRST_PACE: Final = 20.0
 """Starts per second at the beginning of a longer run: the first 429 arrives before all slots of the first limit are filled,
 which halves the 429s of endpoints with a small bucket. Also after the first 429 of the run: when all free slots were filled at
 once, up to 70 calls were rate limited until the rate limit was known."""
-FIRST_PACE_GROWTH, UNPACED_FROM = 1.25, 100.0
+FIRST_PACE_GROWTH, FIRST_PACE_END = 1.25, 100.0
 """Growth of that pace per answered call, and the pace at which pacing ends. When the first two answers ended the
 pacing, small limits rejected dozens of calls in the first seconds."""
 UNPROVEN_LIMIT: Final = 64
@@ -39,7 +39,7 @@ the median of ordinary scenarios (seed 954) was 1.06 % instead of 0.95 % rate li
 LIMIT_TEST_CALLS, LIMIT_TEST_CHEAP = 400, 60.0
 """After this many successes at a limit that a 429 showed, the next test is due after the second number of seconds: one 429 is a
 small share then. With a limit raised from 16 to 48 at half-time, goodput is 95 % instead of 82 %."""
-SMALLEST_COMPARED: Final = 8
+SMALLEST_COMPARED_LIMIT: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
 LIMIT_TEST_TIMEOUT: Final = 20.0
 """Seconds, and twelve mean latencies, after which a test without a result is abandoned."""

@@ -27,7 +27,7 @@ class Fixed:
             self._in_flight.discard(signal.attempt)
             if isinstance(signal, Failed) and signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
-                changes += pause.retry_after(signal.t, signal.retry_after, evidence)
+                changes += pause.begin_retry_after(signal.t, signal.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._default_decision
 
     def elapse(self, t: float) -> Decision:

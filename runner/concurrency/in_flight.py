@@ -22,7 +22,7 @@ from runner.concurrency.constants import (
     DOUBTFUL_SHARE,
     FAST_GROWTH,
     FIRST_LIMIT,
-    LARGEST_NOT_INFERRED,
+    LARGEST_UNCERTAIN_LIMIT,
     LIMIT_TEST_CALLS,
     LIMIT_TEST_CHEAP,
     LIMIT_TEST_LATEST,
@@ -39,7 +39,7 @@ from runner.concurrency.constants import (
     PACED_LIMIT,
     PER_ROUND_TRIP,
     SHORTEST_RUN,
-    SMALLEST_COMPARED,
+    SMALLEST_COMPARED_LIMIT,
     TIMEOUT_CUT,
     UNPROVEN_LIMIT,
 )
@@ -82,23 +82,23 @@ class InFlight:
     """When the current phase began."""
     period: float = LIMIT_TEST_SOONEST
     """Seconds to hold before the next test."""
-    highest_accepted: int = 0
+    highest_accepted_load: int = 0
     """Most attempts in flight at the start of a call that was accepted."""
     accepted_above: int = 0
     """Accepted starts above `known_limit` since the test began."""
     limited_above: int = 0
-    """Rate-limited starts above `highest_accepted`, since it last rose."""
+    """Rate-limited starts above `highest_accepted_load`, since it last rose."""
     first_limited_above: int = 0
-    """The first rate-limited start above `highest_accepted`."""
+    """The first rate-limited start above `highest_accepted_load`."""
     last_limited_above: int = 0
-    """The newest rate-limited start above `highest_accepted`."""
+    """The newest rate-limited start above `highest_accepted_load`."""
     limited_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     doubt_until: float = 0.0
     """Until then no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
-    check_from: int = 0
+    first_check: int = 0
     """The first start at which a lower load may be measured, if none has been."""
     threshold: int | None = None
     """Above this the limit grows by one per round trip, because there was an overload."""
@@ -120,7 +120,7 @@ class InFlight:
     @property
     def is_unchecked(self) -> bool:
         """Whether the limit is at its maximum and was never compared with a lower one."""
-        uses_all_slots = self.limit == self.slots and self.limit >= SMALLEST_COMPARED
+        uses_all_slots = self.limit == self.slots and self.limit >= SMALLEST_COMPARED_LIMIT
         return self.phase == "climbing" and (uses_all_slots or self.threshold is not None)
 
     @property
@@ -136,9 +136,9 @@ class InFlight:
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
         self.accepted_above += in_flight > self.known_limit
-        if in_flight > self.highest_accepted:
-            self.highest_accepted, self.limited_above = in_flight, 0
-            if self.known_limit and not self.by_latency and self._surely_accepted() > self.known_limit + 1:
+        if in_flight > self.highest_accepted_load:
+            self.highest_accepted_load, self.limited_above = in_flight, 0
+            if self.known_limit and not self.by_latency and self._safe_load() > self.known_limit + 1:
                 self.release()
 
     def record_success(self, start: Start, t: float, proven_limit: int, *, patience: float) -> None:
@@ -201,7 +201,7 @@ class InFlight:
         self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_repeated else CEILING_SOONEST)
         self.threshold = self.limit = max(min(int(load_share * load), self.limit), 1)
         self.period = LIMIT_TEST_SOONEST
-        self.check_from = last_start + 2 * self.limit
+        self.first_check = last_start + 2 * self.limit
         self.phase, self.known_limit, self.by_latency, self.phase_start, self.last_lowered = "climbing", 0, False, t, last_start
         self.timeouts = self.successes = self.growth = 0
 
@@ -220,8 +220,9 @@ class InFlight:
             self.is_upward = (self.is_upward or self.known_limit == 1) and self.known_limit < highest_limit
             self.limit = min(higher_load(self.known_limit), highest_limit) if self.is_upward else lower_load(self.known_limit)
 
-    def _surely_accepted(self) -> int:
-        return self.highest_accepted - max(self.highest_accepted // 16, 1)  # Some were accepted because others had just ended.
+    def _safe_load(self) -> int:
+        """Return the highest accepted load, without calls that were accepted only because others had just ended."""
+        return self.highest_accepted_load - max(self.highest_accepted_load // 16, 1)
 
     def ends_test(self, start: Start) -> bool:
         """Return whether a 429 ends the test of a higher limit; after several accepted calls, a single one may be random."""
@@ -231,24 +232,24 @@ class InFlight:
     def release(self) -> None:
         """Discard the limit: the number in flight was not the reason."""
         if self.known_limit and not self.by_latency:
-            self.known_limit, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._surely_accepted(), self.slots))
+            self.known_limit, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._safe_load(), self.slots))
         self.limited_above = 0
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had at least as many in flight as were ever accepted, or the limit is certain."""
-        accepted_load = 0 if self.is_certain else self.highest_accepted - 1
-        return t >= self.doubt_until and start.in_flight > max(accepted_load, LARGEST_NOT_INFERRED)
+        accepted_load = 0 if self.is_certain else self.highest_accepted_load - 1
+        return t >= self.doubt_until and start.in_flight > max(accepted_load, LARGEST_UNCERTAIN_LIMIT)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429.
 
         It may if so many were never accepted, if the known limit is close, or if the limit is certain and may have fallen.
         """
-        if t < self.doubt_until or start.in_flight <= LARGEST_NOT_INFERRED:
+        if t < self.doubt_until or start.in_flight <= LARGEST_UNCERTAIN_LIMIT:
             return False
         is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.known_limit
         is_near = is_near or self.is_certain
-        if start.in_flight <= max(self._surely_accepted(), self.known_limit) and not is_near:
+        if start.in_flight <= max(self._safe_load(), self.known_limit) and not is_near:
             return False
         if not self.limited_above or start.order - self.last_limited_above > max(LIMITED_WITHIN, self.limit // 2):
             self.limited_above, self.first_limited_above = 0, start.order
@@ -287,7 +288,7 @@ class InFlight:
         """
         old_limit = self.limit
         if self.phase == "climbing":
-            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, SMALLEST_COMPARED))
+            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, SMALLEST_COMPARED_LIMIT))
         return self.limit < old_limit
 
     def doubt(self, t: float) -> None:
@@ -303,7 +304,7 @@ class InFlight:
         self.is_confirmed = is_test or (self.is_confirmed and self.phase == "holding")
         self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
         self._hold(limit, t, last_start)
-        return f"429 at {start.in_flight} in flight, {self.highest_accepted} accepted before"
+        return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
 
     def _is_known(self, limit: int) -> bool:
         return self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)
@@ -313,7 +314,7 @@ class InFlight:
         if self.phase != "holding" or self.by_latency or limit > self.first_known_limit:
             self.first_known_limit = limit
         self.phase, self.phase_start, self.known_limit, self.last_lowered = "holding", t, limit, last_start
-        self.limit, self.by_latency, self.highest_accepted = limit, False, min(self.highest_accepted, limit)
+        self.limit, self.by_latency, self.highest_accepted_load = limit, False, min(self.highest_accepted_load, limit)
         self.limited_above = self.timeouts = self.successes = 0
 
     def measure_lower(self, t: float, last_start: int, limit: int) -> None:
@@ -334,4 +335,4 @@ class InFlight:
         self.was_climbing = False
         if is_checked:
             self.phase, self.known_limit, self.by_latency = "climbing", 0, False
-        self.check_from = last_start + int(self.period) * 8 * self.limit
+        self.first_check = last_start + int(self.period) * 8 * self.limit

@@ -18,6 +18,7 @@ from attrs import define, field
 
 from runner.concurrency.constants import (
     CONFIRM_GAP,
+    FIRST_PACE_END,
     FIRST_PACE_GROWTH,
     FIRST_RATE_SHARE,
     FLATTEST_SWING,
@@ -34,7 +35,6 @@ from runner.concurrency.constants import (
     SEARCH_STEP,
     STEADY_FACTOR,
     SWING,
-    UNPACED_FROM,
 )
 from runner.concurrency.start import Start
 
@@ -139,7 +139,7 @@ class Pace:
     def speed_up(self) -> None:
         """Start faster after an answer at the beginning of a run, and finally as the slots allow."""
         if self.fixed_pace is not None:
-            self.fixed_pace = FIRST_PACE_GROWTH * self.fixed_pace if self.fixed_pace < UNPACED_FROM else None
+            self.fixed_pace = FIRST_PACE_GROWTH * self.fixed_pace if self.fixed_pace < FIRST_PACE_END else None
 
     def count_earlier_429(self) -> None:
         """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""

@@ -21,7 +21,7 @@ class Pause:
         """Return the earliest time at or after `t` at which an attempt may start."""
         return t if self.event is None else max(t, self.event.until)
 
-    def retry_after(self, t: float, seconds: float, evidence: str) -> list[PolicyEvent]:
+    def begin_retry_after(self, t: float, seconds: float, evidence: str) -> list[PolicyEvent]:
         """Pause for the time in Retry-After, at most `LONGEST_PAUSE`; `t` is when the response arrived."""
         wait = min(max(seconds, 0.0), LONGEST_PAUSE)
         limit_text = "" if wait == seconds else f", limited to {wait:.6g} s"

@@ -109,7 +109,7 @@ class Connection:
                 self._demand = trio.Event()
                 await self._demand.wait()
 
-    async def _wait_received(self) -> None:
+    async def _wait_for_data(self) -> None:
         if self.is_closed:
             raise Disconnected
         self._demand.set()
@@ -128,7 +128,7 @@ class Connection:
             start = max(0, len(self._buffer) - len(end) + 1)
             if start > limit:
                 break
-            await self._wait_received()
+            await self._wait_for_data()
         if position > limit or position < 0:
             problem = f"the head of the request, or a line between chunks, has more than {limit:,} bytes"
             raise InvalidRequest(problem, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
@@ -140,7 +140,7 @@ class Connection:
         assert head is not None
         if head.expects_continue and not self._buffer:
             await self._stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\n")
-        body = await (self._receive_chunked(limit) if head.length is None else self._receive_exactly(head.length))
+        body = await (self._receive_chunks(limit) if head.length is None else self._receive_exactly(head.length))
         self._is_body_read = True
         return body
 
@@ -148,12 +148,12 @@ class Connection:
         chunks: list[bytes] = []
         while length > 0:
             if not self._buffer:
-                await self._wait_received()
+                await self._wait_for_data()
             chunks.append(self._take(length))
             length -= len(chunks[-1])
         return b"".join(chunks)
 
-    async def _receive_chunked(self, limit: int) -> bytes:
+    async def _receive_chunks(self, limit: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -202,7 +202,7 @@ class Connection:
         body = orjson.dumps({"type": "error", "error": error})
         await self.send(status, [(b"content-type", b"application/json"), *headers], body)
 
-    async def reject_cancelled(self, status: int, message: str) -> None:
+    async def reject_cancelled_call(self, status: int, message: str) -> None:
         """Reject a request whose call was cancelled, if that is still possible; the connection cannot be used again."""
         if not self.is_closed and not self.is_reply_started:
             with trio.move_on_after(LINGER):
@@ -224,4 +224,4 @@ class Connection:
             await self._stream.send_eof()
             while not self.is_closed:
                 self._buffer.clear()
-                await self._wait_received()
+                await self._wait_for_data()

@@ -137,7 +137,7 @@ class Gateway:
                 attempt.calls.discard(scope)
                 connection.call = None
         if scope.cancelled_caught:
-            await connection.reject_cancelled(HTTPStatus.FORBIDDEN, "the attempt has ended")
+            await connection.reject_cancelled_call(HTTPStatus.FORBIDDEN, "the attempt has ended")
 
 
 async def _reject_connection(connection: Connection, _: RequestHead) -> None:

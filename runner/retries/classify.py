@@ -293,7 +293,7 @@ def _recognize(exc: BaseException, now: float) -> Failure | None:
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _error_code(exc)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMIT_CLASSES or any(word in code for word in _THROTTLING_CODES):
-        return _failure_of_rate_limit(exc, code, _seconds_to_wait(exc, now, rate_limited=True))
+        return _failure_of_rate_limit(exc, code, _seconds_to_wait(exc, now, is_rate_limited=True))
     if status is not None:
         return _failure_of_status(status, wait)
     if names & _MALFORMED_REQUEST_CLASSES or isinstance(exc, ssl.SSLCertVerificationError):
@@ -344,7 +344,7 @@ def _error_code(exc: BaseException) -> str:
     return ""
 
 
-def _seconds_to_wait(exc: BaseException, now: float, *, rate_limited: bool = False) -> float | None:
+def _seconds_to_wait(exc: BaseException, now: float, *, is_rate_limited: bool = False) -> float | None:
     """Return the seconds to wait according to the exception, or to the response that it carries."""
     seconds = _attribute(exc, "retry_after")
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
@@ -355,7 +355,7 @@ def _seconds_to_wait(exc: BaseException, now: float, *, rate_limited: bool = Fal
     for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers):
         values = _lower_case_headers(headers)
         wait = requested_wait(values, now)
-        if wait is None and rate_limited:
+        if wait is None and is_rate_limited:
             wait = wait_until_reset(values, now)
         if wait is not None:
             return wait

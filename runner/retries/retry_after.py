@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 _MIN_TIMESTAMP = 1_000_000_000
 """The smallest number that is read as seconds since 1970 (September 2001), not as a duration."""
 
-_MAX_UNVERIFIED = 60.0
+_MAX_UNVERIFIED_WAIT = 60.0
 """Longest wait, in seconds, for a date that comes without the server's own time."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -25,14 +25,14 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
 
     `headers` have lower-case names; `now` is wall time in seconds since 1970.
     """
-    milliseconds = number_in(headers.get("retry-after-ms", ""))
+    milliseconds = _parse_number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
     text = headers.get("retry-after", "")
-    wait = seconds_in(text, server_time(headers, now))
-    is_date = number_in(text) is None and _timestamp(text) is not None
+    wait = _parse_seconds(text, _server_time(headers, now))
+    is_date = _parse_number(text) is None and _timestamp(text) is not None
     if wait is not None and is_date and _timestamp(headers.get("date", "")) is None:
-        return min(wait, _MAX_UNVERIFIED)  # The server's clock may be minutes ahead of ours.
+        return min(wait, _MAX_UNVERIFIED_WAIT)  # The server's clock may be minutes ahead of ours.
     return wait
 
 
@@ -47,26 +47,26 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
     for name, value in headers.items():
         if not (match := _RESET.fullmatch(name)):
             continue
-        if (wait := seconds_in(value, server_time(headers, now))) is None:
+        if (wait := _parse_seconds(value, _server_time(headers, now))) is None:
             continue
         resets.append(wait)
         remaining_header = name.replace("reset", "remaining") if match["resource"] is None else f"{name[:-6]}-remaining"
-        if number_in(headers.get(remaining_header, "")) == 0:
+        if _parse_number(headers.get(remaining_header, "")) == 0:
             exhausted_resets.append(wait)
     if exhausted_resets:
         return max(exhausted_resets)
     return min(resets, default=None)
 
 
-def server_time(headers: Mapping[str, str], now: float) -> float:
+def _server_time(headers: Mapping[str, str], now: float) -> float:
     """Return the `Date` of a response, or `now` if it has none."""
     date = _timestamp(headers.get("date", ""))
     return now if date is None else date
 
 
-def seconds_in(text: str, now: float) -> float | None:
+def _parse_seconds(text: str, now: float) -> float | None:
     """Parse seconds from now: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, or seconds since 1970."""
-    number = number_in(text)
+    number = _parse_number(text)
     if number is not None:
         return number if number < _MIN_TIMESTAMP else max(0.0, number - now)
     if _DURATION.fullmatch(text.strip()):
@@ -75,7 +75,7 @@ def seconds_in(text: str, now: float) -> float | None:
     return None if timestamp is None else max(0.0, timestamp - now)
 
 
-def number_in(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     """Parse a number that is 0 or more, or return None."""
     try:
         number = float(text)

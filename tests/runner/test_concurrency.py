@@ -342,13 +342,13 @@ def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     background = drive.policy._background
     background.observed_share = 0.2
     background.begin_test(drive.policy._start_count)
-    last = background.test_to
+    last = background.last_test_start
     drive.start(names[0])
 
-    assert last + 1 == background.test_to
+    assert last + 1 == background.last_test_start
     drive.succeed(names[1])
     drive.start()
-    assert last + 1 == background.test_to
+    assert last + 1 == background.last_test_start
 
 
 @pytest.mark.parametrize(("limited", "is_testing"), [((1, 6, 11, 17), False), ((14, 15, 16, 17), True)])
@@ -376,7 +376,7 @@ def test_429s_below_the_limit_are_not_evidence_of_a_rate() -> None:
     for name in names[:4]:
         drive.t += 0.5
         drive.succeed(name)
-    machine.phase, machine.known_limit, machine.first_known_limit, machine.highest_accepted = "holding", 64, 64, 64
+    machine.phase, machine.known_limit, machine.first_known_limit, machine.highest_accepted_load = "holding", 64, 64, 64
     machine.limited_above, machine.first_limited_above = 5, 55
     machine.last_limited_above = drive.policy._last_change = 59
     drive.rate_limit(names[59])
@@ -628,7 +628,7 @@ def test_an_idle_limit_is_not_compared_with_a_lower_one() -> None:
 
     drive.run(6.0, answer)
 
-    assert drive.policy._start_count > drive.policy._in_flight.check_from > 0
+    assert drive.policy._start_count > drive.policy._in_flight.first_check > 0
     assert [] == [change.evidence for change in drive.changes() if isinstance(change, LimitChanged)]
 
 
@@ -637,7 +637,7 @@ def test_a_lower_load_is_measured_where_it_can_be_compared() -> None:
     drive = Drive(100)
     machine, latency = drive.policy._in_flight, drive.policy._latency
     machine.limit = machine.threshold = drive.policy.limit = 8
-    machine.check_from = 0
+    machine.first_check = 0
     latency.latest_group = (7.0, 1.0)
     names = drive.fill()
     drive.wait(1.0)

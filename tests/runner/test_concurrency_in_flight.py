@@ -27,7 +27,7 @@ def _start(order: int, in_flight: int, limit: int = 64) -> Start:
 @pytest.mark.parametrize(("share", "is_certain"), [(1.0, True), (0.3, False)])
 def test_a_limit_is_certain_when_a_test_confirms_it(share: float, *, is_certain: bool) -> None:
     """From then on 429s at any load mean a lower limit; not if the 429s that showed the limit may have been random."""
-    machine = InFlight(slots=100, limit=33, phase="trying", known_limit=32, highest_accepted=32, limited_share=share)
+    machine = InFlight(slots=100, limit=33, phase="trying", known_limit=32, highest_accepted_load=32, limited_share=share)
     machine.record_rate_limit(_start(40, 33), 10.0, last_start=40)
 
     assert (32, is_certain) == (machine.limit, machine.is_certain)
@@ -39,7 +39,7 @@ def test_a_limit_is_certain_when_a_test_confirms_it(share: float, *, is_certain:
 
 def test_a_429_at_a_higher_load_that_is_compared_confirms_a_limit() -> None:
     """A higher load is also tried for its latency; a 429 there shows the same."""
-    machine = InFlight(slots=100, limit=40, phase="trying", known_limit=32, highest_accepted=32, by_latency=True)
+    machine = InFlight(slots=100, limit=40, phase="trying", known_limit=32, highest_accepted_load=32, by_latency=True)
     machine.record_rate_limit(_start(40, 33), 10.0, last_start=40)
 
     assert machine.is_certain

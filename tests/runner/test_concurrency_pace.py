@@ -107,8 +107,8 @@ def test_a_test_distinguishes_random_429s_from_a_rate_limit(limited: int, is_ran
     background.begin_test(1000)
     background.unexplained_429s = limited
 
-    assert 100 == background.test_to - background.test_from + 1
-    assert is_random == background.end_test(background.test_to)
+    assert 100 == background.last_test_start - background.first_test_start + 1
+    assert is_random == background.end_test(background.last_test_start)
     assert share == pytest.approx(background.share)
 
 
@@ -120,7 +120,7 @@ def test_a_test_with_an_unclear_result_continues_once(limited: int, *, is_unclea
     background.unexplained_429s = limited
 
     assert is_unclear == background.extend_test(1120)
-    assert (1220 if is_unclear else 1100) == background.test_to
+    assert (1220 if is_unclear else 1100) == background.last_test_start
     assert not background.extend_test(1220)
 
 
@@ -133,7 +133,7 @@ def test_a_test_of_twice_as_many_starts_tolerates_twice_as_many_429s(limited: in
     background.extend_test(1120)
     background.unexplained_429s = limited
 
-    assert is_random == background.end_test(background.test_to)
+    assert is_random == background.end_test(background.last_test_start)
     assert 1 == background.parts
 
 
