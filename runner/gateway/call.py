@@ -15,13 +15,12 @@ import attrs
 import trio
 
 from journal.errors import JournalError
-from runner.gateway.attempts import GatewayAttempt
 from runner.gateway.connection import Connection, Disconnected
 from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Route
 from runner.retries.classify import classify
 from runner.secrets import mask
-from runner.steps.attempt_steps import Step
+from runner.steps.attempt_steps import AttemptSteps, Step
 from runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
 from runner.tasks.client import AnyResponse, Client
 from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
@@ -59,6 +58,29 @@ class KeyMissing(Exception):
 
 class AgentDisconnected(Exception):
     """The agent closed the connection before the reply was complete."""
+
+
+class GatewayAttempt:
+    """An attempt in flight: its steps, its calls, and the failure that ends it."""
+
+    def __init__(self, steps: AttemptSteps, *, is_cancellable: bool) -> None:
+        self.steps = steps
+        self.failure: Exception | None = None
+        """Why a call to a provider failed. No further call is forwarded."""
+        self.scope: Final = trio.CancelScope()
+        """The cancel scope of its task."""
+        self._is_cancellable = is_cancellable
+        self.calls: Final = set[trio.CancelScope]()
+        """The calls in flight."""
+
+    def fail(self, failure: Exception) -> None:
+        """Make the attempt fail, whatever its task returns, because a call to a provider failed; the first failure counts."""
+        self.failure = self.failure or failure
+
+    def end(self) -> None:
+        """Cancel the task of an attempt that has failed, if it can be cancelled."""
+        if self._is_cancellable:
+            self.scope.cancel()
 
 
 @attrs.define

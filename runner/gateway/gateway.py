@@ -1,18 +1,20 @@
 """The gateway's server on 127.0.0.1, and the task that has an address there for each of its attempts."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import functools
+import secrets
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
 import trio
 
-from runner.gateway.attempts import GatewayAttempt, open_attempt
-from runner.gateway.call import Call
+from runner.gateway.call import Call, GatewayAttempt
 from runner.gateway.connection import Connection, RequestTooLarge
 from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
+from runner.secrets import add_secret
 from runner.steps.attempt_steps import current_steps
 from runner.tasks import OnLateResult, Task
 from runner.tasks.client import Client
@@ -27,6 +29,7 @@ SWEEP_INTERVAL: Final = 10.0
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect to a provider."""
 
+_TOKEN_BYTES: Final = 16
 MAX_REQUESTS: Final = 512 * 1024 * 1024
 """Maximum bytes of all large request bodies together; further ones wait until calls end."""
 
@@ -71,7 +74,7 @@ class Gateway:
         # A thread cannot be cancelled: it gets the error of the provider, and ends by itself.
         attempt = GatewayAttempt(steps, is_cancellable=not (isinstance(task, FunctionTask) and task.loop is None))
         output = None
-        with open_attempt(self._attempts, attempt) as token:
+        with self._open_attempt(attempt) as token:
             environment = agent_environment(f"http://{HOST}:{self.port}/{token}", self._environment)
             try:
                 with set_gateway_env(environment), attempt.scope:
@@ -83,6 +86,18 @@ class Gateway:
         if attempt.failure is not None:
             raise attempt.failure
         return output
+
+    @contextmanager
+    def _open_attempt(self, attempt: GatewayAttempt) -> Generator[str]:
+        """Give an attempt a token, which its address contains, for the duration of the block."""
+        token = f"{_token_prefix()}-{secrets.token_hex(_TOKEN_BYTES)}"
+        self._attempts[token] = attempt
+        try:
+            yield token
+        finally:
+            del self._attempts[token]
+            for call in attempt.calls:
+                call.cancel()
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests on a connection."""
@@ -138,6 +153,17 @@ class Gateway:
                 connection.call = None
         if scope.cancelled_caught:
             await connection.reject_cancelled_call(HTTPStatus.FORBIDDEN, "the attempt has ended")
+
+
+@functools.cache
+def _token_prefix() -> str:
+    """Return a random prefix for the tokens of this process, and mask it from now on.
+
+    Masking whole tokens would get slower with each attempt.
+    """
+    prefix = secrets.token_hex(_TOKEN_BYTES)
+    add_secret(prefix)
+    return prefix
 
 
 async def _reject_connection(connection: Connection, _: RequestHead) -> None:

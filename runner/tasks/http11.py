@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
+import attrs
 import h11
 import httpcore2
 
@@ -55,16 +56,14 @@ class Request(httpcore2.Request):
         self.read_timeout: float | None = extensions["timeout"]["read"]
 
 
+@attrs.define(eq=False)
 class Response:
     """A reply without its body, which `aiter_stream` reads."""
 
-    def __init__(
-        self, connection: "Http11Connection", status: int, headers: list[tuple[bytes, bytes]], read_timeout: float | None
-    ) -> None:
-        self.status = status
-        self.headers = headers
-        self._connection = connection
-        self._read_timeout = read_timeout
+    _connection: "Http11Connection"
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    _read_timeout: float | None
 
     async def aiter_stream(self) -> AsyncGenerator[bytes]:
         """Yield the body as it arrives."""
