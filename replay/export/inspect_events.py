@@ -85,12 +85,12 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
         start, step_end = (index.session_time(span.session, t) for t in (step.start, step.t))
         parent = open_spans[-1][0]
         if step.kind not in {"model", "tool"} or step.number in callers:
-            identity = uuid_of(index, trial.trial, "span", key)
+            span_id = uuid_of(index, trial.trial, "span", key)
             details = {"input": step.input, "output": step.output} if step.kind == "other" else {}
-            span_members = (identity, parent, step.kind, step.name)
+            span_members = (span_id, parent, step.kind, step.name)
             yield _span_begin(index, trial, span_members, start, key, **details, **_error_of(step))
-            open_spans.append((identity, key, step_end))
-            parent = identity
+            open_spans.append((span_id, key, step_end))
+            parent = span_id
         if step.kind in {"model", "tool"}:
             event = {
                 **_event(index, trial, step.kind, start, key),
@@ -110,14 +110,14 @@ def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
 def _span_begin(
     index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], time: int, key: str, **details: Any
 ) -> dict[str, Any]:
-    identity, parent, kind, name = members
+    span_id, parent, kind, name = members
     event = _event(index, trial, "span_begin", time, key)
-    event |= {"span_id": identity, "id": identity, "parent_id": parent, "type": kind, "name": name}
+    event |= {"span_id": span_id, "id": span_id, "parent_id": parent, "type": kind, "name": name}
     return event | ({"metadata": {"evaljournal": details}} if details else {})
 
 
-def _span_end(index: TrialIndex, trial: TrialDetails, identity: str, key: str, time: int) -> dict[str, Any]:
-    return _event(index, trial, "span_end", time, key) | {"span_id": identity, "id": identity}
+def _span_end(index: TrialIndex, trial: TrialDetails, span_id: str, key: str, time: int) -> dict[str, Any]:
+    return _event(index, trial, "span_end", time, key) | {"span_id": span_id, "id": span_id}
 
 
 def _error_of(step: StepDetails) -> dict[str, Any]:
@@ -168,9 +168,9 @@ def _step_messages(index: TrialIndex, trial: TrialDetails, messages: list[Messag
     ]
 
 
-def _step_message(identity: str, message: Message) -> dict[str, Any]:
+def _step_message(message_id: str, message: Message) -> dict[str, Any]:
     role = _ROLES.get(message.role, "user")
-    result: dict[str, Any] = {"id": identity, "role": role, "content": message.text}
+    result: dict[str, Any] = {"id": message_id, "role": role, "content": message.text}
     result["source"] = "generate" if role == "assistant" else "input"
     if role == "assistant" and message.tool_calls:
         result["tool_calls"] = [

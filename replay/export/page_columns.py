@@ -91,7 +91,7 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
             "count": counts.values(score_start),
             "value": values.values(score_start),
         },
-        "errors": _json(content.errors, range(error_start, len(content.error_seq))),
+        "errors": _fragments(content.errors, range(error_start, len(content.error_seq))),
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
         "spans": _spans(content, spans),
         **({"steps": _steps(content.steps, after_seq)} if len(content.steps) else {}),
@@ -102,21 +102,21 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
 
 def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
     spans = content.timeline.spans
-    ends, starts = _micro(spans.end.select(indexes)), _micro(spans.start.select(indexes))
+    ends, starts = _to_microseconds(spans.end.select(indexes)), _to_microseconds(spans.start.select(indexes))
     return {
         "index": _deltas(indexes),
         "trial": spans.trial.select(indexes),
         "attempt": spans.attempt.select(indexes),
         "slot": spans.slot.select(indexes),
         "session": spans.session.select(indexes),
-        "start": _deltas(_micro(spans.start.select(indexes))),
+        "start": _deltas(_to_microseconds(spans.start.select(indexes))),
         "duration": map(sub, ends, starts),
         "outcome": spans.outcome.select(indexes),
         "seq": _deltas(spans.seq.select(indexes)),
         "end_seq": _deltas(spans.end_seq.select(indexes)),
-        "queue_time": _micro(spans.waits(spans.queue_time, indexes)),
-        "backoff_time": _micro(spans.waits(spans.backoff_time, indexes)),
-        "details": _json(content.details, indexes, b"0"),
+        "queue_time": _to_microseconds(spans.waits(spans.queue_time, indexes)),
+        "backoff_time": _to_microseconds(spans.waits(spans.backoff_time, indexes)),
+        "details": _fragments(content.details, indexes, b"0"),
     }
 
 
@@ -136,7 +136,7 @@ def _steps(steps: PageSteps, after_seq: int) -> dict[str, Any]:
         "completed_seq": steps.completed_seq.values(start),
         "end": _deltas(steps.end.values(start)),
         "duration": steps.duration.values(start),
-        "content": _json(steps.content, range(start, len(steps)), b"0"),
+        "content": _fragments(steps.content, range(start, len(steps)), b"0"),
     }
 
 
@@ -166,17 +166,17 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         "stage": per_trial(lambda trial: STAGE_NUMBERS[trial.stage]),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
         "elapsed": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.elapsed)),
-        "queue_time": _micro(times.seconds(QUEUED, indexes)),
-        "backoff_time": _micro(times.seconds(BACKING_OFF, indexes)),
-        "run_time": _micro(times.seconds(RUNNING, indexes)),
-        "scoring_time": _micro(times.seconds(SCORING, indexes)),
-        "reason": _json(content.reasons, indexes, b"0"),
-        "input": _json(content.inputs, indexes),
-        "expected": _json(content.expected, indexes),
-        "metadata": _json(content.metadata, indexes),
-        "output": _json(content.outputs, indexes),
+        "queue_time": _to_microseconds(times.seconds(QUEUED, indexes)),
+        "backoff_time": _to_microseconds(times.seconds(BACKING_OFF, indexes)),
+        "run_time": _to_microseconds(times.seconds(RUNNING, indexes)),
+        "scoring_time": _to_microseconds(times.seconds(SCORING, indexes)),
+        "reason": _fragments(content.reasons, indexes, b"0"),
+        "input": _fragments(content.inputs, indexes),
+        "expected": _fragments(content.expected, indexes),
+        "metadata": _fragments(content.metadata, indexes),
+        "output": _fragments(content.outputs, indexes),
         "scores": [per_trial(partial(score, scorer)) for scorer in content.scorers],
-        "score_reasons": _json(content.score_reasons, indexes, b"0"),
+        "score_reasons": _fragments(content.score_reasons, indexes, b"0"),
     }
 
 
@@ -213,10 +213,10 @@ def _points(content: Content, name: SeriesName, first_index: int) -> Iterator[tu
     series = timeline.series(name)
     for session, (start, end) in enumerate(pairwise((*series.starts, len(series.t))), start=1):
         indexes = range(max(start, first_index), end)
-        yield from zip(_micro(series.t.select(indexes)), series.value.select(indexes), repeat(session))
+        yield from zip(_to_microseconds(series.t.select(indexes)), series.value.select(indexes), repeat(session))
 
 
-def _micro(times: Iterable[float]) -> Iterator[int]:
+def _to_microseconds(times: Iterable[float]) -> Iterator[int]:
     return (round(seconds * MICRO) for seconds in times)
 
 
@@ -225,7 +225,7 @@ def _deltas(numbers: Iterable[int]) -> Iterator[int]:
     return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
 
 
-def _json(values: Values, indexes: Sequence[int], null_json: bytes = b"null") -> Iterator[orjson.Fragment]:
+def _fragments(values: Values, indexes: Sequence[int], null_json: bytes = b"null") -> Iterator[orjson.Fragment]:
     return (orjson.Fragment(null_json if value == b"null" else value) for value in values.select(indexes))
 
 

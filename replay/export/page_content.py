@@ -132,7 +132,7 @@ class Content:
         """Hash of an error → its number."""
         self._planned_trials = self._trials = self._recovered_trials = self._repeated_calls = 0
         self._limit: int | None = None
-        self._backoff_of: dict[int, int] = {}
+        self._backoff_indexes: dict[int, int] = {}
         """Trial in backoff → index in `backoffs`."""
         self._open_spans: dict[int, int] = {}
         """Trial → its attempt in flight."""
@@ -180,7 +180,7 @@ class Content:
         if old_stage == new_stage:
             return 0
         if old_stage == _BACKING_OFF:
-            self.backoffs[self._backoff_of.pop(number)][2] = seq
+            self.backoffs[self._backoff_indexes.pop(number)][2] = seq
         return old_stage << 4 | new_stage
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, number: int, _: Record) -> None:
@@ -228,7 +228,7 @@ class Content:
 
     def _on_retry_scheduled(self, event: events.RetryScheduled, number: int, record: Record) -> None:
         due_time = microseconds(self.timeline.times.now + event.delay)
-        self._backoff_of[number] = len(self.backoffs)
+        self._backoff_indexes[number] = len(self.backoffs)
         self.backoffs.append([number, record.seq, 0, due_time, event.reason])
         span = self.timeline.times.span[number]
         if span >= 0:
@@ -283,7 +283,7 @@ class Content:
         self._end_pauses(record.seq, None)
         for span in self._open_spans.values():  # Interrupted: their process has exited.
             self._mark_changed(record.seq, span)
-        for index in self._backoff_of.values():  # `t` starts at 0 again.
+        for index in self._backoff_indexes.values():  # `t` starts at 0 again.
             number = self.backoffs[index][0]
             self.backoffs[index][3] = microseconds(max(0.0, self.timeline.times.backoff_end[number]))
 

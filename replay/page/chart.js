@@ -215,8 +215,8 @@ function axes(side) {
 
 // Step lines on the same time axis as the lanes.
 class StepChart {
-  constructor(holder, series, { showAxis, height, showsPolicy }) {
-    Object.assign(this, { holder, series, showAxis, height, showsPolicy, plot: null });
+  constructor(holder, series, { showsAxis, height, showsPolicy }) {
+    Object.assign(this, { holder, series, showsAxis, height, showsPolicy, plot: null });
   }
 
   draw(run, view, width) {
@@ -229,10 +229,10 @@ class StepChart {
     if (this.plot) this.plot.destroy();
     const steppedPath = uPlot.paths.stepped({ align: 1 });
     this.plot = new uPlot({
-      width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, EDGE, this.showAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
+      width, height: Math.round(this.height * UNIT), padding: [6 * UNIT, EDGE, this.showsAxis ? 0 : 7 * UNIT, 0], legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false, range: () => view }, y: { range: (_, low, high) => [-0.02 * Math.max(1, high || 0), Math.max(1, high || 0) * 1.08] }, pace: { range: (_, low, high) => [0, (high || 1) * 1.5] } },
       hooks: this.showsPolicy ? { drawClear: [(plot) => shadePauses(plot, run)], draw: [(plot) => labelPolicy(plot, run)] } : {},
-      axes: axes(this.showAxis ? "both" : "none"),
+      axes: axes(this.showsAxis ? "both" : "none"),
       series: [{}, ...this.series.map(({ label, tint, fill, dash, scale }) => ({
         label, scale: scale || "y", stroke: color(tint), width: 1.5, dash, fill: fill ? color(fill) : undefined, paths: steppedPath, points: { show: false }, spanGaps: false,
       }))],

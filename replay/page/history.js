@@ -29,8 +29,8 @@ class HistoryView {
       this.key([["queued", "queue", "fill"], ["in backoff", "backoff", "line"]]), this.lower,
       this.veil, this.laterShards, this.line, this.tip);
     this.charts = [
-      new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }, { name: "pace", label: "pace", tint: "pace", scale: "pace" }], { showAxis: false, height: 100, showsPolicy: true }),
-      new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in backoff", tint: "backoff" }], { showAxis: true, height: 108 }),
+      new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }, { name: "pace", label: "pace", tint: "pace", scale: "pace" }], { showsAxis: false, height: 100, showsPolicy: true }),
+      new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in backoff", tint: "backoff" }], { showsAxis: true, height: 108 }),
     ];
     this.slider = el("input", { type: "range", min: 1, max: this.run.seq, value: this.seq, step: 1, id: "scrub", "aria-label": "Record whose state is shown", oninput: () => this.go(Number(this.slider.value)) });
     this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Record number", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
