@@ -29,8 +29,8 @@ def page_text(value: Any, length: int) -> Text:
         return truncate(value, length)
     if isinstance(value, Blob):
         return _beginning(value, length)
-    text = orjson.dumps(value).decode()
-    return [text] if len(text) <= length else {"beginning": text[:length], "length": len(text)}
+    text = truncate(orjson.dumps(value).decode(), length)
+    return [text] if isinstance(text, str) else text
 
 
 def truncate(text: str, length: int) -> Text:
