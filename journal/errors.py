@@ -46,7 +46,7 @@ class JournalError(Exception):
     def __init__(self, message: str, *, path: Path | None = None, hint: Hint | None = None) -> None:
         super().__init__(message)
         self.message = message
-        """What is wrong, and why."""
+        """The problem and its cause."""
         self.path = path
         """Directory of the run; None if the error is about an event."""
         self.hint: Hint | None = hint

@@ -50,7 +50,7 @@ class RunStarted:
     scorers: Mapping[str, str]
     """Name → version of each scorer."""
     definition: Json = None
-    """What is evaluated, with secrets masked: `task` and `scorers`, each with its prompts, parameters, address or source; and
+    """The evaluated `task` and `scorers`, with secrets masked, each with its prompts, parameters, address or source; and
     `variants`, if there are any: name → `parameters` and `fingerprint`."""
     dataset: str
     """Description of the source of the cases."""
@@ -124,7 +124,7 @@ class AttemptStarted:
     key: str = ""
     """Its rate-limit key; empty if all attempts have the same."""
     request: Json = None
-    """What was sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
+    """The request that was sent, with secrets masked. Null: unknown, or the same as in the previous attempt at the trial."""
     reuses: int = 0
     """The first attempt whose completed steps it may reuse; 0: none."""
     spent: float = 0.0
@@ -194,7 +194,7 @@ class AttemptInterrupted:
     `worker_died`: the worker's process ended, probably because of this attempt. `worker_lost`: the connection was lost, or the
     process ended and another attempt in it may be the cause."""
     detail: str = ""
-    """What is known about the cause, such as `signal 11`."""
+    """The known cause, such as `signal 11`."""
     elapsed: float | None = None
     """Seconds; null if the process died, the run was forked, or the attempt did not respond to its cancellation."""
     worker: str = ""

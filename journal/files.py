@@ -25,7 +25,7 @@ _NO_FOLLOW: Final = getattr(os, "O_NOFOLLOW", 0) | _CLOSE_ON_EXEC
 _NO_WAIT: Final = getattr(os, "O_NONBLOCK", 0)
 """Opening a pipe would wait for its other end."""
 _DIRECTORY: Final = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0)
-_NOT_REGULAR: Final = {errno.ELOOP: "a symlink", errno.EMLINK: "a symlink", errno.ENXIO: "not a regular file"}
+_NOT_REGULAR_FILE: Final = {errno.ELOOP: "a symlink", errno.EMLINK: "a symlink", errno.ENXIO: "not a regular file"}
 """Errors from opening a symlink (EMLINK: BSD), and from opening a socket or a pipe."""
 
 
@@ -50,8 +50,8 @@ def _open_regular(path: str, flags: int, parents: int) -> int:
         exc.filename = path
         if parents and exc.errno == errno.ENOTDIR:
             raise NotRegularFile(path, "its directory is a symlink or a file") from exc
-        if exc.errno in _NOT_REGULAR:
-            raise NotRegularFile(path, _NOT_REGULAR[exc.errno]) from exc
+        if exc.errno in _NOT_REGULAR_FILE:
+            raise NotRegularFile(path, _NOT_REGULAR_FILE[exc.errno]) from exc
         raise
     status = os.fstat(fd)
     is_regular = stat.S_ISREG(status.st_mode)
@@ -85,7 +85,7 @@ def _reject_links(path: str, parents: int) -> None:
         path = os.path.dirname(path)
 
 
-def _above_stderr(fd: int) -> int:
+def _move_above_stderr(fd: int) -> int:
     """Return a descriptor above 2: if a standard stream was closed, printed text must not reach the journal."""
     standard_fds: list[int] = []
     while fd <= 2:  # noqa: PLR2004  # standard error
@@ -107,7 +107,7 @@ class Files:
 
         Symlinks are not followed: neither the file nor one of the `parents` directories above it may be one.
         """
-        return _above_stderr(_open_regular(path, flags, parents))
+        return _move_above_stderr(_open_regular(path, flags, parents))
 
     def write(self, fd: int, data: memoryview) -> int:
         """Write some of the data; return how many bytes."""

@@ -30,7 +30,7 @@ STAGES: Final = (
 )
 """Stages of a trial. `scoring`: has an output, scores are missing; `unsettled`: an attempt failed, retry not decided yet."""
 
-ENDED: Final = frozenset({"completed", "failed", "withdrawn"})
+END_STAGES: Final = frozenset({"completed", "failed", "withdrawn"})
 
 _ENQUEUED_STAGES: Final = STAGES[1:]
 
@@ -89,7 +89,7 @@ class _Transition:
 
 
 _NUMBER: Final = {stage: number for number, stage in enumerate(STAGES)}
-_IS_OPEN: Final = tuple(int(stage != "absent" and stage not in ENDED) for stage in STAGES)
+_IS_OPEN: Final = tuple(int(stage != "absent" and stage not in END_STAGES) for stage in STAGES)
 _ATTEMPT_MEMBER: Final[dict[type[Event], tuple[str, int]]] = {
     events.AttemptStarted: ("attempt", 1),
     events.AttemptSucceeded: ("attempt", 0),
@@ -110,8 +110,8 @@ def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
     new_attempt = int(event is events.AttemptStarted) << 4
     next_stages = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
     return _Transition(
-        change=tuple(None if to is None else to - number + new_attempt for number, to in enumerate(next_stages)),
-        open_change=tuple(0 if to is None else _IS_OPEN[to] - _IS_OPEN[number] for number, to in enumerate(next_stages)),
+        change=tuple(None if end is None else end - number + new_attempt for number, end in enumerate(next_stages)),
+        open_change=tuple(0 if end is None else _IS_OPEN[end] - _IS_OPEN[number] for number, end in enumerate(next_stages)),
         attempt_of=attrgetter(member) if member else None,
         attempt_offset=attempt_offset,
     )

@@ -138,13 +138,13 @@ class LineQueue:
         """Stop counting a batch as pending."""
         self.pending_bytes -= len(batch.data) + sum(map(len, batch.blobs.values()))
 
-    async def wait_changed(self) -> None:
+    async def wait_line(self) -> None:
         """Wait until a line is added or `wake` is called."""
         self._is_idle = True
         self._wakeup = trio.Event()
         await self._wakeup.wait()
 
     def wake(self) -> None:
-        """Wake the task in `wait_changed`."""
+        """Wake the task in `wait_line`."""
         self._is_idle = False
         self._wakeup.set()

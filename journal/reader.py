@@ -16,7 +16,7 @@ from journal.blobs import with_loaded_blobs
 from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
 from journal.events import Record
 from journal.files import DISK, Files, is_unreadable
-from journal.recovery import find_damage, scan_before_lost
+from journal.recovery import find_damage, scan_before_loss
 from journal.scan import MAX_LINE, BadLine, Cursor, Scan, ScanStop, lines_in
 
 POLL_INTERVAL: Final = 0.1
@@ -46,7 +46,7 @@ class JournalReader:
             try:
                 yield with_loaded_blobs(record, scan.files)
             except BlobDamaged:
-                earlier_scan = scan_before_lost(self._path, self._files, record.seq)
+                earlier_scan = scan_before_loss(self._path, self._files, record.seq)
                 if earlier_scan is None:
                     raise
                 self._scan = earlier_scan

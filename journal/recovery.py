@@ -142,7 +142,7 @@ def _hash_before(data: bytes, end: int) -> bytes | None:
 def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
     """Return the highest seq that a trustworthy record in `data` reports as durable.
 
-    A `segment_sealed` names its run, so it is trusted without the record before it. That way even the loss of the line before
+    A `segment_sealed` names its run, so it is trusted without the record before it. Thus even the loss of the line before
     the seal is detected.
     """
     watermarks = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
@@ -186,7 +186,7 @@ def find_lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | 
     return None
 
 
-def scan_before_lost(path: Path, files: Files, seq: int) -> Scan | None:
+def scan_before_loss(path: Path, files: Files, seq: int) -> Scan | None:
     """Return a complete scan up to the first lost record, if that is record `seq` or an earlier one."""
     lost_record = find_lost_record(Scan(path, files).read_all())
     return None if lost_record is None or lost_record.seq > seq else Scan(path, files, loss=lost_record).read_all()
@@ -211,7 +211,7 @@ def find_damage(scan: Scan) -> JournalDamaged | None:
     )
 
 
-def last_intact(path: Path, files: Files) -> tuple[int, Hint | None]:
+def last_intact_record(path: Path, files: Files) -> tuple[int, Hint | None]:
     """Return the last record before the damage, and a hint: resume or salvage the run, or None if neither is possible."""
     seq, is_defined = 0, False
     try:
@@ -223,7 +223,7 @@ def last_intact(path: Path, files: Files) -> tuple[int, Hint | None]:
         return seq, None
 
 
-def intact_after(scan: Scan) -> list[Survivor]:
+def intact_records_after(scan: Scan) -> list[Survivor]:
     """Return the intact records after the first bad byte, from all files, ordered by seq."""
     stop, cursor = scan.stop, scan.cursor
     if stop is None:
@@ -232,8 +232,8 @@ def intact_after(scan: Scan) -> list[Survivor]:
     for number in scan.numbers:
         if number >= stop.segment:
             data = scan.read_from(number, stop.byte if number == stop.segment else 0)
-            in_file = survivors(cursor.run, data, seq=cursor.seq, h=cursor.h)
-            intact_records.update((survivor.seq, survivor) for survivor in in_file if survivor.seq > cursor.seq)
+            file_survivors = survivors(cursor.run, data, seq=cursor.seq, h=cursor.h)
+            intact_records.update((survivor.seq, survivor) for survivor in file_survivors if survivor.seq > cursor.seq)
     return [intact_records[seq] for seq in sorted(intact_records)]
 
 

@@ -20,7 +20,7 @@ from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalErr
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
 from journal.ownership import SignatureCopier
-from journal.recovery import intact_after
+from journal.recovery import intact_records_after
 from journal.scan import Scan, record_members
 from journal.staging import check_target, staged_run
 from journal.step_references import StepReferences
@@ -139,7 +139,7 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable_files: se
         with _skip_damaged_blobs(unreadable_files):
             yield with_loaded_blobs(record, files)
     scan.cursor.run = run
-    survivors = intact_after(scan)
+    survivors = intact_records_after(scan)
     unreadable_files |= scan.unreadable_files
     for survivor in survivors:
         with (

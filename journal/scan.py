@@ -36,7 +36,7 @@ class BadLine(Exception):  # Internal to this package.
 
 
 class Cursor:
-    """A position in a journal, and what is expected of the next line."""
+    """A position in a journal, which the next line must continue."""
 
     def __init__(self, path: Path, *, check_all: bool = False) -> None:
         self.path = path

@@ -54,7 +54,7 @@ class SegmentFile:
         self._lock = lock
         self._fd = -1
         self._size = 0
-        self._sync_failed = False
+        self._has_sync_failed = False
         self.blobs = BlobWriter(path, files)
         self.segment = 0
         """Number of the open segment; 0 if none is open."""
@@ -130,13 +130,13 @@ class SegmentFile:
 
     def sync(self) -> None:
         """Sync everything that was written. After a failure, every later call fails: a second sync could wrongly succeed."""
-        if self._sync_failed:
+        if self._has_sync_failed:
             raise OSError(errno.EIO, "an earlier sync failed")
         try:
             self.blobs.sync()
             retry_interrupted(lambda: self.files.fdatasync(self._fd))
         except OSError:
-            self._sync_failed = True
+            self._has_sync_failed = True
             raise
 
     def close(self, *, sealed: bool) -> None:

@@ -39,11 +39,11 @@ async def staged_run(target: Path, *, files: Files, in_thread: InThread) -> Asyn
         with trio.CancelScope(shield=True), contextlib.suppress(OSError, JournalError):
             await in_thread(lambda: _remove(draft, target, files))
         if isinstance(exc, JournalFailed | OSError) or (type(exc) is JournalError and isinstance(exc.__cause__, OSError)):
-            raise _about_target(exc, draft, target, files) from exc
+            raise _target_error(exc, draft, target, files) from exc
         raise
 
 
-def _about_target(exc: JournalError | OSError, draft: Path, target: Path, files: Files) -> JournalError:
+def _target_error(exc: JournalError | OSError, draft: Path, target: Path, files: Files) -> JournalError:
     """Return the error with the path of the target instead of the staging path."""
     leftover = f"; {draft} could not be removed" if files.exists(str(draft)) else ""
     reason = f"({exc.__cause__ or exc}){leftover}; the source is unchanged"

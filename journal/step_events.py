@@ -5,7 +5,7 @@ from typing import Literal
 from journal.fact import Json, fact
 
 StepKind = Literal["model", "tool", "other"]
-"""What a step calls."""
+"""The kind of call that a step makes."""
 
 
 @fact

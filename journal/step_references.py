@@ -14,7 +14,6 @@ class StepReferences:
         """Trial → record in the source → record in the copy."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._copies)
 
     def adapt(self, event: Event) -> Event:

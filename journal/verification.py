@@ -16,7 +16,7 @@ from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from journal.events import Record
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.recovery import confirmed_seq, find_damage, scan_before_lost
+from journal.recovery import confirmed_seq, find_damage, scan_before_loss
 from journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
@@ -91,7 +91,7 @@ class Verifier:
         except (InvalidRecord, UnknownEvent) as exc:
             self._problem = exc
         except BlobDamaged as exc:
-            earlier_scan = None if record is None else scan_before_lost(path, files, record.seq)
+            earlier_scan = None if record is None else scan_before_loss(path, files, record.seq)
             if earlier_scan is None:
                 self._problem = exc
             else:

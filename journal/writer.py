@@ -35,7 +35,7 @@ from journal.lifecycle import Lifecycle
 from journal.line_queue import Batch, LineQueue
 from journal.lock import Lock
 from journal.open import JournalEnd, open_run
-from journal.recovery import last_intact
+from journal.recovery import last_intact_record
 from journal.segment_file import NoSpace, SegmentChanged, SegmentFile
 from journal.threads import InThread, run_in_thread
 
@@ -128,18 +128,18 @@ class Journal:
 
     @trio.lowlevel.enable_ki_protection
     def append(
-        self, event: Event, when: float | None = None, in_blobs: Blobs | None = None, *, key: bytes | None = None
+        self, event: Event, time: float | None = None, in_blobs: Blobs | None = None, *, key: bytes | None = None
     ) -> Record:
         """Append an event. Never waits; raises, and changes nothing, if the event is rejected.
 
-        `when` replaces the clock's `t`, for a decision made slightly earlier; `in_blobs` is the result of `write_blobs`; with a
+        `time` replaces the clock's `t`, for a decision made slightly earlier; `in_blobs` is the result of `write_blobs`; with a
         `key`, the record is signed (see `journal.ownership`).
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
             raise self._closed_error()
         at, t = self._time()
-        if when is not None:
-            t = when
+        if time is not None:
+            t = time
         lines, durable_seq = self._lines, self.durable_seq
         body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
         contents: Mapping[str, bytes] = {}
@@ -217,7 +217,7 @@ class Journal:
                 await self._write(self._lines.take())
             if not self._has_ended:
                 with trio.move_on_after(self.files.idle_check_interval) as idle_scope:
-                    await self._lines.wait_changed()
+                    await self._lines.wait_line()
                 if idle_scope.cancelled_caught and self._lines.is_empty:
                     await self._call_in_thread(self._file.check)
 
@@ -362,7 +362,7 @@ class Journal:
 
     def _segment_lost(self, change: Change) -> SegmentLost:
         """Return the error for a segment that another process has changed or moved."""
-        last_seq, hint = (self.written_seq, "move_back") if change == "moved" else last_intact(self.path, self.files)
+        last_seq, hint = (self.written_seq, "move_back") if change == "moved" else last_intact_record(self.path, self.files)
         file = segments.name(self._file.segment or 1)
         return SegmentLost(path=self.path, file=file, change=change, durable_seq=last_seq, hint=hint)
 

@@ -66,7 +66,7 @@ def run(
     if signals and not is_main_thread:
         raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
     session = _session(evaluation, path, options)
-    run_session = _run_in_new_thread if is_in_event_loop() else lambda session: in_trio(session.run)
+    run_session = _run_in_new_thread if is_in_event_loop() else lambda session: run_in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
         session.on_unresponsive = session.options.on_unresponsive or (
@@ -137,7 +137,7 @@ def _raise_signal(number: int, session: Session) -> None:
         raise
 
 
-def in_trio(call: Callable[[], Awaitable[T]]) -> T:
+def run_in_trio(call: Callable[[], Awaitable[T]]) -> T:
     """Run an async call in a new trio loop; an exception group of KeyboardInterrupts only is raised as a KeyboardInterrupt."""
     try:
         return trio.run(call)
@@ -149,7 +149,7 @@ def in_trio(call: Callable[[], Awaitable[T]]) -> T:
 
 def run_async(call: Callable[[], Awaitable[T]]) -> T:
     """Run an async call in a new trio loop: in this thread, or in a new one if this one runs an event loop."""
-    return _in_new_thread(lambda _: in_trio(call)) if is_in_event_loop() else in_trio(call)
+    return _call_in_new_thread(lambda _: run_in_trio(call)) if is_in_event_loop() else run_in_trio(call)
 
 
 def _run_in_new_thread(session: Session) -> Outcome:
@@ -157,12 +157,12 @@ def _run_in_new_thread(session: Session) -> Outcome:
 
     def call(deliver: Callable[[Outcome], None]) -> Outcome:
         session.on_unresponsive = deliver
-        return in_trio(session.run)
+        return run_in_trio(session.run)
 
-    return _in_new_thread(call)
+    return _call_in_new_thread(call)
 
 
-def _in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
+def _call_in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
     """Make a call in a new thread; return its result, or the one that it delivers before it ends."""
     results: list[T | BaseException] = []
     has_result = threading.Event()

@@ -1,7 +1,7 @@
 """Errors that the user can fix.
 
-A `UsageError` is a mistake in a definition, its settings or its data. Whatever a task raises while it runs is recorded as the
-failure of an attempt, and classified by `runner.retries.classify`.
+A `UsageError` is a mistake in a definition, its settings or its data. An exception that a task raises while it runs is
+recorded as the failure of an attempt, and classified by `runner.retries.classify`.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -1,4 +1,4 @@
-"""Notes: what a task reports about its attempt besides its output, such as tokens or cost.
+"""Notes: values that a task reports about its attempt besides its output, such as tokens or cost.
 
 A context variable holds the function that records them, so that they reach their attempt from threads and other event loops.
 """

@@ -91,7 +91,7 @@ class _Shape:
     )
 
     def mask(self, text: str, is_secret: Callable[[str], bool] | None) -> str:
-        """Replace what follows the groups of each match, if `is_secret` is true of it."""
+        """Replace the part of each match after its groups, if `is_secret` is true of it."""
 
         def replacement(match: re.Match[str]) -> str:
             visible_part = "".join(group for group in match.groups() if group)
@@ -211,7 +211,7 @@ def without_variables(text: str) -> str:
 
 
 def mask_shapes(text: str, *, certain: bool = False) -> str:
-    """Mask everything that has the form of a secret; with `certain`, not what merely follows a name such as `password:`."""
+    """Mask everything that has the form of a secret; with `certain`, not values that only follow a name such as `password:`."""
     folded_text = text.casefold()
     if _has_marker(folded_text, _MARKERS):
         for shape in _SHAPES:

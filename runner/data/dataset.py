@@ -252,13 +252,13 @@ class Trials:
 
     def _read_all(self) -> None:
         """Count the cases, and add up their digests, because a sum does not depend on the order."""
-        cases = in_shard = total = 0
+        cases = shard_cases = total = 0
         for case in self._selected_cases(check_names=True, in_order=self._selection.limit is not None):
             cases += 1
-            in_shard += is_in_shard(case, self._shard)
+            shard_cases += is_in_shard(case, self._shard)
             content = hashlib.sha256(f"{case.name}\0{case.fingerprint}".encode()).digest()
             total = (total + int.from_bytes(content, "big")) % _MODULUS
-        self.cases, self.all_cases = in_shard, cases
+        self.cases, self.all_cases = shard_cases, cases
         self.fingerprint = hashlib.sha256(f"{cases} {total}".encode()).hexdigest()[:16]
 
     def _selected_cases(self, *, check_names: bool, in_order: bool = True) -> Iterator[Case]:

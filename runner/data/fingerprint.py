@@ -78,7 +78,7 @@ def unwrap_partial(function: Any) -> Any:
 
 
 def definition_of(function: Any) -> dict[str, Any]:
-    """Return what a run records about a task or a scorer: the name and the source of a function, the fields of an object.
+    """Return the definition of a task or a scorer for the run's record: a function's name and source, or an object's fields.
 
     It contains everything that the user wrote, secrets included.
     """

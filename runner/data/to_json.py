@@ -18,8 +18,8 @@ _MAX_VALUES: Final = 1_000
 def to_json(value: Any) -> Any:
     """Convert dataclasses, attrs classes, pydantic models, mappings, lists and tuples to JSON values.
 
-    Anything else is returned unchanged; the journal rejects what it cannot store. Whatever the value's class raises becomes an
-    `Unserializable`.
+    Other values are returned unchanged; the journal rejects those that it cannot store. An exception from the value's class
+    becomes an `Unserializable`.
     """
     try:
         return _to_json(value)

@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from journal.events import FailureCategory
-from runner.api import in_trio, run_async
+from runner.api import run_async, run_in_trio
 from runner.definition.settings import DURATION_PROBLEM
 from runner.errors import UsageError, is_whole_number
 from runner.executors.caller_thread import CallerThreadTask
@@ -211,7 +211,7 @@ class AsyncExecutor(_Executor):
         execution = Execution(self._configure(), inputs, loop=loop)
         context = contextvars.copy_context()
         with self._stop_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
-            future = loop.run_in_executor(pool, lambda: context.run(in_trio, execution.run))
+            future = loop.run_in_executor(pool, lambda: context.run(run_in_trio, execution.run))
             try:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
@@ -249,7 +249,7 @@ class SyncExecutor(_Executor):
         with self._stop_on_signal(stop) as is_handled, ThreadPoolExecutor(1, "evaljournal") as pool:
             if is_handled and hasattr(signal, "pthread_kill"):
                 caller.on_abandon = partial(signal.pthread_kill, threading.get_ident(), *self._signals)
-            future = pool.submit(lambda: context.run(in_trio, execution.run))
+            future = pool.submit(lambda: context.run(run_in_trio, execution.run))
             future.add_done_callback(lambda _: caller.close())
             try:
                 caller.serve()

@@ -13,7 +13,7 @@ from typing import Final
 
 REQUEST: Final = struct.Struct("<dQQ")
 REPLY: Final = struct.Struct("<Q")
-_MEMORY: Final = 2 * 1024**3
+_MEMORY_LIMIT: Final = 2 * 1024**3
 """Maximum bytes of memory; backtracking can take far more than the text."""
 
 
@@ -21,7 +21,7 @@ def _limit_memory() -> None:
     try:
         import resource  # noqa: PLC0415  # not on Windows
 
-        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_LIMIT, _MEMORY_LIMIT))
     except (ImportError, ValueError, OSError):
         pass
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-CLEANUP: Final = 0.8
+CLEANUP_TIME: Final = 0.8
 """Seconds that calls get to clean up after the session has ended."""
 _CHUNK: Final = 1 << 18
 
@@ -68,7 +68,7 @@ class Connection:
                 self._put(lines)
             fragments.append(tail)
         self._put(None)
-        time.sleep(CLEANUP)
+        time.sleep(CLEANUP_TIME)
         _exit()
 
     def _read_chunk(self) -> bytes:

@@ -27,7 +27,7 @@ from runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0
 """Seconds that a worker gets to import the evaluation."""
-FIRST_REPORT: Final = 2.0
+FIRST_REPORT_DELAY: Final = 2.0
 """Seconds after which it is reported that the first workers are not ready."""
 REPORT_INTERVAL: Final = 30.0
 """Seconds between two such reports."""
@@ -154,7 +154,7 @@ class Workers:
         for _ in range(int(self._size)):
             self._start()
         started_at = trio.current_time()
-        report_at = started_at + FIRST_REPORT
+        report_at = started_at + FIRST_REPORT_DELAY
         while len(self._workers) < (count := max(1, int(self._size))) and self._problem is None:
             self._change_event = trio.Event()
             with trio.move_on_at(report_at) as wait:
@@ -273,7 +273,7 @@ class Workers:
             self._end(worker, "killed: a call did not respond to its cancellation", reason="worker_lost")
 
     def _grow(self) -> None:
-        """Double the workers if all places are taken, up to what the slots need; not if the pool has a fixed number."""
+        """Double the workers if all places are taken, up to the need of the slots; not if the pool has a fixed number."""
         if self._size == 0 and not self.has_room and not self.is_stopping():
             count = len(self._workers)
             for _ in range(int(min(max(1, count), self._max_workers - count)) - self._starting_count):

@@ -94,7 +94,7 @@ class WorkerPool(Protocol):
         ...
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the journal records about it: `kind` and options, without secrets."""
+        """Return its description for the journal: `kind` and options, without secrets."""
         ...
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:

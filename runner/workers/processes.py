@@ -93,7 +93,7 @@ class ProcessPipe:
         raise WorkerDied(exit_text(code), is_external=code in self._lost_codes)
 
     async def forward_stderr(self) -> None:
-        """Print what the worker writes to standard error."""
+        """Print the standard error of the worker."""
         assert self._process.stderr is not None
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async for chunk in self._process.stderr:
@@ -178,7 +178,7 @@ class ProcessWorkers:
     environment = ()
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the journal records about it."""
+        """Return its description for the journal."""
         return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency, "tasks": self.runs_tasks}
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
@@ -218,7 +218,7 @@ class CommandWorkers:
     environment = ()
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the journal records about it."""
+        """Return its description for the journal."""
         return {
             "kind": "command",
             "command": mask(self.command),

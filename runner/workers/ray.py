@@ -464,7 +464,7 @@ class RayWorkers:
         return int(self.workers > 0 and not self.num_gpus and not self.resources)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what the journal records about it."""
+        """Return its description for the journal."""
         return {
             "kind": "ray",
             "address": self.address,

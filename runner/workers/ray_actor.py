@@ -19,7 +19,7 @@ NOT_STARTED: Final = b"n"
 STDOUT: Final = b"o"
 STDERR: Final = b"e"
 EXITED: Final = b"x"
-"""The first byte of each message from `read`; the rest is a reason, what the process has written, or its exit code."""
+"""The first byte of each message from `read`; the rest is a reason, output of the process, or its exit code."""
 CHUNK: Final = 1 << 20
 POLL_INTERVAL: Final = 0.5
 """Seconds without output after which it is checked whether the process has exited."""
@@ -62,7 +62,7 @@ class RayActor:
         yield EXITED + str(code).encode()
 
     def _messages(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        """Yield what the process writes, until it closes its standard output or has exited; its children may keep that open."""
+        """Yield output of the process until it closes its standard output or has exited; its children may keep that open."""
         assert process.stdout is not None
         assert process.stderr is not None
         output_fd, error_fd = process.stdout.fileno(), process.stderr.fileno()
@@ -116,7 +116,7 @@ class RayActor:
 
 
 def _read(fd: int) -> bytes:
-    """Return what a pipe has; empty at its end, or if it has nothing."""
+    """Return the bytes in a pipe; none at its end, or if it is empty."""
     try:
         return os.read(fd, CHUNK)
     except OSError:

@@ -1,4 +1,4 @@
-"""A worker's process: the code that starts it, its frames, what it prints, and its exit code."""
+"""A worker's process: the code that starts it, its frames, its standard error and its exit code."""
 
 import signal
 import sys
@@ -19,7 +19,7 @@ _MAX_LINE: Final = 4_000
 
 
 class FrameSplitter:
-    """Splits what a worker writes to its standard output into frames."""
+    """Splits the standard output of a worker into frames."""
 
     def __init__(self) -> None:
         self._fragments: list[bytes] = []
@@ -39,7 +39,7 @@ class FrameSplitter:
 
 
 class StderrPrinter:
-    """Prints what a worker writes to its standard error on that of the run, line by line."""
+    """Prints the standard error of a worker on that of the run, line by line."""
 
     def __init__(self) -> None:
         self._line = b""

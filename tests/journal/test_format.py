@@ -45,7 +45,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from journal.fact import fields_of
-from journal.lifecycle import ENDED, STAGES, TRIAL_RULES
+from journal.lifecycle import END_STAGES, STAGES, TRIAL_RULES
 from tests.journal import independent_reader as independent
 from tests.journal.samples import complete_run, content, enqueued, finished, flip, segment, session, started, trial, write_sync
 
@@ -73,7 +73,7 @@ def diagram() -> str:
         f"    {'[*]' if before == 'absent' else before} --> {after}: {' or '.join(names)}"
         for (before, after), names in arrows.items()
     ]
-    ends = [f"    {stage} --> [*]" for stage in STAGES if stage in ENDED]
+    ends = [f"    {stage} --> [*]" for stage in STAGES if stage in END_STAGES]
     note = "    note right of withdrawn: TrialWithdrawn, from every stage except running"
     return "\n".join(["stateDiagram-v2", *lines, note, *ends])
 

@@ -40,7 +40,7 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from journal.lifecycle import ENDED, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
+from journal.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
 from tests.journal.samples import complete_run, enqueued, examples, finished, session, started, trial
 from tests.journal.test_format import diagram
 
@@ -159,7 +159,7 @@ def test_legal_event_is_accepted(kind: type[TrialEvent], stage: str) -> None:
 
     assert TRIAL_RULES[kind][stage] == lifecycle.stage_of("a")
     assert attempts + (kind is AttemptStarted) == lifecycle.attempts_of("a")
-    assert int(lifecycle.stage_of("a") not in ENDED) == lifecycle.open_trials
+    assert int(lifecycle.stage_of("a") not in END_STAGES) == lifecycle.open_trials
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_session_may_follow_an_interrupted_one() -> None:
     assert ("in_session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open_trials)
 
 
-@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in ENDED and stage != "absent"])
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in END_STAGES and stage != "absent"])
 def test_run_with_open_trials_does_not_finish(stage: str) -> None:
     """A run is not finished while a trial is open."""
     assert "1 trial is open" == rejection(in_session(*EVENTS_TO[stage]), finished(0)).reason
 
 
-@pytest.mark.parametrize("stage", ["absent", *sorted(ENDED)])
+@pytest.mark.parametrize("stage", ["absent", *sorted(END_STAGES)])
 def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
     """A run may finish when all of its trials have ended, or if it has none."""
     lifecycle = in_session(*EVENTS_TO[stage])
@@ -330,7 +330,7 @@ def test_open_trials_are_counted(walk: list[tuple[type[Event], str, int]]) -> No
             assert before == state_of(lifecycle)
         stages = [lifecycle.stage_of(name) for name in "ab"]
 
-        assert lifecycle.open_trials == sum(stage not in ENDED and stage != "absent" for stage in stages)
+        assert lifecycle.open_trials == sum(stage not in END_STAGES and stage != "absent" for stage in stages)
 
     assert state_of(lifecycle) == state_of(lifecycle_after(*history))
 
@@ -346,7 +346,7 @@ def test_any_prefix_is_legal(length: int) -> None:
 def test_table_has_only_known_stages() -> None:
     """Every transition begins and ends in an existing stage."""
     assert {stage for row in TRIAL_RULES.values() for step in row.items() for stage in step} <= set(STAGES)
-    assert set(STAGES) >= ENDED
+    assert set(STAGES) >= END_STAGES
 
 
 def test_diagram_shows_every_stage() -> None:

@@ -13,7 +13,7 @@ import trio
 from journal import JournalError, Record, read, salvage, verify
 from journal.errors import DiskFull
 from journal.events import AttemptInterrupted, AttemptStarted, JournalRecovered, StepCompleted, StepReused, TrialEnqueued
-from journal.lifecycle import ENDED
+from journal.lifecycle import END_STAGES
 from replay import load
 from replay.auditing import audit
 from replay.state import RunState
@@ -64,8 +64,8 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
     for seq in range(2, len(list(read(old))) + 1):
         new = tmp_path / f"new-{seq}"
         forked = await fork(old, new, seq, files=files, in_thread=inline)
-        done = {name for name, trial in load(old, seq).trials.items() if trial.stage in ENDED}
-        assert (seq, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in ENDED})
+        done = {name for name, trial in load(old, seq).trials.items() if trial.stage in END_STAGES}
+        assert (seq, done) == (forked.seq, {name for name, trial in forked.state.trials.items() if trial.stage in END_STAGES})
 
         task.calls.clear()
         resumed = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
