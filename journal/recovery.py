@@ -21,7 +21,7 @@ from journal.codec import RECORD_LIMIT
 from journal.errors import BlobDamaged, BlobUnreadable, Hint, JournalDamaged, JournalError
 from journal.events import RunStarted
 from journal.files import Files, create, make_directory
-from journal.scan import LostRecord, Scan
+from journal.scan import Cursor, LostRecord, Scan
 
 _TAIL: Final = re.compile(rb"%b([0-9a-f]{%d})%b" % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING)))
 _LOST_LF: Final = re.compile(rb'(?<="\})[^\n]?(?=\{"seq":[0-9])')
@@ -67,14 +67,15 @@ class _Fragment:
     """The hash at the end of the previous line in the file."""
 
 
-def survivors(run: bytes, data: bytes, *, seq: int, h: bytes) -> list[Survivor]:
-    """Return the records in `data` whose hash follows from the hash of the previous record, stored or recomputed.
+def survivors(cursor: Cursor, data: bytes) -> list[Survivor]:
+    """Return the records in the bytes after a cursor whose hash follows from that of the previous record, stored or recomputed.
 
-    `seq` and `h` belong to the last valid record. The previous record is looked up both by position and by number, so that
-    moved lines are recognized. The number of hashes to compute grows only linearly with the data.
+    The previous record is looked up both by position and by number, so that moved lines are recognized. The number of hashes
+    to compute grows only linearly with the data.
     """
+    run = cursor.run
     fragments = sorted(_fragments(data), key=lambda fragment: fragment.seq)
-    stored_hashes: dict[int, set[bytes]] = {seq: {h}}
+    stored_hashes: dict[int, set[bytes]] = {cursor.seq: {cursor.h}}
     for fragment in fragments:
         hashes = stored_hashes.setdefault(fragment.seq, set())
         if fragment.stored_h is not None and len(hashes) < _MAX_CANDIDATES:
@@ -139,23 +140,18 @@ def _hash_before(data: bytes, end: int) -> bytes | None:
     return tail[1] if tail else None
 
 
-def watermark(run: bytes, data: bytes, *, seq: int, h: bytes) -> int:
-    """Return the highest seq that a trustworthy record in `data` reports as durable.
+def confirmed_seq(scan: Scan) -> int:
+    """Return the highest seq that a trustworthy record reports as durable, after a complete scan.
 
     A `segment_sealed` names its run, so it is trusted without the record before it. Thus even the loss of the line before
     the seal is detected.
     """
-    watermarks = [survivor.d for survivor in survivors(run, data, seq=seq, h=h)]
+    cursor, data = scan.cursor, scan.remainder()
+    watermarks = [cursor.watermark, *(survivor.d for survivor in survivors(cursor, data))]
     begin = rb'\{"seq":([0-9]{1,18}),"at":"[^"\n]*","t":[0-9.]+,"type":"segment_sealed",'
     seal = begin + rb'"run":"%b",[^\n]{0,300},"d":([0-9]{1,18}),"h":'
-    watermarks += [int(match[2]) for match in re.finditer(seal % re.escape(run), data) if int(match[2]) < int(match[1])]
-    return max(watermarks, default=0)
-
-
-def confirmed_seq(scan: Scan) -> int:
-    """Return the highest record that is known to have been durable, after a complete scan."""
-    cursor = scan.cursor
-    return max(cursor.watermark, watermark(cursor.run, scan.remainder(), seq=cursor.seq, h=cursor.h))
+    watermarks += [int(match[2]) for match in re.finditer(seal % re.escape(cursor.run), data) if int(match[2]) < int(match[1])]
+    return max(watermarks)
 
 
 def find_lost_record(scan: Scan, *, make_durable: bool = False) -> LostRecord | None:
@@ -200,14 +196,13 @@ def find_damage(scan: Scan) -> JournalDamaged | None:
     is_in_last_segment = stop.segment == scan.numbers[-1]  # A crash can leave no other file incomplete.
     if is_in_last_segment and not (stop.is_in_header or stop.is_unreadable) and confirmed_seq(scan) <= cursor.seq:
         return None
-    remainder = scan.remainder()
     return JournalDamaged(
         path=scan.path,
         file=segments.name(stop.segment),
         byte=stop.byte,
         seq=stop.seq,
         check=stop.check,
-        intact_records=len(survivors(cursor.run, remainder, seq=cursor.seq, h=cursor.h)),
+        intact_records=len(survivors(cursor, scan.remainder())),
     )
 
 
@@ -232,8 +227,7 @@ def intact_records_after(scan: Scan) -> list[Survivor]:
     for number in scan.numbers:
         if number >= stop.segment:
             data = scan.read_from(number, stop.byte if number == stop.segment else 0)
-            file_survivors = survivors(cursor.run, data, seq=cursor.seq, h=cursor.h)
-            intact_records.update((survivor.seq, survivor) for survivor in file_survivors if survivor.seq > cursor.seq)
+            intact_records |= {survivor.seq: survivor for survivor in survivors(cursor, data) if survivor.seq > cursor.seq}
     return [intact_records[seq] for seq in sorted(intact_records)]
 
 

@@ -157,7 +157,7 @@ class Journal:
         if contents:
             new_contents = lines.add_blobs(contents)
             if self._in_thread is run_in_thread:
-                self._file.blobs.start(new_contents)  # At once, while the lines before them are written.
+                self._file.blobs.start(new_contents)  # Immediately, while the lines before them are written.
         if key is not None:
             body = ownership.sign(body, key, lines.run, lines.h)
         return lines.add(event, body, at, t, durable_seq)
