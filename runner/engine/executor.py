@@ -178,7 +178,10 @@ class Executor:
             if isinstance(job, ScorerCall):
                 await scoring.call(job, scope)
             elif job.has_output or await attempts.attempt(job, scope):
-                await scoring.score(job)
+                if self._scorers:
+                    await scoring.score(job)
+                else:
+                    scheduler.complete(job)
             del in_flight[scope]
             if self._recorder.state.t > self._turn_end:  # The time of the last record: reading the clock costs more.
                 await trio.lowlevel.checkpoint()
