@@ -5,7 +5,8 @@ A `Cursor` has the number, the previous hash and the file that are expected of t
 """
 
 import collections
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,12 +21,17 @@ from journal.codec import DECODERS, MAX_TIME, RECORD_LIMIT, decode
 from journal.errors import InvalidRecord, UnknownFormat
 from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
 from journal.files import DISK, Files, NotRegularFile, is_unreadable
-from journal.versions import major_version, upcast
 
 MAX_LINE: Final = RECORD_LIMIT + chain.LINE_TAIL
 """Maximum length of a line in bytes."""
 _BLOCK: Final = 4096
 """Block size in bytes for reading a file that is partly unreadable."""
+
+Members = dict[str, Any]
+
+UPCASTERS: Final[dict[tuple[int, str], Callable[[Members], Members]]] = {}
+"""(Major version of a line, event type) → function that converts the members of the line to the next major version, after its
+hash was checked. Version 1 is the first, so there is none yet."""
 
 
 class BadLine(Exception):  # Internal to this package.
@@ -116,7 +122,7 @@ class Cursor:
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
 
-    def read_one(self, header: dict[str, Any], previous_h: bytes, line: bytes, offset: int) -> Record:
+    def read_one(self, header: Members, previous_h: bytes, line: bytes, offset: int) -> Record:
         """Return the record in one line of the file, given the file's header and the hash before the line."""
         parts = chain.split(line[:-1])
         h = previous_h or header.get("previous_h", "").encode() or chain.GENESIS
@@ -129,14 +135,14 @@ class Cursor:
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
 
-    def _prepare(self, members: dict[str, Any]) -> dict[str, Any]:
+    def _prepare(self, members: Members) -> Members:
         """Resolve blob references and convert older formats; few lines need either."""
         if "blobs" in members:
             members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
             self.seqs_with_blobs.append(members["seq"])
         return upcast(members, self.major)
 
-    def read_header(self, line: bytes) -> dict[str, Any]:
+    def read_header(self, line: bytes) -> Members:
         """Read format and run from the first line of a file."""
         try:
             header: Any = loads(line)
@@ -184,13 +190,31 @@ class Cursor:
                 raise self._error("it follows segment_sealed" if self.is_sealed else "it is not at the start of a file")
 
 
-def _has_correct_hash(line: bytes, header: dict[str, Any]) -> bool:
+def major_version(header: Mapping[str, Any], file: str) -> int:
+    """Return the major version in the first record of a file; raise if it cannot be read."""
+    version = str(header.get("version"))
+    major = version.partition(".")[0]
+    if header.get("format") != segments.FORMAT or not re.fullmatch("[1-9][0-9]{0,5}", major) or int(major) > segments.MAJOR:
+        raise UnknownFormat(file, format=str(header.get("format")), version=version, readable=segments.MAJOR)
+    return int(major)
+
+
+def upcast(members: Members, major: int) -> Members:
+    """Convert the members of a line to the current format, one major version at a time."""
+    for version in range(major, segments.MAJOR):
+        convert = UPCASTERS.get((version, members["type"]))
+        if convert is not None:
+            members = convert(members)
+    return members
+
+
+def _has_correct_hash(line: bytes, header: Members) -> bool:
     parts = chain.split(line[:-1])
     previous_h = str(header.get("previous_h") or "").encode() or chain.GENESIS
     return parts is not None and chain.link(str(header.get("run")).encode(), previous_h, parts[0]).encode() == parts[1]
 
 
-def record_members(members: dict[str, Any]) -> tuple[int, str, float, int]:
+def record_members(members: Members) -> tuple[int, str, float, int]:
     """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
     seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
     if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
