@@ -67,6 +67,14 @@ def user_key() -> bytes:
         raise KeyUnavailable(f"the key {file} cannot be used ({exc.strerror})") from exc
 
 
+def available_key() -> bytes | None:
+    """Return the user's key, or None if it cannot be used."""
+    try:
+        return user_key()
+    except KeyUnavailable:
+        return None
+
+
 def _read_key(file: Path) -> bytes:
     with DISK.read(str(file)) as stream:  # Symlinks are not followed.
         status = os.fstat(stream.fileno())
@@ -164,9 +172,7 @@ class SignatureCopier:
         self._files = files
         self._run = b""
         self._previous_h = chain.GENESIS
-        self._key: bytes | None = None
-        with contextlib.suppress(KeyUnavailable):
-            self._key = user_key()
+        self._key = available_key()
 
     def key_of(self, record: Record) -> bytes | None:
         """Return the key for the copy of a record, or None. Every record of the source must be passed, in order."""

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from journal.files import DISK, retry_interrupted
+from journal.files import CREATE_NEW, DISK, retry_interrupted
 
 _NUMBERS: Final = itertools.count(1)
-_CREATE_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) -> None:
@@ -23,7 +22,7 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, sync: bool = True) 
     """
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}-{next(_NUMBERS)}.new")
     try:
-        fd = os.open(temporary, _CREATE_NEW, 0o600)  # Readable by its owner only, like the journal.
+        fd = DISK.open(str(temporary), CREATE_NEW)
     except OSError as exc:
         exc.filename = str(path)  # The error names the file, not the temporary one.
         raise

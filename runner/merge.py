@@ -14,11 +14,11 @@ import attrs
 from journal import Event, Journal, JournalError, Record, events, read, writing
 from journal import verify as verify_journal
 from journal.blobs import with_loaded_blobs
-from journal.errors import IllegalEvent, InvalidRecord, JournalLocked, KeyUnavailable
+from journal.errors import IllegalEvent, InvalidRecord, JournalLocked
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
 from journal.lock import is_held
-from journal.ownership import start_events, user_key
+from journal.ownership import available_key, start_events
 from journal.staging import check_target, staged_run
 from journal.step_references import StepReferences
 from journal.threads import InThread, run_in_thread
@@ -87,7 +87,7 @@ async def merge(
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
     is_complete = not missing_shards([shard.shard for shard in shards])
     first_record = min((shard.start for shard in shards), key=lambda record: record.at)
-    key = await in_thread(_own_key)
+    key = await in_thread(available_key)
     own_key = key if all(shard.is_own for shard in shards) else None
     copier = _Copier(first_record)
     async with (
@@ -103,19 +103,12 @@ async def merge(
     return Merged(target, copier.state, journal.head, tuple(shards))
 
 
-def _own_key() -> bytes | None:
-    try:
-        return user_key()
-    except KeyUnavailable:
-        return None
-
-
 def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     """Check that the shards belong together; return them in the order in which they are copied."""
     for path in paths:
         check_target(path, target, files)
     shards: dict[Shard, SourceShard] = {}
-    key = _own_key()
+    key = available_key()
     for path in paths:
         source = _describe(path, key)
         if (other_source := shards.get(source.shard)) is not None:

@@ -48,7 +48,7 @@ def run_golden(directory: Path) -> dict[str, bytes]:
         async with trio.open_nursery() as nursery:
             for shard, sessions in SHARDS.items():
                 nursery.start_soon(run_shard, shard, sessions)
-        with mock.patch("runner.merge.user_key", return_value=KEY):
+        with mock.patch("runner.merge.available_key", return_value=KEY):
             await merge([directory / shard[0] for shard in SHARDS], target, run="0" * 32, files=files, in_thread=inline)
         await arun(golden_evaluation(), target, **golden_options(), deadline=30, files=files, resume=True)
 
