@@ -62,11 +62,11 @@ def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> 
         reply = reply_of(step.output)
         messages = _step_messages(index, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
     else:
-        messages = request_messages(index, trial, call)
+        messages = _request_messages(index, trial, call)
     if last_attempt is not None and last_attempt.has_output and trial.stage == "completed":
         text = as_text(last_attempt.output)
         if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
-            messages.append(output_message(index, trial, last_attempt))
+            messages.append(_output_message(index, trial, last_attempt))
     return messages
 
 
@@ -189,7 +189,7 @@ def _config(call: ModelCall) -> dict[str, Any]:
     return {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
 
 
-def request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
+def _request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
     """Return the messages that were sent; without a recorded request, the input."""
     return [
         {
@@ -202,8 +202,7 @@ def request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) ->
     ]
 
 
-def output_message(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
-    """Return the output of an attempt as a message."""
+def _output_message(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
     number = str(attempt.span.attempt)
     text = as_text(attempt.output)
     return {"id": uuid_of(index, trial.trial, "output", number), "role": "assistant", "content": text, "source": "generate"}
@@ -215,7 +214,7 @@ def output_of(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, m
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.has_output:
         is_truncated = trial.truncated and attempt is trial.attempts[-1]
-        message = output_message(index, trial, attempt)
+        message = _output_message(index, trial, attempt)
         output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
         output["completion"] = message["content"]
     return output
@@ -227,7 +226,7 @@ def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
     event = {
         **_event(index, trial, "model", start, str(span.attempt)),
         "model": model_name(call),
-        "input": request_messages(index, trial, call),
+        "input": _request_messages(index, trial, call),
         "tools": [],
         "tool_choice": "none",
         "config": _config(call),

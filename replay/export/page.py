@@ -38,10 +38,10 @@ from replay.summary_types import Score, Summary
 from replay.text import escape_controls, plural, printable
 from replay.view_json import view_json
 
-MARK: Final = (
+_FIRST_BYTES: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
 )
-"""The first bytes of every page."""
+"""The start of every page, by which `is_page` recognizes one."""
 
 _SCRIPTS: Final = (
     "uPlot.iife.min.js",
@@ -277,7 +277,7 @@ def _page_start(
         '<meta name="color-scheme" content="light dark">\n'
         f'<meta name="referrer" content="no-referrer">\n<title>{html.escape(printable(title, 200))}</title>\n'
     )
-    return MARK + f"{head}{elements}</head>\n{_resource(body)}".encode()
+    return _FIRST_BYTES + f"{head}{elements}</head>\n{_resource(body)}".encode()
 
 
 def _page_end(scripts: Iterable[str] = _SCRIPTS) -> bytes:
@@ -289,6 +289,6 @@ def is_page(path: Path) -> bool:
     """Return whether a file is a page written by this module."""
     try:
         with open(path, "rb") as stream:
-            return stream.read(len(MARK)) == MARK
+            return stream.read(len(_FIRST_BYTES)) == _FIRST_BYTES
     except OSError:
         return False
