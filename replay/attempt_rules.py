@@ -9,7 +9,7 @@ from replay.steps import first_reused_attempt, remaining_timeout
 
 
 def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[str]:
-    """Yield what is wrong with the reserve or the admission of an attempt, in the state before it.
+    """Yield the problems with the reserve or the admission of an attempt, in the state before it.
 
     Before the first report the reserve may be an estimate. An estimate is not recomputed, but must fit into the budget.
     """
@@ -26,7 +26,7 @@ def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[st
 
 
 def end_problems(state: RunState, event: events.AttemptEnd) -> Iterator[str]:
-    """Yield what is wrong with the end of an attempt under the budget per trial."""
+    """Yield the problems with the end of an attempt under the budget per trial."""
     match event:
         case events.AttemptSucceeded() if state.is_over_budget(event.trial, event.usage):
             yield f"{event.trial!r} has an output, but exceeded the budget per trial"
@@ -37,7 +37,7 @@ def end_problems(state: RunState, event: events.AttemptEnd) -> Iterator[str]:
 
 
 def stop_problems(state: RunState) -> Iterator[str]:
-    """Yield what is wrong with a stop because of the budget."""
+    """Yield the problems with a stop because of the budget."""
     budget = state.budget
     if budget is None or not budget.limits:
         yield "it stops the run because of its budget, but the run has none"

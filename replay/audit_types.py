@@ -11,7 +11,7 @@ from replay.budget import BudgetUse
 from replay.trial_state import TrialState
 
 MAX_FINDINGS: Final = 100
-"""Findings that are kept; further ones are only counted."""
+"""Maximum number of findings to keep; further findings are only counted."""
 
 Settlement = RetryScheduled | TrialFailed
 """The decision about a trial after an attempt without an output."""

@@ -363,12 +363,6 @@ class Auditor:
             self._add(record, "elapsed", message)
 
     def _check_decision(self, event: events.PolicyEvent, record: Record) -> None:
-        self._check_invariants(event, record)
-        self._decisions.check_policy(event, record)
-
-    _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
-
-    def _check_invariants(self, event: events.PolicyEvent, record: Record) -> None:
         state = self._state
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
@@ -386,6 +380,9 @@ class Auditor:
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
             self._in_flight.exclude_hung(event.key)
             self._hung_attempts = len(self._slots)
+        self._decisions.check_policy(event, record)
+
+    _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
 
     def _on_retry_scheduled(self, event: Settlement, record: Record) -> None:
         self._decisions.check_settlement(event, record)

@@ -1,11 +1,11 @@
 """The history of an evaluation as text: a table of its runs, a sparkline, and the cases that changed."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from replay.digest import ScoreDigest
-from replay.history import CaseHistory, History, Point
+from replay.history import History, Point
 from replay.text import digits, duration, money, plural, printable
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -93,17 +93,12 @@ def trend_lines(history: History) -> Iterator[str]:
 def change_lines(history: History) -> Iterator[str]:
     """Yield the cases that broke, were fixed or are flaky."""
     for kind, cases in (("broken", history.broken), ("fixed", history.fixed), ("flaky", history.flaky)):
-        yield from _case_lines(kind, cases)
-
-
-def _case_lines(kind: str, cases: Sequence[CaseHistory]) -> Iterable[str]:
-    if not cases:
-        return
-    yield f"{kind}: {plural(len(cases), 'case')}"
-    for case in islice(cases, _MAX_CASES):
-        marks = "".join(_MARKS[outcome] for outcome in case.outcomes[-_MAX_RUNS:])
-        name = printable(case.case, 60) + (f"@{printable(case.variant, 40)}" if case.variant else "")
-        suffix = f"  since {printable(case.since, 200)}" if case.since is not None else ""
-        yield f"  {marks}  {name}{suffix}"
-    if len(cases) > _MAX_CASES:
-        yield f"  … and {len(cases) - _MAX_CASES:,} more"
+        if cases:
+            yield f"{kind}: {plural(len(cases), 'case')}"
+        for case in islice(cases, _MAX_CASES):
+            marks = "".join(_MARKS[outcome] for outcome in case.outcomes[-_MAX_RUNS:])
+            name = printable(case.case, 60) + (f"@{printable(case.variant, 40)}" if case.variant else "")
+            suffix = f"  since {printable(case.since, 200)}" if case.since is not None else ""
+            yield f"  {marks}  {name}{suffix}"
+        if len(cases) > _MAX_CASES:
+            yield f"  … and {len(cases) - _MAX_CASES:,} more"

@@ -35,7 +35,7 @@ class Reason:
     number: float | None = None
     """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff` and `cases`."""
     evidence: str = ""
-    """What the policy observed, as recorded."""
+    """The policy's observation, as recorded."""
     text: str
     """The reason as text; safe for a terminal."""
 

@@ -95,7 +95,7 @@ class LoadedRun:
 
     @property
     def trials(self) -> Mapping[str, TrialState]:
-        """All trials by name, withdrawn ones included, in the order of enqueueing."""
+        """All trials by name, including withdrawn trials, in the order of enqueueing."""
         return self.state.trials
 
     def records(self, *, load_blobs: bool = False) -> Iterator[Record]:

@@ -25,7 +25,7 @@ class Pause(NamedTuple):
     """When the next attempt or probe may start, in seconds since the start of the session."""
     reason: str
     evidence: str = ""
-    """What the policy observed."""
+    """The policy's observation."""
 
     def is_in_force(self, now: float) -> bool:
         """Return whether it applies at a time; an open circuit breaker applies until a record closes it."""

@@ -78,8 +78,8 @@ def detectable_number(n: int, error: float | None, max_drop: float = 0.0, level:
 def detectable_share(n: int, squares: float, criterion: Criterion) -> float | None:
     """Return the minimum drop of a pass rate that `n` cases detect; None if they detect none.
 
-    `squares` is the sum of the squared differences: the number of cases that differ, if there are no repeats. It is assumed
-    that at least as many cases differ in the next comparison, and at least as many as the drop requires.
+    `squares` is the sum of the squared differences: the number of cases that differ, if there are no repeats. The next
+    comparison is assumed to differ in at least as many cases, and in at least as many as the drop requires.
     """
     is_integer = squares == int(squares)
 

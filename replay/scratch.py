@@ -16,7 +16,7 @@ Number = TypeVar("Number", int, float)
 _BLOCK: Final = 1_024
 """Numbers that are read at once."""
 _IN_MEMORY: Final = 8 * _BLOCK
-"""Numbers of a column that stay in memory: the last ones, which are likely to change."""
+"""Numbers at the end of a column that stay in memory, because they are likely to change."""
 _BUFFER: Final = 1 << 18
 """Bytes that are written at once."""
 _RECENT: Final = 512

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LONG_PAUSE: Final = 5.0
-"""Seconds from which a pause is reported; shorter ones are normal."""
+"""Seconds from which a pause is reported; shorter pauses are normal."""
 _RECENT_OUTPUTS: Final = 1_000
 """Outputs in the latency on the screen; the final report includes all."""
 _LONGEST_RUNNING: Final = 4

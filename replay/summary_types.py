@@ -184,7 +184,7 @@ class VariantSummary:
     attempts: int
     scores: Mapping[str, Score]
     usage: Mapping[str, float]
-    """Sums of all numbers in notes and in the usage of attempts, failed ones included."""
+    """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""
 
 
 @attrs.frozen
@@ -201,7 +201,7 @@ class Summary:
     elapsed: float
     """Seconds of all sessions; the time between them does not count."""
     crashes: int
-    """Sessions before the last one that ended without a final record, except those ended by a fork."""
+    """Earlier sessions that ended without a final record, except those ended by a fork."""
     outcome: str | None
     """`finished`, or the reason the last session stopped; None while it runs or if it crashed."""
     planned_trials: int
@@ -233,7 +233,7 @@ class Summary:
     `evaljournal rescore` adds them."""
     latency: Latency
     usage: Mapping[str, float]
-    """Sums of all numbers in notes and in the usage of attempts, failed ones included."""
+    """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""
     unpriced_models: Mapping[str, Sequence[str]]
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Mapping[str, float]

@@ -162,7 +162,7 @@ class Timeline:
             self._paused_keys.put(len(self._pauses), end, self.seq)
 
     def _move(self, number: int, stage: int, t: float, seq: int) -> None:
-        """Move a trial to another stage, and add up the time in the one it leaves."""
+        """Move a trial to another stage, and add up the time in its old stage."""
         times = self.times
         old_stage = times.stage[number]
         if old_stage == stage:

@@ -308,7 +308,7 @@ class TrialDetails:
 
     @property
     def usage(self) -> dict[str, float]:
-        """Sums over all attempts, failed ones included, and all notes."""
+        """Sums over all attempts, including failed attempts, and all notes."""
         sums: dict[str, float] = {}
         for attempt in self.attempts:
             add(sums, attempt.total_usage)

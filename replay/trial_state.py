@@ -30,7 +30,7 @@ _OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
 _MAX_REPEAT: Final = (1 << 32) - 1
 """Replaces any number that the field cannot hold; a foreign journal may contain one."""
 _MAX_SHARED_TUPLES: Final = 4_096
-"""Maximum number of tuples of scores that trials share; further ones are not shared."""
+"""Maximum number of tuples of scores that trials share."""
 
 
 def pack_location(record: Record) -> int:
