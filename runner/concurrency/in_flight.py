@@ -95,13 +95,13 @@ class InFlight:
     limited_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     doubt_until: float = 0.0
-    """Until then no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
+    """The time until which no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
     first_check: int = 0
     """The first start at which a lower load may be measured, if none has been."""
     threshold: int | None = None
-    """Above this the limit grows by one per round trip, because there was an overload."""
+    """The limit above which it grows only by one per round trip, because there was an overload."""
     ceiling: int | None = None
     """The load that was an overload; the limit stays clearly below it until `ceiling_until`."""
     ceiling_until: float = 0.0
@@ -278,7 +278,7 @@ class InFlight:
 
     @property
     def is_refuted(self) -> bool:
-        """Whether so many calls were rate limited below that limit that a rate limit is the reason."""
+        """Whether so many calls were rate limited below the limit that was found last that a rate limit is the reason."""
         return self.limited_above >= 2 * LIMITED_ABOVE and self._share >= DOUBTFUL_SHARE
 
     def follow_pace(self, in_flight: int) -> bool:
@@ -298,7 +298,7 @@ class InFlight:
         self.doubt_until = t + DOUBT_SECONDS
 
     def record_rate_limit(self, start: Start, t: float, last_start: int) -> str:
-        """Hold the limit just below what was rate limited; return the evidence."""
+        """Hold the limit just below the load that was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
         is_test = self.phase == "trying" and self.limit > self.known_limit and not self.is_doubtful
         self.is_confirmed = is_test or (self.is_confirmed and self.phase == "holding")

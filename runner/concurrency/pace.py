@@ -70,7 +70,7 @@ class Pace:
     frozen_starts: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
     fixed_pace: float | None = None
-    """A pace that no 429 measures: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
+    """A pace that was not measured: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
     @property
     def is_steady(self) -> bool:
@@ -137,7 +137,7 @@ class Pace:
             self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.phase_start) / SEARCH_DOUBLING), SEARCH_STEP)
 
     def speed_up(self) -> None:
-        """Start faster after an answer at the beginning of a run, and finally as the slots allow."""
+        """Raise the first pace of a run after an answer; finally, stop pacing."""
         if self.fixed_pace is not None:
             self.fixed_pace = FIRST_PACE_GROWTH * self.fixed_pace if self.fixed_pace < FIRST_PACE_END else None
 
@@ -176,7 +176,7 @@ class Pace:
             if self.starts_without_token > 1:  # A single 429 may be random.
                 return None
         elif not is_enough:
-            # Too few for a measurement, but the rate is not much above (granted + 1) / seconds.
+            # Too few for a measurement, but the rate is not much above (granted_calls + 1) / seconds.
             self._search(min(max(granted_calls / seconds, self.estimate / 2), (granted_calls + 1) / seconds), t)
         else:
             self._settle(granted_calls / seconds, self.pace_at(start.t) or self.estimate, t)
@@ -227,7 +227,7 @@ class Pace:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
         estimate = self.estimate or rate
         if self.lowest_estimate < rate / 2 or pace > MAX_MEASURED_GROWTH * self.lowest_estimate:
-            # The pace was much lower meanwhile, and the bucket overflowed: the rate is between the two.
+            # The pace was much lower for a while, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
         is_higher, is_same = rate > 1.02 * self.measured_rate, abs(rate - self.measured_rate) <= SWING * self.measured_rate

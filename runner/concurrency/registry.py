@@ -152,7 +152,7 @@ class Member:
         return StartPermit(open=False, check_at=t + TURN)
 
     def leave(self, t: float) -> None:
-        """Stop using the policy; what this run has in flight no longer counts."""
+        """Stop using the policy; the attempts and calls of this run in flight no longer count."""
         shared_policy = self._shared_policy
         with shared_policy.lock:
             shared_policy.members.remove(self)

@@ -69,7 +69,7 @@ class Steering:
         return self._add_key(decision.changes) if decision.changes else []
 
     def elapse(self, t: float) -> list[events.PolicyEvent]:
-        """Return what the policy decides at `t` by the passing of time alone; to be recorded with that time."""
+        """Return the decisions that are due at `t` by time alone, to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._add_key(decision.changes)

@@ -18,7 +18,7 @@ from runner.retries.classify import Description, Failure, RemoteError, classify,
 from runner.signals import is_from_signal
 
 MAX_LOSSES: Final = 10
-"""Retries after attempts that ended with their worker but were not the only possible cause."""
+"""Maximum retries of a trial after its worker ended while it also ran other attempts."""
 _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
 

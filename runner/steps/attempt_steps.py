@@ -73,7 +73,7 @@ class AttemptSteps:
         self.wait_durable = wait_durable
         """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
         self.is_step = is_step
-        """Whether a request of an HTTP client is a step, by its method and its URL; None: none is."""
+        """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
         self._results: dict[Key, deque[RecordedResult]] = {}
         self.inputs = RecordedInputs()
         """The inputs of the steps that ended."""

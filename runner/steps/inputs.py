@@ -26,7 +26,7 @@ _AFTER_ELEMENT: Final = frozenset({b"", b","})
 _NO_MEMBERS: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _LONG_LIST: Final = 1_024
-"""Bytes from which a list is compared with earlier ones before it is hashed and searched."""
+"""Lists with more bytes are compared with earlier ones before they are hashed and searched."""
 
 
 @attrs.define(eq=False)
@@ -34,13 +34,13 @@ class _LongList:
     json: bytes
     """Without its closing bracket."""
     hash: "_Hash"
-    """Hash of `json`; that of a longer list continues it."""
+    """Hash of `json`; the hash of a longer list continues it."""
     digest: bytes
     elements: list[Any] | None
     """A copy if it contains only texts, otherwise None: 1 and True are equal, but their JSON is not."""
 
     def extend(self, json: bytes, value: Any) -> "_LongList":
-        """Return the list that begins with the elements of this one."""
+        """Return a longer list that begins with the elements of this one."""
         if len(json) == len(self.json):
             return self
         longer_hash = self.hash.copy()
@@ -94,7 +94,7 @@ def _serialize(
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = _json(value, step)
         if content.rfind(b"null") >= 0:  # Takes half the time of `in`.
-            canonical(value, _label(step))  # It raises if this is NaN.
+            canonical(value, _label(step))  # Raises an error if null stands for NaN.
         return content, _NO_MEMBERS, _NO_MEMBERS, content
     for key in value:
         if not isinstance(key, str):
@@ -105,7 +105,7 @@ def _serialize(
     for key in sorted(value):
         member, new_json, long_list = _serialize_member(value[key], step, key, earlier_inputs)
         if b"null" in new_json:
-            canonical(value[key], _label(step, key))  # It raises if this is NaN.
+            canonical(value[key], _label(step, key))  # Raises an error if null stands for NaN.
         members[key], part = member, new_json
         if long_list is not None:
             lists[key], members[key], part = long_list, long_list.json, long_list.digest
@@ -204,7 +204,7 @@ def _close(member: bytes) -> bytes:
 
 
 def _tails(members: Mapping[str, bytes], earlier_members: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return each list that is in both inputs, without the elements of the earlier one; nothing if a list differs in them."""
+    """Return each list that is in both inputs, without the elements of the earlier one; empty if a list lacks them."""
     tails: dict[str, bytes] = {}
     for key, member in members.items():
         prefix = earlier_members.get(key, b"")

@@ -224,7 +224,7 @@ class Chat:
         return [*messages, {"role": "user", "content": as_text(case.input)}]
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return what is sent for a case, or for its first turn."""
+        """Return the request for a case, or for its first turn."""
         return self.body(self.conversation(case), self.model_for(case))
 
     def check_price(self, case: Case, /) -> None:
@@ -279,7 +279,7 @@ class OpenChat:
     _run: str
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return what is sent for a case."""
+        """Return the request for a case."""
         return self._chat.request(case)
 
     async def call(self, trial: TrialInput, _: object, /) -> Any:

@@ -27,7 +27,7 @@ from runner.tasks.reply_memory import ReplyMemory
 T = TypeVar("T")
 
 AnyResponse = Response | httpcore2.Response
-"""A reply without its body; with a proxy, httpcore's."""
+"""A reply without its body; of httpcore's class if a proxy is used."""
 
 _MAX_IDLE: Final = 60.0
 """Seconds after which an unused connection is closed."""
@@ -222,7 +222,7 @@ class Client:
         return response, body, first_byte
 
     async def _send(self, request: Request) -> tuple[_Connection, AnyResponse]:
-        """Send a request on an idle connection or a new one; return it, and the response without its body."""
+        """Send a request on an idle connection or a new one; return the connection, and the response without its body."""
         connection = await self._take_idle_connection() or await self._new_connection()
         try:
             return connection, await _send_on(connection, request)

@@ -38,7 +38,7 @@ GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""
 
 _MAX_STDERR: Final = 16 * 1024
-"""Maximum bytes kept from the end of stderr, which usually has the reason."""
+"""Maximum bytes kept from the end of stderr, which usually states the reason."""
 
 _MAX_SCRIPT: Final = 1024 * 1024
 """Maximum bytes of a file that is considered a script."""
@@ -176,7 +176,7 @@ class Command:
         return [argument.fill(fields) for argument in self._arguments]
 
     def stdin(self, case: Case) -> bytes:
-        """Return what is written to stdin for a case."""
+        """Return the bytes that are written to stdin for a case."""
         if any(argument.fields for argument in self._arguments):
             return b""
         return orjson.dumps(case.input) + b"\n"
@@ -283,7 +283,7 @@ async def _communicate(process: trio.Process, stdin: bytes, memory: ReplyMemory)
 
 
 async def _write(stdin: trio.abc.SendStream, content: bytes) -> None:
-    with suppress(trio.BrokenResourceError):  # It need not read its input.
+    with suppress(trio.BrokenResourceError):  # The command need not read its input.
         async with stdin:
             await stdin.send_all(content)
 

@@ -48,7 +48,7 @@ class Endpoint:
     """HTTP method."""
     body: Any = attrs.field(default=None)
     """A JSON value, or its text, with `{fields}`. None: the input if it is an object, otherwise `{"input": …}`.
-    With GET, the members are sent as query parameters; if the URL has fields, None adds none."""
+    With GET, the members are sent as query parameters; None sends none if the URL has fields."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers."""
     output_path: str | None = None
@@ -131,13 +131,13 @@ class Endpoint:
         return content
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return what is sent for a case, or for its first turn, as it is recorded."""
+        """Return the request for a case, or for its first turn, as it is recorded."""
         if self.turns is None:
             return self.request_with(Fields(case))
         return self.request_with(turn_fields(case, [{"role": "user", "content": turns_of(case, self.turns)[0]}]))
 
     def request_with(self, fields: Fields) -> dict[str, Any]:
-        """Return what is sent for the fields of a case."""
+        """Return the request with these fields of a case."""
         target, content = self.target(fields), self.content(fields)
         return {**({} if target is None else {"path": target}), ("query" if self.method == "GET" else "body"): content}
 

@@ -42,7 +42,7 @@ class RecordedOutput:
         self.output(case)
 
     def check_price(self, _: Case, /) -> None:
-        """Nothing is called, so there is no price."""
+        """Accept every case: nothing is called."""
 
     def estimate(self, _: Case, __: float | None = None, /) -> dict[str, float]:
         """Return zero usage: nothing is called."""
@@ -54,7 +54,7 @@ class RecordedOutput:
 
     @asynccontextmanager
     async def open_session(self, _: str, /) -> AsyncGenerator[Self]:
-        """Nothing is kept open."""
+        """Return this task: nothing has to be opened."""
         await trio.lowlevel.checkpoint()
         yield self
 

@@ -68,7 +68,7 @@ def _innermost_message(exc: BaseException) -> str:
 
 
 class InvalidReply(Exception):
-    """The call succeeded, but its reply is not of the expected form; the next one may be."""
+    """The call succeeded, but its reply is not of the expected form; the next reply may be."""
 
 
 class OutputMissing(InvalidReply, Fatal):

@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 def turns_of(case: Case, column: str) -> list[str]:
-    """Return the user messages of a case: a column with a list of strings, or, as in a CSV file, with the JSON of one."""
+    """Return the user messages of a case: a column with a list of strings, or with its JSON, as in a CSV file."""
     value = Fields(case).get(column)
     if isinstance(value, str):
         with suppress(ValueError):  # Reported below.
