@@ -13,8 +13,8 @@ function sourceOf(run, step) {
   return index >= 0 && seq[index] === completed_seq[step] && outcome[index] !== STEP_REUSED ? index : -1;
 }
 
-// Steps as [depth, step] in the order of their starts, each after its caller: the same as replay.trajectory.nested.
-function nestedSteps(run, steps) {
+// Steps as [depth, step] in the order of their starts, each after its caller: the same as replay.trajectory.steps_with_depth.
+function stepsWithDepth(run, steps) {
   const { number, parent } = run.steps, sortedSteps = [...steps].sort((a, b) => number[a] - number[b]);
   const numbers = new Set(sortedSteps.map((step) => number[step])), callees = new Map();
   for (const step of sortedSteps) {
@@ -71,7 +71,7 @@ function notReusedText(value) {
 function stepList(run, span, drawer) {
   const steps = run.stepsOf.get(span) || [], head = reuseText(run, span, steps);
   if (!steps.length) return head ? el("p", { class: "faint", text: head }) : "";
-  const rows = nestedSteps(run, steps), inFull = () => el("code", { text: `${run.info.show_command} ${shellQuote(run.trials.name[run.spans.trial[span]])}` });
+  const rows = stepsWithDepth(run, steps), inFull = () => el("code", { text: `${run.info.show_command} ${shellQuote(run.trials.name[run.spans.trial[span]])}` });
   return el("div", { class: "trajectory" },
     head ? el("p", { class: "faint", text: head }) : "",
     el("p", { class: "faint step-legend", "aria-hidden": "true" }, [...run.stepKinds, "failed", "reused"].map((kind) => el("span", {}, el("i", { class: `step-bar ${kind}` }), kind))),
