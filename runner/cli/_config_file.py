@@ -27,7 +27,6 @@ def read_config(path: Path, command: click.Command) -> tuple[dict[str, Any], dic
 
 
 def _variants(tables: Any, command: click.Command, path: Path) -> dict[str, dict[str, Any]]:
-    """Return variant → parameter → value."""
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise UsageError("write a table [[variant]] for each variant", path=path)
     options = {option.key: option for option in OPTIONS if option.in_file and is_task_option(option)}

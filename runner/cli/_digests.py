@@ -1,7 +1,7 @@
 """Digests of runs, with a cache: reading a large run takes seconds, its digest a fraction of a millisecond.
 
 The cache is in the user's state directory, not beside the runs: nothing is written into a directory of runs, and a foreign run
-cannot contain an entry. It may be deleted at any time. An entry is used only if the files of the run are those that it was
+cannot contain an entry. The cache may be deleted at any time. An entry is used only if the files of the run are those it was
 computed from. An invalid entry is computed again; a run that is live, damaged or unreadable has none.
 """
 

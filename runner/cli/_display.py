@@ -80,7 +80,7 @@ def warn_unconfirmed(stop: ScanStop | None) -> None:
         echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
 
 
-def summary_of(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
+def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
     """Return the status of a run as JSON; with a key of the metadata, also by group."""
     path, state = view.path, view.state
     return {

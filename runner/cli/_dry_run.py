@@ -89,7 +89,7 @@ def print_dry_run(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
     limit = "none" if settings.timeout is None else duration(settings.timeout)
-    echo(f"  at most {plural(slots, 'slot')}{_per_key(selection.keys)} ({settings.policy}), timeout {limit}")
+    echo(f"  at most {plural(slots, 'slot')}{_slot_scope(selection.keys)} ({settings.policy}), timeout {limit}")
     echo(f"  scorers: {', '.join(evaluation.scorers) or 'none'}")
     if settings.fail_under:
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
@@ -101,7 +101,7 @@ def print_dry_run(
         echo(f"  {_usage_text(evaluation.name, estimate, trials, calls_per_trial)}")
 
 
-def _per_key(keys: TaskKeys) -> str:
+def _slot_scope(keys: TaskKeys) -> str:
     """Return the scope of the slots, if there are several rate-limit keys."""
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
@@ -134,8 +134,8 @@ def _variant_lines(
     for name, usage in list(usage_by_variant.items())[:_MAX_SHOWN_VARIANTS]:
         cost = sum(amount for unit, amount in (usage or {}).items() if unit.endswith("cost"))
         limit = max_costs[name]
-        at_most = f": cost at most {money(limit)} without retries" if limit is not None else ""
-        yield f"{name}: expected cost {money(cost)}" if cost else f"{name}{at_most}"
+        limit_text = f": cost at most {money(limit)} without retries" if limit is not None else ""
+        yield f"{name}: expected cost {money(cost)}" if cost else f"{name}{limit_text}"
     if len(usage_by_variant) > _MAX_SHOWN_VARIANTS:
         yield f"… and {len(usage_by_variant) - _MAX_SHOWN_VARIANTS:,} more"
 
@@ -186,7 +186,7 @@ class _UsageEstimate:
         A variant that the earlier run did not have is expected to use as many tokens as the others, at its own price.
         """
         by_variant = {
-            variant.name: self.by_variant.get(variant.name) or _at_price(self.per_trial, variant.task) for variant in variants
+            variant.name: self.by_variant.get(variant.name) or _reprice(self.per_trial, variant.task) for variant in variants
         }
         mean: dict[str, float] = {}
         for usage in by_variant.values():
@@ -196,7 +196,7 @@ class _UsageEstimate:
         return _UsageEstimate(self.path, mean, per_call, by_variant)
 
 
-def _at_price(usage: dict[str, float], task: object) -> dict[str, float]:
+def _reprice(usage: dict[str, float], task: object) -> dict[str, float]:
     """Return usage with the cost of its tokens at the price of a task's model; without a price, it has no cost."""
     if not isinstance(model := getattr(task, "model", None), str):
         return usage

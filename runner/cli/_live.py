@@ -24,7 +24,7 @@ MAX_LINE_INTERVAL: Final = 60.0
 """Maximum seconds between two progress lines, so that a slow run does not look stuck."""
 
 
-def is_screen(stream: TextIO) -> bool:
+def supports_screen(stream: TextIO) -> bool:
     """Return whether a live screen can be drawn on a stream."""
     return stream.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
 
@@ -97,7 +97,7 @@ def redraw(screen: "Live", frame: "Group") -> None:
 @contextmanager
 def run_display(*, transient: bool = False) -> Generator[Show]:
     """Yield a function that shows a run on standard output, on a screen or in lines; `transient` removes the last frame."""
-    if not is_screen(sys.stdout):
+    if not supports_screen(sys.stdout):
         printer = ProgressPrinter()
         yield lambda run, now: printer.update(
             run.state, now=now, durable_seq=run.durable, total=run.total, done_before=run.done_before

@@ -42,7 +42,6 @@ def _complete_scorers(_: click.Context, __: click.Parameter, incomplete: str) ->
 
 
 def _add_option(option: Option, function: F, group: str, help_: str) -> F:
-    """Add an option of the table to a command."""
     arguments: dict[str, Any] = {"help": help_, "multiple": option.multiple, "metavar": option.metavar, "type": option.type}
     if option.metavar is None:
         arguments = {"help": help_, "is_flag": True, "default": None}

@@ -46,7 +46,7 @@ class FollowedRun:
         self._reader = PageReader(size)
         self._is_live = False
         self._change_event = trio.Event()
-        self._caught_up = trio.Event()
+        self._caught_up_event = trio.Event()
         """Set when all records have been read that existed at the start."""
 
     @property
@@ -67,13 +67,13 @@ class FollowedRun:
                     async for record in records:
                         self._reader.apply(self.run, record)
                         if record.seq >= last_seq:
-                            self._caught_up.set()
+                            self._caught_up_event.set()
                         self._notify()
         except (JournalDamaged, InvalidRecord) as exc:
             self.run.problem = exc
         except NotAJournal as exc:
             self.run.problem = InvalidRecord(path, self.run.seq + 1, str(exc))
-        self._caught_up.set()
+        self._caught_up_event.set()
         self._notify()
 
     async def watch_lock(self) -> None:
@@ -91,7 +91,7 @@ class FollowedRun:
 
     async def messages(self, cursor: Cursor) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events with everything after the cursor, indefinitely."""
-        await self._caught_up.wait()
+        await self._caught_up_event.wait()
         while True:
             change_event = self._change_event
             data = b"".join(encode_json(self.page_run.data(cursor)))

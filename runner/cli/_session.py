@@ -21,7 +21,7 @@ from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
 from runner.cli._display import terminal
 from runner.cli._ending import finish
 from runner.cli._head_file import check_head_file, write_head
-from runner.cli._live import FRAME_INTERVAL, ProgressPrinter, is_screen, progress_tenths, redraw
+from runner.cli._live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from runner.cli._output import echo
 from runner.cli._stdio import restore_streams
 from runner.definition.budget import OFF
@@ -90,7 +90,7 @@ class CommandSession:
     def run(self, path: Path) -> Outcome:
         """Run at this path."""
         self._path = path
-        observer = self._draw if not self._is_plain and is_screen(sys.stderr) else self._print_lines
+        observer = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
         try:
             with unwrap_exception_groups():
                 options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}

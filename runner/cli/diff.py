@@ -63,6 +63,6 @@ def _describe(view: LoadedRun, side: Side) -> str:
     name = printable(state.started.evaluation) if state.started else "not started"
     counts = f"{totals.stages['completed']:,} ok{f', {totals.failed:,} failed' if totals.failed else ''}"
     total = total_trials(state) if side.variant is None else totals.total
-    of_total = "" if total is None else f" of {total:,}"
+    total_text = "" if total is None else f" of {total:,}"
     note = f"; {plural(state.from_older_task, 'output')} from an older version of the task" if state.from_older_task else ""
-    return f"{name}, {short_ending(view)}, {counts}{of_total}{note}"
+    return f"{name}, {short_ending(view)}, {counts}{total_text}{note}"

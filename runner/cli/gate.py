@@ -53,7 +53,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     """
     gate_rules = GateRules() if rules is None else _read_rules(rules)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
-    base = RunReference(_newest_other(run.path), run.variant) if is_newest else find_reference(baseline)
+    base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
         raise UsageError(f"{base} is the run itself", hint="pass another run, or --baseline newest", setting="baseline")
     (view_a, side_a), (view_b, side_b) = open_side(base), open_side(run)
@@ -71,7 +71,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     sys.exit(_EXIT_CODES[report.verdict])
 
 
-def _newest_other(path: Path) -> Path:
+def _newest_other_run(path: Path) -> Path:
     """Return the newest finished run of the same evaluation, other than the run itself."""
     start = run_start(path)
     if start is None:

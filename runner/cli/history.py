@@ -63,8 +63,15 @@ def history(evaluation: str | None, count: int, scorer: str | None, as_json: boo
 
 def read_entries(directory: Path) -> list[Entry]:
     """Read the digests of the runs in a directory; shards are part of the run that they are merged into."""
+    entries: list[Entry] = []
     with DigestCache() as cache:
-        return [entry for path in runs_under(directory) if not (entry := _entry(path, cache)).run.shard]
+        for path in runs_under(directory):
+            run, columns = cache.read(path)
+            if run.evaluation is None:  # The run is damaged before its first record.
+                run = attrs.evolve(run, evaluation=path.parent.name)
+            if not run.shard:
+                entries.append(Entry(str(path), run, columns))
+    return entries
 
 
 def _directory(argument: str | None) -> Path:
@@ -81,14 +88,6 @@ def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
     if argument not in names:
         raise UsageError(f"no evaluation {argument!r} under {RUNS}/, and no such directory{suggest(argument, names)}")
     return [entry for entry in entries if entry.run.evaluation == argument]
-
-
-def _entry(path: Path, cache: DigestCache) -> Entry:
-    """Read the digest of a run; if its first record is damaged, its directory names the evaluation."""
-    run, columns = cache.read(path)
-    if run.evaluation is None:
-        run = attrs.evolve(run, evaluation=path.parent.name)
-    return Entry(str(path), run, columns)
 
 
 def _check_scorer(scorer: str, entries: list[Entry]) -> None:

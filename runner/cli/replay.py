@@ -17,7 +17,7 @@ from replay.loaded_run import reject_invalid_record
 from replay.text import printable
 from replay.timeline import BETWEEN_SESSIONS
 from runner.cli._common import run_argument
-from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, summary_of
+from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, status_json
 from runner.cli._live import FRAME_INTERVAL, Show, run_display
 from runner.cli._output import echo
 from runner.errors import UsageError
@@ -59,7 +59,7 @@ def replay(path: Path, seq: int | None, at_time: str | None, play: float | None,
     seq, now = (seq, None) if at_time is None else _find_point(path, at_time)
     view = open_run(path, seq)
     if as_json:
-        print_json(summary_of(view))
+        print_json(status_json(view))
     else:
         if play is None:
             print_screen(view, now)

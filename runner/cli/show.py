@@ -111,7 +111,6 @@ def _matching_trials(view: LoadedRun, trial: str) -> list[str]:
 
 
 def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_json: bool) -> None:
-    """List some trials, or all."""
     state = view.state
     inputs = ((name, value) for name, value in view.inputs() if trials is None or name in trials)
     if as_json:

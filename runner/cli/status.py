@@ -13,7 +13,7 @@ from replay.summary_text import group_lines, score_lines, variant_result
 from replay.text import plural, printable
 from replay.view_json import view_json
 from runner.cli._common import RunReference, reference_argument
-from runner.cli._display import age, check_variant, exit_if_damaged, groups_by, open_run, print_json, print_screen, summary_of
+from runner.cli._display import age, check_variant, exit_if_damaged, groups_by, open_run, print_json, print_screen, status_json
 from runner.cli._output import echo
 
 _MAX_GROUPS: Final = 20
@@ -48,7 +48,7 @@ def status(run: RunReference, key: str | None, as_json: bool) -> None:
         groups = summarize(view.state, groups=groups_by(view, key)).groups
         echo("\n".join(group_lines(groups or {}, key, limit=_MAX_GROUPS)))
     if as_json:
-        print_json(summary_of(view, key))
+        print_json(status_json(view, key))
     elif view.is_live or view.problem is not None:
         print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
         if view.problem is None:

@@ -20,7 +20,7 @@ from replay.loaded_run import reject_invalid_record
 from replay.text import printable
 from runner.cli import UNFINISHED
 from runner.cli._common import run_argument
-from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, summary_of
+from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, status_json
 from runner.cli._ending import exit_code
 from runner.cli._live import FRAME_INTERVAL, Show, run_display
 from runner.cli._output import echo
@@ -49,7 +49,7 @@ def watch(path: Path, as_json: bool) -> None:
     """
     view = _watch_live(path, quiet=as_json) if is_held(path) else open_run(path)
     if as_json:
-        print_json(summary_of(view))
+        print_json(status_json(view))
     elif view.problem is not None:
         print_screen(view)
     else:

@@ -71,7 +71,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         """Its runs are stored under this name."""
         _check_task(task, self.name, settings, has_variants=variants is not None)
         self.task: Callable[Concatenate[InputT, ...], ReturnT] = task
-        self.variants = {} if variants is None else _variants(task, variants, self.name)
+        self.variants = {} if variants is None else variants_of(task, variants, self.name)
         """Variants by name, in the order of the definition; empty if the task has none."""
         is_object = isinstance(task, OpenableTask)
         self.fingerprint = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
@@ -263,16 +263,6 @@ def evaluation(
         return Evaluation(task, cases=dataset, settings=own_settings, name=name, variants=variants)
 
     return cast("EvaluationDecorator", define)
-
-
-def _variants(
-    task: Callable[..., Any], variants: VariantOptions | Mapping[str, Variant], evaluation: str
-) -> dict[str, Variant]:
-    """Return variants unchanged, or create them from their parameters."""
-    options: Any = variants
-    if isinstance(options, dict) and options and all(isinstance(variant, Variant) for variant in options.values()):
-        return options
-    return variants_of(task, options, evaluation)
 
 
 def _add_check(cases: Dataset, task: object) -> Dataset:

@@ -77,8 +77,8 @@ def _import_user_module(module_path: str) -> ModuleType:
 def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEvaluation:
     """Return the evaluation with this name, its own or that of its variable; without a name, the only evaluation."""
     evaluations = {variable: value for variable, value in vars(module).items() if isinstance(value, Evaluation)}
-    first_names = {id(value): variable for variable, value in reversed(evaluations.items())}  # Aliases are skipped.
-    names = [variable for variable, value in evaluations.items() if first_names[id(value)] == variable]
+    first_variables = {id(value): variable for variable, value in reversed(evaluations.items())}  # Aliases are skipped.
+    names = [variable for variable, value in evaluations.items() if first_variables[id(value)] == variable]
     if name is None:
         if not names:
             raise UsageError(f"{module_path} defines no evaluation; put @evaluation(cases=…) above a function in it")

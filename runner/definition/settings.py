@@ -90,7 +90,7 @@ class Settings(Selection):
     deadline: float | None = field(default=None, converter=as_float, validator=_duration)
     """Seconds for one session of the run; it then stops, and can be resumed."""
     repeats: int = field(default=1, validator=whole_number(1))
-    """How many trials each case has, with each variant."""
+    """Number of trials per case and variant."""
     only_variants: tuple[str, ...] = field(default=(), converter=as_strings)
     """Names of the variants to run. Empty: all. A resumed run may select others; the trials of the rest stay open."""
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
@@ -110,7 +110,7 @@ class Settings(Selection):
     """Requests of httpx and httpx2 clients that are steps: `http` stands for model calls, as the SDKs of OpenAI and Anthropic
     make them; the start of a URL, such as `https://tools.example/`, for other requests."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
-    """Which failed attempts are retried."""
+    """Retries of failed attempts."""
     workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_worker_pool)
     """Where attempts run: in processes (`ProcessWorkers(8)` or "processes:8"), on a Ray cluster (`RayWorkers()`), or in workers
     that a command starts (`CommandWorkers(…)`). None: in this process."""
@@ -127,7 +127,7 @@ class Settings(Selection):
     max_failures: int | float | None = field(
         default=None, validator=rule(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
     )
-    """How many trials (an int), or which fraction of all trials (a float), may fail in a session before the run is stopped."""
+    """Number of trials (an int), or fraction of all trials (a float), that may fail in a session before the run is stopped."""
     stop_on_same_error: int | None = field(default=20, validator=whole_number(1, "None turns it off", optional=True))
     """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
     None: never."""

@@ -56,11 +56,16 @@ class Variant:
         return {**definition, "task": definition_of(self.task)} if isinstance(self.task, OpenableTask) else definition
 
 
-def variants_of(task: Callable[..., Any], options: VariantOptions, evaluation: str) -> dict[str, Variant]:
+def variants_of(
+    task: Callable[..., Any], options: VariantOptions | Mapping[str, Variant], evaluation: str
+) -> dict[str, Variant]:
     """Return the variants of a task; raise a `UsageError` if the task lacks a parameter.
 
     A function gets the parameters as keyword arguments; for an object such as a chat model, they are the fields that differ.
     """
+    values: Any = options
+    if isinstance(values, dict) and values and all(isinstance(value, Variant) for value in values.values()):
+        return values
     cells, target = _cells(options), cast("Any", task)
     is_function = not isinstance(task, OpenableTask)
     check, bind = (_check_signature, functools.partial) if is_function else (_check_fields, attrs.evolve)
