@@ -93,8 +93,8 @@ def print_dry_run(
     echo(f"  scorers: {', '.join(evaluation.scorers) or 'none'}")
     if settings.fail_under:
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
-    if stops := list(_stop_conditions(settings)):
-        echo(f"  stops {', or '.join(stops)}; `evaljournal resume` continues")
+    if conditions := list(_stop_conditions(settings)):
+        echo(f"  stops {', or '.join(conditions)}; `evaljournal resume` continues")
     if estimate is None and max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
     else:
@@ -116,14 +116,14 @@ def _max_costs(tasks: Mapping[str, object], trials: Trials) -> dict[str, float |
     billed_tasks = {} if trials.cases is None else {name: task for name, task in tasks.items() if isinstance(task, Billed)}
     costs = dict.fromkeys(billed_tasks, 0.0)
     for trial in trials if billed_tasks else ():
+        if not costs:
+            break
         if trial.variant in costs:
             cost = billed_tasks[trial.variant].estimate(trial.case, None).get("cost")
-            if cost is not None:
+            if cost is None:
+                del costs[trial.variant]
+            else:
                 costs[trial.variant] += cost
-                continue
-            del costs[trial.variant]
-            if not costs:
-                break
     return {name: costs.get(name) for name in tasks}
 
 
