@@ -119,7 +119,7 @@ def _fragments(data: bytes) -> list[_Fragment]:
 
 def _fragments_of_line(data: bytes, begin: int, end: int) -> Iterator[_Fragment]:
     neighbor = _hash_before(data, _without_cr(data, begin - 1))
-    cuts = [cut.span() for cut in _LOST_LF.finditer(data, begin, end) if _hash_before(data, cut.start())]
+    cuts = [match.span() for match in _LOST_LF.finditer(data, begin, end) if _hash_before(data, match.start())]
     starts, ends = [begin, *(start for _, start in cuts)], [*(end for end, _ in cuts), _without_cr(data, end)]
     for part_start, part_end in zip(starts, ends, strict=True):
         stored_h = _hash_before(data, part_end)

@@ -181,9 +181,9 @@ class Budget:
 
     def _use(self, unit: str, limit: float) -> BudgetUse:
         spent, possibly_paid = self.spent[unit], self.possibly_paid[unit]
-        reserved = 0.0 if self.has_ended else self.unused_reserves[unit]
-        overshoot = max(0.0, round(spent + possibly_paid + reserved - limit, _DECIMALS))
-        return BudgetUse(limit=limit, spent=spent, possibly_paid=possibly_paid, reserved=reserved, overshoot=overshoot)
+        reserve = 0.0 if self.has_ended else self.unused_reserves[unit]
+        overshoot = max(0.0, round(spent + possibly_paid + reserve - limit, _DECIMALS))
+        return BudgetUse(limit=limit, spent=spent, possibly_paid=possibly_paid, reserved=reserve, overshoot=overshoot)
 
     def more_trials(self, done: int) -> int | None:
         """Return how many more trials fit into the budget, at the average of those that are done; None if unknown."""

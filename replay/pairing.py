@@ -147,9 +147,9 @@ class Pairing:
         keys = [key for key in self.common_keys if key[0] in cases]
         pairs = [(score(self._a[key], scorer), score(self._b[key], scorer)) for key in keys]
         labels = [(label_a, label_b) for label_a, label_b in pairs if isinstance(label_a, str) and isinstance(label_b, str)]
-        changed = sum(label_a != label_b for label_a, label_b in labels)
-        missing = len(keys) - len(labels)
-        return PairedDifference(kind="label", n=len(labels), missing=missing, changed=changed, scorer_changed=scorer_changed)
+        changed_count = sum(label_a != label_b for label_a, label_b in labels)
+        n, missing_count = len(labels), len(keys) - len(labels)
+        return PairedDifference(kind="label", n=n, missing=missing_count, changed=changed_count, scorer_changed=scorer_changed)
 
 
 def score(trial: TrialState, scorer: str) -> Value | None:

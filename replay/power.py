@@ -111,7 +111,9 @@ def _exact_power(n: int, differing_share: float, drop: float, criterion: Criteri
     high = min(n, math.ceil(expected + _NEGLIGIBLE * spread) + 1)
     return math.fsum(
         _binomial(n, count, differing_share)
-        * math.fsum(_binomial(count, broken, broken_share) for broken in range(_min_broken(n, count, criterion), count + 1))
+        * math.fsum(
+            _binomial(count, broken_cases, broken_share) for broken_cases in range(_min_broken(n, count, criterion), count + 1)
+        )
         for count in range(low, high + 1)
     )
 
@@ -121,11 +123,11 @@ def _min_broken(n: int, differing_cases: int, criterion: Criterion) -> int:
     """Return the minimum number of broken cases, among those that differ, with which a drop is detected."""
     low, high = 0, differing_cases + 1
     while low < high:
-        broken = (low + high) // 2
-        if criterion.is_detected(n, broken, differing_cases - broken):
-            high = broken
+        broken_cases = (low + high) // 2
+        if criterion.is_detected(n, broken_cases, differing_cases - broken_cases):
+            high = broken_cases
         else:
-            low = broken + 1
+            low = broken_cases + 1
     return low
 
 

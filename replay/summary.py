@@ -152,14 +152,14 @@ def forked_sessions(state: RunState) -> set[int]:
     return sessions
 
 
-def _trials(stages: Mapping[str, int], recovered: int) -> Trials:
+def _trials(stages: Mapping[str, int], recovered_count: int) -> Trials:
     count = {stage: stages.get(stage, 0) for stage in STAGES}
     total = sum(count.values()) - count["withdrawn"]
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
     return Trials(
         enqueued=total,
         with_output=count["completed"] + count["scoring"],
-        recovered=recovered,
+        recovered=recovered_count,
         open=total - count["completed"] - count["failed"],
         **{name: count[name] for name in names},
     )

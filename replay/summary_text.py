@@ -149,9 +149,9 @@ def latency_text(times: Latency, outputs: str, *names: str) -> str:
 
 def steps_text(steps: Steps, per_second: float | None = None) -> str:
     """Return how many steps were executed and reused: `81 steps (2 failed), 4.2/s · 41 steps reused, $3.12 not paid again`."""
-    failed = f" ({steps.failed:,} failed)" if steps.failed else ""
+    failures = f" ({steps.failed:,} failed)" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
-    text = f"{plural(steps.completed + steps.failed, 'step')}{failed}{rate}"
+    text = f"{plural(steps.completed + steps.failed, 'step')}{failures}{rate}"
     return f"{text} · {_saved_text(steps)}" if steps.reused else text
 
 

@@ -208,7 +208,7 @@ class Timeline:
             self._pace.put(0, t, seq)
 
     def _merged_offset(self, session: SessionTime) -> float:
-        """Return the offset of a session of a merged run: that of its wall time, but after the previous one of its shard.
+        """Return the offset of a session of a merged run: from its wall time, but after the previous session of its shard.
 
         The sessions of the merged run itself follow all shards.
         """
@@ -217,7 +217,8 @@ class Timeline:
         if session.shard and self._shards.is_first(session.number):
             return offset
         earlier_sessions = self.sessions[-1:] if session.shard else self.sessions
-        return max([offset, *(earlier.offset + earlier.end - session.start for earlier in earlier_sessions)])
+        ends = [earlier_session.offset + earlier_session.end for earlier_session in earlier_sessions]
+        return max([offset, *(end - session.start for end in ends)])
 
     def _set_aside_open_trials(self, session: SessionTime) -> None:
         """Set the open trials of a shard aside until the merged run itself continues them."""

@@ -94,14 +94,19 @@ class Trajectory:
 
     def _with_inner(self, seq: int) -> set[int]:
         """Return a completed step and the completed steps inside it."""
-        inner_seqs, stack = set[int](), [seq]
+        seqs, stack = set[int](), [seq]
         while stack:
             step = stack.pop()
-            if step not in inner_seqs:  # In a foreign journal, steps may call one another in a circle.
-                inner_seqs.add(step)
+            if step not in seqs:  # In a foreign journal, steps may call one another in a circle.
+                seqs.add(step)
                 uses = self._uses[step]
-                stack += [inner for use in uses for inner in self._inner_steps.get(use, ()) if self._callers[inner] == use]
-        return inner_seqs
+                stack += [
+                    inner_step
+                    for use in uses
+                    for inner_step in self._inner_steps.get(use, ())
+                    if self._callers[inner_step] == use
+                ]
+        return seqs
 
     def apply(self, record: Record) -> StepDetails | None:
         """Return the step that a record completed, failed or reused; None if the reused step is unknown."""

@@ -77,8 +77,11 @@ def worker_lines(workers: Mapping[str, WorkerTotals]) -> Iterator[str]:
     """Yield the workers of a run, those that ended early first."""
     if not workers:
         return
-    died, lost = sum(totals.died for totals in workers.values()), sum(totals.lost for totals in workers.values())
-    ends = ", ".join(f"{count:,} {name}" for count, name in ((died, "died"), (lost, "lost")) if count)
+    counts = {
+        "died": sum(totals.died for totals in workers.values()),
+        "lost": sum(totals.lost for totals in workers.values()),
+    }
+    ends = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
     yield f"{plural(len(workers), 'worker')}{f', {ends}' if ends else ''}:"
     visible_workers = sorted(workers.items(), key=lambda item: not item[1].ends)[:_MAX_WORKERS]
     width = max(len(printable(name, 40)) for name, _ in visible_workers)

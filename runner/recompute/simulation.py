@@ -150,7 +150,7 @@ class Recording:
         """The recorded figures; excluded trials count for `duration` and `max_in_flight` only."""
         scripts = self.done_trials
         slots = self._state.settings.get("slots")
-        failed = sum(self._state.trials[name].stage == "failed" for name in scripts)
+        failed_count = sum(self._state.trials[name].stage == "failed" for name in scripts)
         return Figures(
             policy=recorded_policy(self._state.settings),
             slots=slots if isinstance(slots, int) else None,
@@ -158,8 +158,8 @@ class Recording:
             calls=sum(script.calls for script in scripts.values()),
             rate_limited=sum(script.rate_limited for script in scripts.values()),
             max_in_flight=self._max_in_flight,
-            completed=len(scripts) - failed,
-            failed=failed,
+            completed=len(scripts) - failed_count,
+            failed=failed_count,
         )
 
     def simulate(self, *, policy: str | None = None, slots: int | None = None) -> Figures:
