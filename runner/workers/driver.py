@@ -32,9 +32,9 @@ FIRST_REPORT_DELAY: Final = 2.0
 REPORT_INTERVAL: Final = 30.0
 """Seconds between two such reports."""
 MAX_FAILED_STARTS: Final = 3
-"""Consecutive workers that may end before they run anything; then those that end are not replaced."""
+"""Number of workers in a row that may end before they run anything; after that, workers that end are not replaced."""
 FAILED_START_WINDOW: Final = 10.0
-"""Seconds after it was ready within which the end of a worker that has not run anything counts as a failed start."""
+"""If a worker ends within this many seconds after it was ready, and has not run anything, its start counts as failed."""
 STOP_GRACE: Final = 0.5
 """Seconds that a call gets to end when the run is stopped; shorter than the executor's own wait."""
 
