@@ -30,11 +30,12 @@ class Pause:
     def settle(self, t: float, wait: float) -> list[PolicyEvent]:
         """Pause until no 429 came for `wait` seconds, to see whether others follow the first.
 
-        Each further 429 extends the pause; only its beginning and its end are recorded.
+        Each further 429 may extend the pause; only its beginning and its end are recorded.
         """
         if not self.is_settling and self.earliest_start(t) >= t + wait:
             return []
-        pause = IntakePaused(until=t + wait, reason="rate_limited", evidence="first 429 for a while; waiting for others")
+        end = self.earliest_start(t + wait)
+        pause = IntakePaused(until=end, reason="rate_limited", evidence="first 429 for a while; waiting for others")
         changes: list[PolicyEvent] = [] if self.is_settling else [pause]
         self.event, self.is_settling = pause, True
         return changes

@@ -430,6 +430,22 @@ def test_a_429_delays_starts_if_there_was_none_for_four_round_trips(round_trips:
     assert pauses == len(drive.pauses)
 
 
+def test_a_quicker_429_does_not_shorten_a_pause() -> None:
+    """A pause is not shorter than recorded, also if the next 429 came after less time."""
+    drive = Drive(20)
+    slow_call = drive.start()
+    drive.wait(0.4)
+    quick_call = drive.start()
+    drive.wait(0.01)
+    drive.rate_limit(slow_call)
+    drive.rate_limit(quick_call)
+    (pause,) = drive.pauses
+    drive.start()
+
+    assert pytest.approx(0.41 + 0.205) == pause.until
+    assert pause.until <= drive.t
+
+
 def test_expected_random_429s_do_not_delay_starts() -> None:
     """Once 5 % of random 429s were found, the next one is no reason to wait."""
     drive = Drive(20)
