@@ -109,7 +109,7 @@ def panel(
     seconds attempts in flight have left. `show_rate` is False for a run that may not be running, such as a damaged one.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import
-    from rich.text import Text  # noqa: PLC0415  # as above
+    from rich.text import Text  # noqa: PLC0415  # slow to import
 
     rate = _rate(state, now=now, total=total, done_before=done_before) if show_rate else ""
     lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, rate=rate)]
@@ -208,7 +208,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         yield "budget", budget_text, ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].start):
         yield "longest", *_running_text(name, attempt, now, state.settings.get("timeout"))
-    yield "journal", f"seq {state.seq:,} · on disk to {durable:,}", "dim"
+    yield "journal", f"seq {state.seq:,} · synced up to {durable:,}", "dim"
 
 
 def _slots(state: RunState, now: float, total: int | None) -> str:
@@ -268,5 +268,5 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
         parts.append(quiet_text)
     if state.last_error and (quiet_text or _pause_text(state, now)):
         parts.append(summary_text.error_text(state.last_error, now))
-    parts.append(f"seq {state.seq:,}, on disk to {durable:,}")
+    parts.append(f"seq {state.seq:,}, synced up to {durable:,}")
     return " · ".join(parts)

@@ -80,7 +80,7 @@ def test_panel() -> None:
         "latency  p50 0.25 s · p95 0.25 s of 2 outputs",
         "usage    tokens 1,200 · cost $0.250",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
-        f"journal  seq {state.seq} · on disk to {state.seq - 1}",
+        f"journal  seq {state.seq} · synced up to {state.seq - 1}",
     ] == screen_lines(state, now=18.0, total=10)
 
 
@@ -291,7 +291,7 @@ def test_progress_line() -> None:
     assert (
         "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
         " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · dataset: 2 trials to come"
-        f" · seq {state.seq}, on disk to 9"
+        f" · seq {state.seq}, synced up to 9"
     ) == line(state, now=20.0, durable=9, total=6)
     assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")
 

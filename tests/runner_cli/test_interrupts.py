@@ -80,7 +80,7 @@ def test_plain_lines(tmp_path: Path) -> None:
         running.terminate()
         _, err = running.communicate(timeout=30)
 
-    assert re.search(r"^6 of 40 \(15 %\) · 6 ok, 0 failed, 0 recovered · .*seq \d+, on disk to \d+$", err, re.MULTILINE)
+    assert re.search(r"^6 of 40 \(15 %\) · 6 ok, 0 failed, 0 recovered · .*seq \d+, synced up to \d+$", err, re.MULTILINE)
     assert all(char == "\n" or char.isprintable() for char in err)
     assert 3 == running.returncode
 

@@ -54,7 +54,7 @@ def test_the_screen_as_of_a_record(run: Path) -> None:
 
     assert 0 == result.exit_code
     assert "trials   1 ok of 1 done" in result.stdout
-    assert ["journal  seq 8 · on disk to 7"] == journal_lines(result)
+    assert ["journal  seq 8 · synced up to 7"] == journal_lines(result)
     assert "to continue from here: evaljournal fork run --at 8 -o NEW" in result.stderr
 
 
@@ -62,7 +62,7 @@ def test_the_default_is_the_last_record(run: Path) -> None:
     """Without a point, the last record and the next command are shown."""
     result = evaljournal("replay", run)
 
-    assert (0, ["journal  seq 15 · on disk to 14"]) == (result.exit_code, journal_lines(result))
+    assert (0, ["journal  seq 15 · synced up to 14"]) == (result.exit_code, journal_lines(result))
     assert result.stderr.endswith("next: evaljournal verify run\n")
 
 
@@ -147,9 +147,9 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
     flip(segment(run), list(read(run))[9].offset + 60)
 
     last, before, behind = (evaljournal("replay", run, *options) for options in ((), ("--at", 9), ("--at", 10)))
-    assert (4, ["journal  seq 9 · on disk to 8"]) == (last.exit_code, journal_lines(last))
+    assert (4, ["journal  seq 9 · synced up to 8"]) == (last.exit_code, journal_lines(last))
     assert "shown up to the damage: run is damaged at record 10" in last.stderr
-    assert (0, ["journal  seq 9 · on disk to 8"]) == (before.exit_code, journal_lines(before))
+    assert (0, ["journal  seq 9 · synced up to 8"]) == (before.exit_code, journal_lines(before))
     assert (4, "") == (behind.exit_code, behind.stdout)
 
 
@@ -194,7 +194,7 @@ def test_playback_at_a_terminal(run: Path) -> None:
 
     assert 0 == code
     assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1
-    assert "seq 15 · on disk to 14" in screen
+    assert "seq 15 · synced up to 14" in screen
 
 
 @pytest.mark.parametrize("command", ["replay", "watch"])

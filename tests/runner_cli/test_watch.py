@@ -49,7 +49,7 @@ def test_watching_a_damaged_run(run: Path) -> None:
     flip(segment(run), list(read(run))[9].offset + 60)
     result = evaljournal("watch", run)
 
-    assert (4, ["journal  seq 9 · on disk to 8"]) == (result.exit_code, journal_lines(result))
+    assert (4, ["journal  seq 9 · synced up to 8"]) == (result.exit_code, journal_lines(result))
     assert "run is damaged at record 10" in result.stderr
 
 
