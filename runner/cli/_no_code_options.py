@@ -88,19 +88,19 @@ def _variants(
         if not value_lists:
             return {}
         labels = {name: [_label(name, value) for value in value_list] for name, value_list in value_lists.items()}
-        cells = product(value_lists, labels)
         return variants_by_name(
-            Variant(name, _parameters(cell), _task(_single_values({**values, **cell}), file_values))
-            for name, cell in cells.items()
+            Variant(name, _parameters(combination), _task(_single_values({**values, **combination}), file_values))
+            for name, combination in product(value_lists, labels).items()
         )
     if value_lists:
         raise UsageError(f"[[variant]] and several values of {_flag(min(value_lists))} are mutually exclusive; use one of them")
     command_line_values = {name: value for name, value in values.items() if name not in file_values}
     variants: list[Variant] = []
     for name, table in tables.items():
-        cell = {**_shared_options(file_values, table), **table, **command_line_values}
+        options = {**_shared_options(file_values, table), **table, **command_line_values}
         try:
-            variants.append(Variant(name, _parameters(table), _task(_single_values(cell), cell.keys() - command_line_values)))
+            task = _task(_single_values(options), options.keys() - command_line_values)
+            variants.append(Variant(name, _parameters(table), task))
         except UsageError as exc:
             raise UsageError(f"variant {name!r}: {exc.message}", path=values.get("config"), hint=exc.hint) from exc
     return variants_by_name(variants)
@@ -122,9 +122,9 @@ def _single_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[0] if name in names and isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _parameters(cell: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a variant as a run records them; texts are read from their files."""
-    return {name: to_json(_value(name, value)) for name, value in _single_values(cell).items()}
+    return {name: to_json(_value(name, value)) for name, value in _single_values(values).items()}
 
 
 def _label(name: str, value: Any) -> Any:

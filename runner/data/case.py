@@ -173,5 +173,5 @@ class Trial:
 
 
 def _id(name: str, variant: str, repeat: int) -> str:
-    cell = f"{name}@{variant}" if variant else name
-    return cell if repeat == 1 else f"{cell}#{repeat}"
+    first_repeat = f"{name}@{variant}" if variant else name
+    return first_repeat if repeat == 1 else f"{first_repeat}#{repeat}"

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, Final, cast
 
 import attrs
@@ -25,11 +26,11 @@ MAX_UNCONFIRMED: Final = 1_000
 _MAX_VARIANTS: Final = 100_000
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _INVALID_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_MAX_NAME: Final = 200
-_MAX_VALUE: Final = 24
+_MAX_NAME_LENGTH: Final = 200
+_MAX_VALUE_LENGTH: Final = 24
 """Maximum characters of one value in a derived name."""
 _DIGITS: Final = 4
-"""Digits of a digest that distinguish values with equal words."""
+"""Digits of a digest that distinguish values with equal slugs."""
 
 
 @attrs.frozen(eq=False)
@@ -66,17 +67,19 @@ def variants_of(
     values: Any = options
     if isinstance(values, dict) and values and all(isinstance(value, Variant) for value in values.values()):
         return values
-    cells, target = _cells(options), cast("Any", task)
+    parameters_by_variant, target = _parameters_by_variant(options), cast("Any", task)
     is_function = not isinstance(task, OpenableTask)
     check, bind = (_check_signature, functools.partial) if is_function else (_check_fields, attrs.evolve)
-    for name, parameters in cells.items():
+    for name, parameters in parameters_by_variant.items():
         check(target, parameters, f"variant {name!r} of {evaluation!r}")
         canonical(parameters, f"variant {name!r} of {evaluation!r}: parameters")
-    return variants_by_name(Variant(name, parameters, bind(target, **parameters)) for name, parameters in cells.items())
+    return variants_by_name(
+        Variant(name, parameters, bind(target, **parameters)) for name, parameters in parameters_by_variant.items()
+    )
 
 
 def variants_by_name(variants: Iterable[Variant]) -> dict[str, Variant]:
-    """Return variants by name; raise a `UsageError` if a name is invalid, or equal to another one if case is ignored."""
+    """Return variants by name; raise a `UsageError` if a name is invalid or, ignoring capitalization, occurs twice."""
     by_lower_name: dict[str, Variant] = {}
     for variant in variants:
         check_variant_name(variant.name)
@@ -84,7 +87,7 @@ def variants_by_name(variants: Iterable[Variant]) -> dict[str, Variant]:
         if first_variant is not variant:
             problem = "two variants have this name"
             if first_variant.name != variant.name:
-                problem = f"{first_variant.name!r} differs only in upper and lower case"
+                problem = f"{first_variant.name!r} differs only in capitalization"
             raise UsageError(f"variant {variant.name!r}: {problem}; rename one of them")
     return {variant.name: variant for variant in by_lower_name.values()}
 
@@ -93,8 +96,10 @@ def check_variant_name(name: object) -> None:
     """Raise a `UsageError` if a variant cannot have this name."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or not name.strip("."):
         raise UsageError(f"variant {name!r}: a name consists of letters, digits, '.', '_' and '-'")
-    if len(name) > _MAX_NAME:
-        raise UsageError(f"variant {name[:40]!r}…: the name has {len(name):,} characters; at most {_MAX_NAME} are allowed")
+    if len(name) > _MAX_NAME_LENGTH:
+        raise UsageError(
+            f"variant {name[:40]!r}…: the name has {len(name):,} characters; at most {_MAX_NAME_LENGTH} are allowed"
+        )
 
 
 def selected_variants(variants: Mapping[str, Variant], names: Sequence[str], evaluation: str) -> dict[str, Variant]:
@@ -107,7 +112,7 @@ def selected_variants(variants: Mapping[str, Variant], names: Sequence[str], eva
     return {name: variant for name, variant in variants.items() if not names or name in names}
 
 
-def _cells(options: object) -> dict[str, Mapping[str, Any]]:
+def _parameters_by_variant(options: object) -> dict[str, Mapping[str, Any]]:
     """Return variant → parameters."""
     if not isinstance(options, Mapping):
         raise UsageError(f"variants must be a mapping, not {options!r}")
@@ -132,44 +137,44 @@ def product(
 ) -> dict[str, Mapping[str, Any]]:
     """Return all combinations of the values of some parameters, by name.
 
-    A name consists of the values that differ, shortened; it does not depend on their order. `labels` are used for the names
-    instead of the values.
+    A name consists of the values that differ, shortened; reordering the values of a parameter does not change the names.
+    `labels` are used for the names instead of the values.
     """
     count = math.prod(map(len, values.values()))
     if count > _MAX_VARIANTS:
         raise UsageError(f"the product has {count:,} variants; at most {_MAX_VARIANTS:,} are possible")
-    parts = [_parts(name, (labels or {}).get(name, options)) if len(options) > 1 else [""] for name, options in values.items()]
-    cells: dict[str, Mapping[str, Any]] = {}
-    names = ["-".join(filter(None, words)) or "only" for words in itertools.product(*parts)]
+    slugs = [_slugs(name, (labels or {}).get(name, options)) if len(options) > 1 else [""] for name, options in values.items()]
+    parameters_by_variant: dict[str, Mapping[str, Any]] = {}
+    names = ["-".join(filter(None, parts)) or "only" for parts in itertools.product(*slugs)]
     counts = Counter(map(str.lower, names))
-    for short_name, cell in zip(names, itertools.product(*values.values()), strict=True):
-        parameters = dict(zip(values, cell, strict=True))
+    for short_name, combination in zip(names, itertools.product(*values.values()), strict=True):
+        parameters = dict(zip(values, combination, strict=True))
         is_unique = counts[short_name.lower()] == 1
         name = short_name if is_unique else f"{short_name}-{_digest(parameters)[: 2 * _DIGITS]}"
-        if name in cells:
+        if name in parameters_by_variant:
             raise UsageError(f"two variants are equal: {parameters!r}; remove one of the values")
-        cells[name] = parameters
-    return cells
+        parameters_by_variant[name] = parameters
+    return parameters_by_variant
 
 
-def _parts(parameter: str, values: Sequence[Any]) -> list[str]:
-    """Return a short word for each value of one parameter; values with equal words get digits of their digests."""
-    words = [_word(parameter, value) for value in values]
-    counts = Counter(map(str.lower, words))
+def _slugs(parameter: str, values: Sequence[Any]) -> list[str]:
+    """Return a slug for each value of one parameter; values with equal slugs get digits of their digests."""
+    slugs = [_slug(parameter, value) for value in values]
+    counts = Counter(map(str.lower, slugs))
     return [
-        word if counts[word.lower()] == 1 else f"{word}-{_digest(value)[:_DIGITS]}"
-        for word, value in zip(words, values, strict=True)
+        slug if counts[slug.lower()] == 1 else f"{slug}-{_digest(value)[:_DIGITS]}"
+        for slug, value in zip(slugs, values, strict=True)
     ]
 
 
-def _word(parameter: str, value: Any) -> str:
+def _slug(parameter: str, value: Any) -> str:
     """Return a value as part of a name; numbers, booleans and None follow the name of their parameter."""
     text = value if isinstance(value, str) else ""
     if value is None or isinstance(value, bool | int | float):
         text = f"{parameter}-{value}".lower()
     text = _INVALID_CHARACTERS.sub("-", text)
-    if len(text) > _MAX_VALUE:
-        text = text[: _MAX_VALUE + 1].rpartition("-")[0] or text[:_MAX_VALUE]
+    if len(text) > _MAX_VALUE_LENGTH:
+        text = text[: _MAX_VALUE_LENGTH + 1].rpartition("-")[0] or text[:_MAX_VALUE_LENGTH]
     return text.strip("-.") or _INVALID_CHARACTERS.sub("-", f"{parameter}-{_digest(value)[:_DIGITS]}").strip("-.")
 
 
@@ -178,11 +183,11 @@ def _digest(value: Any) -> str:
 
 
 def _check_fields(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
-    kind = type(task)
-    fields = [field.name for field in attrs.fields(kind) if field.init] if attrs.has(kind) else []
+    task_type = type(task)
+    fields = [field.name for field in attrs.fields(task_type) if field.init] if attrs.has(task_type) else []
     for name in parameters:
         if name not in fields:
-            raise UsageError(f"{label}: {kind.__name__} has no field {name!r}{suggest(str(name), fields, limit=1)}")
+            raise UsageError(f"{label}: {task_type.__name__} has no field {name!r}{suggest(str(name), fields, limit=1)}")
 
 
 def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
@@ -190,19 +195,21 @@ def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> No
         signature = inspect.signature(task)
     except ValueError:
         return  # Some builtins have no signature.
-    kinds, task_parameters = inspect.Parameter, list(signature.parameters.values())
-    takes_any = any(parameter.kind is kinds.VAR_KEYWORD for parameter in task_parameters)
-    if task_parameters and task_parameters[0].kind is kinds.POSITIONAL_OR_KEYWORD and task_parameters[0].name in parameters:
-        raise UsageError(f"{label}: {task_parameters[0].name!r} is the parameter that gets the case's input")
-    keyword_kinds = (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    task_parameters = list(signature.parameters.values())
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in task_parameters)
+    if task_parameters and task_parameters[0].kind is Parameter.POSITIONAL_OR_KEYWORD and task_parameters[0].name in parameters:
+        problem = f"cannot set {task_parameters[0].name!r}, which gets the case's input"
+        raise UsageError(f"{label}: {problem}; remove it from the variant")
+    keyword_kinds = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     keywords = {parameter.name: parameter for parameter in task_parameters[1:] if parameter.kind in keyword_kinds}
     for name in parameters:
         if not isinstance(name, str) or (name not in keywords and not takes_any):
             hint = suggest(str(name), keywords, limit=1)
             raise UsageError(f"{label}: the task has no parameter {name!r}{hint}; its signature is {signature}")
     for name, parameter in keywords.items():
-        if parameter.default is kinds.empty and name not in parameters:
-            raise UsageError(f"{label}: the parameter {name!r} of the task is missing; its signature is {signature}")
+        if parameter.default is Parameter.empty and name not in parameters:
+            hint = f"add it to the variant or give it a default; the task's signature is {signature}"
+            raise UsageError(f"{label}: parameter {name!r} of the task has no value; {hint}")
     try:
         signature.bind(None, **parameters)
     except TypeError as exc:

@@ -69,7 +69,7 @@ def call_counts(file: Path) -> Counter[tuple[str, ...]]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_killed_run_is_resumed_with_a_fifth_variant(forks: Forks, tmp_path: Path, seed: int) -> None:
-    """After SIGKILL in a run with four variants, exactly the open cells and those of the adopted variant are called."""
+    """After SIGKILL in a run with four variants, exactly the open trials and those of the adopted variant are called."""
     path, kill_after = tmp_path / "run", random.Random(seed).randrange(8, 40)
     process = forks.start(path, tmp_path / "before", " ".join(VARIANTS), 0.02)
     deadline = time.monotonic() + TIMEOUT
@@ -84,12 +84,12 @@ def test_a_killed_run_is_resumed_with_a_fifth_variant(forks: Forks, tmp_path: Pa
 
     code, _, errors = resumed.end(TIMEOUT)
     assert (0, "") == (code, errors)
-    cells = {(f"case-{number}", model) for number in range(CASES) for model in all_variants}
-    expected = {cell for cell in cells if "@".join(cell) not in done}
-    assert CASES < len(expected) < len(cells)
+    trials = {(f"case-{number}", model) for number in range(CASES) for model in all_variants}
+    expected = {trial for trial in trials if "@".join(trial) not in done}
+    assert CASES < len(expected) < len(trials)
     assert dict.fromkeys(expected, 1) == call_counts(tmp_path / "after")
     events = events_of(path)
     enqueued = Counter((event.case, event.variant) for event in events if isinstance(event, TrialEnqueued))
-    assert dict.fromkeys(cells, 1) == enqueued
+    assert dict.fromkeys(trials, 1) == enqueued
     assert sum(isinstance(event, AttemptInterrupted) for event in events) <= SLOTS
     assert verify(path).ok

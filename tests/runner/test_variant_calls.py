@@ -1,4 +1,4 @@
-"""The calls of variants: functions of all kinds, steps, the gateway, and the rate-limit keys of cells."""
+"""The calls of variants: functions of all kinds, steps, the gateway, and the rate-limit keys of variants."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -51,12 +51,12 @@ def test_functions_of_all_kinds(kind: str, tmp_path: Path) -> None:
     assert {"lima@a": "A lima", "lima@b": "B lima"} == recorded
 
 
-def test_keys_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cells of one endpoint, API key and model share a rate-limit key without secrets; a judge shares that of its model."""
+def test_keys_of_variants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants of one endpoint, API key and model share a rate-limit key without secrets; a judge shares that of its model."""
     for name, key in {"KEY_A": "secret-a", "KEY_B": "secret-b"}.items():
         monkeypatch.setenv(name, key)
     options: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "key_env": "KEY_A"}
-    cells: dict[str, Any] = {
+    variants: dict[str, Any] = {
         "a": {},
         "a-brief": {"prompt": "Briefly: {input}"},
         "b": {"model": "b"},
@@ -64,7 +64,7 @@ def test_keys_of_cells(monkeypatch: pytest.MonkeyPatch) -> None:
         "a-other-host": {"base_url": "http://user:secret-a@127.0.0.1:8/v1"},
     }
     cases = [Case(name="x", input="x")]
-    defined: Any = define(Chat("a", **options), cases, loop=None, variants=cells)
+    defined: Any = define(Chat("a", **options), cases, loop=None, variants=variants)
     for model in ("b", "c"):
         defined.score(name=model)(scorers.judge(model, **options))
     keys = TaskKeys.of(defined, None)
@@ -118,7 +118,7 @@ class Model:
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 async def test_a_rate_limited_model_does_not_delay_the_other(policy: str) -> None:
-    """Two cells of a rate-limited model share its pauses; the cell of the other model never waits for it."""
+    """Two variants of a rate-limited model share its pauses; the variant of the other model never waits for it."""
     limited = SimulatedEndpoint(lambda _: "yes", latency=0.1, rate=0.1, burst=1, retry_after=10.0)
     endpoints = {"limited": limited, "quick": SimulatedEndpoint(lambda _: "yes", latency=0.1)}
     variants = {"a": {"model": "limited"}, "b": {"model": "limited", "prompt": "?"}, "c": {"model": "quick"}}

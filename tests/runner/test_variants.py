@@ -1,4 +1,4 @@
-"""Runs with variants: order, resuming, adopted changes, and the rate-limit keys of cells."""
+"""Runs with variants: order, resuming, adopted changes, and the rate-limit keys of variants."""
 
 import random
 from collections import Counter
@@ -101,7 +101,7 @@ async def test_all_variants_of_a_case_come_before_the_next_case() -> None:
 
 @given(st.integers(1, 4), st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.integers(1, 3))
 def test_the_order_of_trials(cases: int, variants: list[str], repeats: int) -> None:
-    """After any number of trials, no variant is more than one case ahead of another; every cell occurs once."""
+    """After any number of trials, no variant is more than one case ahead of another; every trial occurs once."""
     trials = list(Dataset(numbered_cases(cases)).select(repeats=repeats, variants=variants))
 
     assert cases * len(variants) * repeats == len({trial.id for trial in trials})
@@ -121,7 +121,7 @@ def test_ids_are_unique_whatever_the_names() -> None:
 
 
 async def test_a_killed_run_with_four_variants_is_resumed_with_a_fifth() -> None:
-    """After a kill, exactly the open cells and those of the adopted variant are called."""
+    """After a kill, exactly the open trials and those of the adopted variant are called."""
     killed, resumed = Calls(), Calls()
     disk = await run_killed(killed.define(FOUR), SimulatedDisk(), after=5.5)
     done = {event.trial for event in events(disk, TrialCompleted)}
@@ -290,7 +290,7 @@ async def test_unknown_variants(variants: Any, only: str, message: str) -> None:
 
 
 async def test_more_than_a_thousand_variants_need_a_confirmation() -> None:
-    """A product of more than 1,000 cells is rejected before anything starts, unless `yes` is set."""
+    """A product of more than 1,000 variants is rejected before anything starts, unless `yes` is set."""
     many: Any = {"model": [f"m{number}" for number in range(1_001)]}
     disk = SimulatedDisk()
     with pytest.raises(UsageError, match="has 1,001 variants, more than 1,000"):
@@ -364,12 +364,12 @@ def run_with_changes(seed: int) -> None:
         if trial.variant in unchanged_names and trial.output_location is not None and trial.stage in {"scoring", "completed"}
         if not before.variants.is_outdated(trial)
     }
-    cells = {(f"case-{number}", parameters["model"]) for number in range(4) for parameters in last.values()}
-    assert dict.fromkeys(cells - done, 1) == calls.counts
+    trials = {(f"case-{number}", parameters["model"]) for number in range(4) for parameters in last.values()}
+    assert dict.fromkeys(trials - done, 1) == calls.counts
     state = fold(read(PATH, files=disk))
-    assert (len(cells), len(cells), "finished") == (state.completed, state.total, state.outcome)
+    assert (len(trials), len(trials), "finished") == (state.completed, state.total, state.outcome)
     recorded_outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
-    assert {f"{case}@{name}": f"{last[name]['model']} {case}" for name in last for case, _ in cells} == {
+    assert {f"{case}@{name}": f"{last[name]['model']} {case}" for name in last for case, _ in trials} == {
         trial: output for trial, output in recorded_outputs.items() if state.trials[trial].stage == "completed"
     }
     assert is_audited(disk)
@@ -377,12 +377,12 @@ def run_with_changes(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_variants_change_from_session_to_session(seed: int) -> None:
-    """However variants are added, changed and removed, and sessions killed, the last session calls exactly the open cells."""
+    """However variants are added, changed and removed, and sessions killed, the last session calls exactly the open trials."""
     run_with_changes(seed)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(5, 200))
 def test_variants_change_from_session_to_session_exhaustively(seed: int) -> None:
-    """However variants change, the last session calls exactly the open cells, in many more runs."""
+    """However variants change, the last session calls exactly the open trials, in many more runs."""
     run_with_changes(seed)

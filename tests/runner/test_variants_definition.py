@@ -64,17 +64,17 @@ VALUES = st.lists(st.text(max_size=40) | st.integers(-9, 9) | st.booleans() | st
 
 @given(st.dictionaries(st.text("abc_", min_size=1, max_size=5), VALUES, min_size=1, max_size=3))
 def test_names_of_a_product_are_valid_unique_and_do_not_depend_on_the_order(values: dict[str, list[Any]]) -> None:
-    """Whatever the values, every cell has a valid name, unique even without regard to case; reversed lists do not change it."""
-    cells = product(values)
-    reversed_cells = product({name: options[::-1] for name, options in values.items()})
+    """Whatever the values, names are valid and unique, ignoring capitalization; reversed lists of values do not change them."""
+    variants = product(values)
+    others = product({name: options[::-1] for name, options in values.items()})
 
-    assert all(NAME.fullmatch(name) and name.strip(".") for name in cells)
-    assert len(cells) == len({name.lower() for name in cells})
-    assert {name: repr(cell) for name, cell in cells.items()} == {name: repr(cell) for name, cell in reversed_cells.items()}
+    assert all(NAME.fullmatch(name) and name.strip(".") for name in variants)
+    assert len(variants) == len({name.lower() for name in variants})
+    assert {name: repr(variants[name]) for name in variants} == {name: repr(others[name]) for name in others}
     count = 1
     for options in values.values():
         count *= len(options)
-    assert count == len(cells)
+    assert count == len(variants)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_names_of_a_product_are_valid_unique_and_do_not_depend_on_the_order(valu
         ({"..": {"model": "m"}}, r"variant '\.\.': a name consists of letters"),
         ({"": {"model": "m"}}, "variant '': a name consists of letters"),
         ({"x" * 201: {"model": "m"}}, "the name has 201 characters"),
-        ({"mini": {"model": "m"}, "Mini": {"model": "m"}}, "'mini' differs only in upper and lower case"),
+        ({"mini": {"model": "m"}, "Mini": {"model": "m"}}, "'mini' differs only in capitalization"),
         ({"mini": {"modle": "m"}}, "variant 'mini' of 'answer': the task has no parameter 'modle'; did you mean 'model'"),
-        ({"mini": {"prompt": "m"}}, "variant 'mini' of 'answer': the parameter 'model' of the task is missing"),
-        ({"mini": {"model": "m", "question": "?"}}, "'question' is the parameter that gets the case's input"),
+        ({"mini": {"prompt": "m"}}, "variant 'mini' of 'answer': parameter 'model' of the task has no value; add it"),
+        ({"mini": {"model": "m", "question": "?"}}, "cannot set 'question', which gets the case's input; remove it"),
         ({"mini": {"model": {1, 2}}}, "variant 'mini' of 'answer': parameters.model is of type set"),
         ({f"p{axis}": list(range(10)) for axis in range(6)}, "the product has 1,000,000 variants"),
     ],

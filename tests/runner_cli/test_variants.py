@@ -113,7 +113,7 @@ def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: py
         ("[[variant]]\nname = 'a b'", "", "variant 'a b': a name consists of letters"),
         ("[[variant]]\nname = 3", "", "variant 3: a name consists of letters"),
         ("[[variant]]\nname = 'a'\n[[variant]]\nname = 'a'", "", "two variants have the name 'a'"),
-        ("[[variant]]\nname = 'a'\n[[variant]]\nname = 'A'", "", "'a' differs only in upper and lower case"),
+        ("[[variant]]\nname = 'a'\n[[variant]]\nname = 'A'", "", "'a' differs only in capitalization"),
         ("[[variant]]\nname = 'a'\ntemprature = 1", "", "variant 'a': unknown key 'temprature'; did you mean 'temperature'?"),
         ("[[variant]]\nname = 'a'\nscore = 'exact'", "", "variant 'a': unknown key 'score'"),
         ("[[variant]]\nname = 'a'\ntemperature = 'hot'", "", "variant 'a': temperature = 'hot'"),
