@@ -20,7 +20,7 @@ WIDTH: Final = 110
 GROUPS: Final = {
     "Define an evaluation": ["evaluation", "Evaluation", "Case", "Dataset", "Retry", "Settings", "Score", "note"],
     "Steps of agents": ["step", "durable", "gateway_env"],
-    "Run an evaluation": ["run", "arun", "rescore", "Outcome", "Rescored", "RunOptions"],
+    "Run an evaluation": ["run", "arun", "rescore", "Outcome", "RescoreResult", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
     "Workers": ["ProcessWorkers", "RayWorkers", "CommandWorkers"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
@@ -34,7 +34,7 @@ PACKAGES: Final = """
 The distribution installs the packages `evaljournal`, `journal`, `replay` and `runner`. If another distribution installs one of
 these names in the same environment (`replay-rec`, for example), it overwrites files, and evaljournal fails with an error that
 names that distribution. Use a virtual environment for each project."""
-WITH_METHODS: Final = ("Evaluation", "Outcome", "Rescored", "RunVerification")
+WITH_METHODS: Final = ("Evaluation", "Outcome", "RescoreResult", "RunVerification")
 """Classes whose methods are for users."""
 FIELDS_OF: Final = {"RunOptions": Options}
 """Classes whose fields are documented in another class."""

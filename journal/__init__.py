@@ -12,7 +12,7 @@ from journal.clock import Clock
 from journal.errors import JournalError
 from journal.events import Event, Record
 from journal.reader import follow, read
-from journal.salvaging import Salvaged, salvage
+from journal.salvaging import SalvageResult, salvage
 from journal.verification import Verification, verify
 from journal.writer import Durability, Journal, writing
 
@@ -24,7 +24,7 @@ __all__ = [
     "Journal",
     "JournalError",
     "Record",
-    "Salvaged",
+    "SalvageResult",
     "Verification",
     "follow",
     "read",

@@ -34,7 +34,7 @@ _MAX_SESSIONS: Final = 10_000
 
 
 @attrs.frozen
-class Salvaged:
+class SalvageResult:
     """The result of a salvage."""
 
     path: Path
@@ -52,7 +52,7 @@ class Salvaged:
 
 async def salvage(
     source: Path | str, target: Path | str, *, files: Files = DISK, in_thread: InThread = run_in_thread
-) -> Salvaged:
+) -> SalvageResult:
     """Copy the intact records of a damaged journal into a new directory."""
     source, target = Path(source), Path(target)
     check_target(source, target, files)
@@ -83,7 +83,7 @@ async def salvage(
             journal.append(events.JournalSalvaged(run=run.decode(), **counts))
         if rejects:
             await in_thread(lambda: create(files, str(draft), EXCLUDED_FILE, b"".join(rejects)))
-    return Salvaged(path=target, **counts, problem=problem, unreadable_files=tuple(sorted(unreadable_files)))
+    return SalvageResult(path=target, **counts, problem=problem, unreadable_files=tuple(sorted(unreadable_files)))
 
 
 def _adapt(event: events.Event, journal: Journal) -> events.Event:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runner.definition.evaluation import evaluation as evaluation
     from runner.definition.settings import Settings as Settings
     from runner.engine.options import RunOptions as RunOptions
-    from runner.engine.rescore import Rescored as Rescored
+    from runner.engine.rescore import RescoreResult as RescoreResult
     from runner.engine.session import Outcome as Outcome
     from runner.errors import RunFailed as RunFailed
     from runner.errors import UsageError as UsageError
@@ -52,7 +52,7 @@ _MODULES: Final = {
     "RateLimited": "retries.classify",
     "RayWorkers": "workers.ray",
     "RecordedOutput": "tasks.recorded_output",
-    "Rescored": "engine.rescore",
+    "RescoreResult": "engine.rescore",
     "Retry": "retries.retry",
     "RunFailed": "errors",
     "RunOptions": "engine.options",

@@ -20,7 +20,7 @@ from runner.data.shard import parse_shard
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import imports_for_worker
 from runner.engine.options import RunOptions
-from runner.engine.rescore import Rescored
+from runner.engine.rescore import RescoreResult
 from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session import Outcome, Session
 from runner.engine.session_workers import scoring_workers
@@ -114,7 +114,7 @@ def rescore(
     all_outputs: bool = False,
     slots: int | None = None,
     only_variants: str | Iterable[str] = (),
-) -> Rescored:
+) -> RescoreResult:
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current

@@ -21,8 +21,8 @@ from replay.shards import first_shards
 
 
 @attrs.frozen
-class Forked:
-    """A new run, and where it was forked."""
+class ForkResult:
+    """A new run, and the last record that was copied into it."""
 
     path: Path
     state: RunState
@@ -32,13 +32,13 @@ class Forked:
 
 async def fork(
     source: Path | str, target: Path | str, at: int | None = None, *, files: Files = DISK, in_thread: InThread = run_in_thread
-) -> Forked:
+) -> ForkResult:
     """Copy the records of a run, up to record `at` or all of them, into a new run; the source is only read."""
     source, target = Path(source), Path(target)
     source_run, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
     records = source_run.records(load_blobs=True)
-    header = next(records)  # Of the source's first file.
+    header = next(records)  # Not copied: the new journal writes its own header.
     times = header.at, header.t
     signatures, references = SignatureCopier(source), StepReferences()
     signatures.key_of(header)
@@ -55,7 +55,7 @@ async def fork(
             references.add(record, copy)
             state.apply(copy)
             await journal.wait_room()
-    return Forked(target, state, source_run.seq)
+    return ForkResult(target, state, source_run.seq)
 
 
 def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[LoadedRun, dict[str, Any]]:
@@ -65,7 +65,8 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
     if source_run.problem is not None:
         raise source_run.problem
     if source_run.state.started is None:
-        raise JournalError(f"{source} cannot be forked at record {source_run.seq:,}: the run had not started by then")
+        hint = "" if at is None else "; pass a later record with --at"
+        raise JournalError(f"{source} cannot be forked at record {source_run.seq:,}: the run had not started by then{hint}")
     run_id = ""
     lifecycle = Lifecycle()
     for record in source_run.records(load_blobs=True):
@@ -82,7 +83,7 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
 def _adapt(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: str) -> Event:
     """Return an event with references to its journal adapted to the new one.
 
-    If the new run has fewer shards than the source, it is stopped after them, not finished.
+    If the copy ends before the last session of the merged shards, `RunFinished` becomes `RunStopped`.
     """
     match event:
         case RunStarted():
@@ -91,6 +92,6 @@ def _adapt(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: st
         case RunFinished() if source_run.state.merged.sessions > len(source_run.state.sessions):
             return RunStopped(reason="interrupted")
         case RunFinished():
-            return attrs.evolve(event, head=head)  # type: ignore[misc]  # the same
+            return attrs.evolve(event, head=head)  # type: ignore[misc]  # an event is an attrs class
         case _:
             return event

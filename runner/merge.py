@@ -63,7 +63,7 @@ class SourceShard:
 
 
 @attrs.frozen
-class Merged:
+class MergeResult:
     """A merged run."""
 
     path: Path
@@ -81,7 +81,7 @@ async def merge(
     run: str | None = None,
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
-) -> Merged:
+) -> MergeResult:
     """Verify shards and copy them into a new run with the id `run` (default: random); the shards are only read."""
     target = Path(target)
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
@@ -100,7 +100,7 @@ async def merge(
         for shard in shards:
             with reject_invalid_record(shard.path, lambda: copier.seq):
                 await copier.add(journal, shard, key if shard.is_own else None, is_complete=is_complete)
-    return Merged(target, copier.state, journal.head, tuple(shards))
+    return MergeResult(target, copier.state, journal.head, tuple(shards))
 
 
 def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:

@@ -21,7 +21,7 @@ from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation
 from runner.definition.settings import Settings
-from runner.engine.rescore import Rescored
+from runner.engine.rescore import RescoreResult
 from runner.engine.rescore import rescore as rescore_run
 from runner.engine.session_workers import scoring_workers
 from runner.errors import UsageError, unwrap_exception_groups
@@ -84,7 +84,7 @@ def rescore(
         scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
         call = functools.partial(rescore_run, path, scorers, all_outputs=all_outputs, only_variants=only_variant)
         call = functools.partial(call, slots=slots, input_name=input_name, signals=True, workers=workers)
-        result: Rescored = trio.run(call)
+        result: RescoreResult = trio.run(call)
     outcome, names = result.outcome, [scorer.name for scorer in scorers]
     text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
     text += f"; {result.already_scored:,} already scored" if result.already_scored else ""

@@ -41,7 +41,7 @@ _HAS_OUTPUT: Final = ("scoring", "completed")
 
 
 @attrs.frozen
-class Rescored:
+class RescoreResult:
     """The result of a re-scoring."""
 
     outcome: Outcome
@@ -65,7 +65,7 @@ async def rescore(
     files: Files = DISK,
     in_thread: InThread = run_in_thread,
     workers: Workers | None = None,
-) -> Rescored:
+) -> RescoreResult:
     """Score the outputs of a run; with `all_outputs`, including those with a score from the scorer's current version.
 
     With `only_variants`, only the outputs of these variants are scored. Scorers that run in workers need `workers`.
@@ -85,7 +85,7 @@ async def rescore(
         check_name(state.trials[trial].case)
     gate_results(state)
     if state.started is not None and not trials:
-        return Rescored(Outcome(path, state, state.head, "", ""), 0, _count_outputs(state, only_variants), 0)
+        return RescoreResult(Outcome(path, state, state.head, "", ""), 0, _count_outputs(state, only_variants), 0)
     clock = Clock()
     async with _open_workers(workers), writing(path, new=False, clock=clock.read, files=files, in_thread=in_thread) as journal:
         state = RunState()
@@ -126,7 +126,7 @@ async def rescore(
         else:
             recorder.record(RunStopped(reason=reason or cast("StopReason", outcome or "interrupted")))
     result = Outcome(path, state, journal.head, reason or "", executor.shutdown.detail)
-    return Rescored(
+    return RescoreResult(
         result, scored_outputs, _count_outputs(state, only_variants) - outputs.total, outputs.total - scored_outputs
     )
 

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event, Salvaged, read, salvage, verify
+from journal import Event, SalvageResult, read, salvage, verify
 from journal.errors import JournalDamaged, JournalError, JournalExists, NotAJournal, NotSalvageable
 from journal.events import (
     AttemptSucceeded,
@@ -41,7 +41,7 @@ from tests.journal.samples import (
 LONG = "v" * (300 << 10)
 
 
-async def salvage_run(source: Path, target: Path) -> Salvaged:
+async def salvage_run(source: Path, target: Path) -> SalvageResult:
     """Salvage a run, without syncs."""
     return await salvage(source, target, files=UNSYNCED_DISK)
 
@@ -73,7 +73,7 @@ async def test_intact_records_are_kept(tmp_path: Path) -> None:
     result = await salvage_run(tmp_path / "run", tmp_path / "new")
     kept = [*events, session(2), *trial("b")]
 
-    assert Salvaged(path=tmp_path / "new", kept=len(kept), lost=1, excluded=0) == result
+    assert SalvageResult(path=tmp_path / "new", kept=len(kept), lost=1, excluded=0) == result
     assert [*kept, JournalSalvaged(run=RUN, kept=len(kept), lost=1, excluded=0)] == events_of(tmp_path / "new")
     assert [(record.at, record.t) for record in before[1:-1]] == [
         (record.at, record.t) for record in list(read(tmp_path / "new"))[1 : len(events) + 1]
@@ -362,7 +362,7 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
     """Whatever is damaged, salvaged events are a subsequence of the original ones and verify, or salvage fails."""
     path = tmp_path_factory.mktemp("salvage")
 
-    async def main() -> Salvaged | None:
+    async def main() -> SalvageResult | None:
         await write(path / "run", complete_run(3), roll_at=1500)
         files = sorted((path / "run").glob("journal-*.jsonl"))
         for position, mask in damage:

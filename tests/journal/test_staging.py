@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal import Salvaged, salvage, segments, verify
+from journal import SalvageResult, salvage, segments, verify
 from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
 from journal.files import DISK
 from journal.staging import staged_run
@@ -37,10 +37,10 @@ def damaged_disk() -> SimulatedDisk:
     return disk
 
 
-def salvage_run(disk: SimulatedDisk) -> Salvaged:
+def salvage_run(disk: SimulatedDisk) -> SalvageResult:
     """Salvage the run."""
 
-    async def main() -> Salvaged:
+    async def main() -> SalvageResult:
         return await salvage(SOURCE, TARGET, files=disk, in_thread=inline)
 
     return trio.run(main)

@@ -29,7 +29,7 @@ from replay.shards import missing_shards
 from runner import arun, note
 from runner.engine.rescore import rescore
 from runner.fork import fork
-from runner.merge import Merged, merge
+from runner.merge import MergeResult, merge
 from runner.recompute.rules import session_rules
 from runner.testing import deterministic_options, inline
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write
@@ -51,11 +51,11 @@ async def run_shards(defined: Any, path: Path, count: int = COUNT, **options: An
     return [(await run_shard(defined, path, number, count, **options)).path for number in range(1, count + 1)]
 
 
-def missing_texts(result: Merged) -> list[str]:
+def missing_texts(result: MergeResult) -> list[str]:
     return [str(shard) for shard in missing_shards([source.shard for source in result.shards])]
 
 
-async def merged(paths: list[Path], target: Path) -> Merged:
+async def merged(paths: list[Path], target: Path) -> MergeResult:
     """Merge shards; the result verifies, and every decision is reproduced."""
     result = await merge(paths, target, files=FILES, in_thread=inline)
     verification, audited = verify(target), audit(read(target), rules=session_rules)
@@ -271,7 +271,7 @@ def ticking(start: float) -> Any:
 
 def shard_events(shard: str, name: str, **changes: Any) -> list[Any]:
     """Return the events of a shard with one trial."""
-    start: Any = attrs.evolve(started(), shard=shard, trials=1, **changes)  # type: ignore[misc]  # a fact is an attrs class
+    start: Any = attrs.evolve(started(), shard=shard, trials=1, **changes)  # type: ignore[misc]  # an event is an attrs class
     return [start, session(), *trial(name), finished()]
 
 

@@ -58,7 +58,7 @@ def test_a_fork_copies_the_records(run: Path) -> None:
 )
 def test_a_fork_counts_the_remaining_trials(tmp_path: Path, planned: int, at: int, message: str) -> None:
     """Trials that were not read at the point of the fork are counted."""
-    started_event = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
+    started_event = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "old", [started_event, session(), *trial("a")])
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
 
@@ -139,7 +139,11 @@ def test_a_fork_copies_blobs_and_foreign_events() -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["--at", "1", "-o", "new"], 2, "run cannot be forked at record 1: the run had not started by then"),
+        (
+            ["--at", "1", "-o", "new"],
+            2,
+            "at record 1: the run had not started by then; pass a later record with --at",
+        ),
         (["--at", "99", "-o", "new"], 2, "run has no record 99; the last is 15"),
         (["-o", "taken"], 2, "taken already exists; choose another path"),
         (["-o", "taken/file"], 2, "taken/file already exists"),

@@ -19,7 +19,7 @@ from evaljournal import (
     RateLimited,
     RayWorkers,
     RecordedOutput,
-    Rescored,
+    RescoreResult,
     Retry,
     Score,
     evaluation,
@@ -175,8 +175,8 @@ run(capitals, slotz=4)  # type: ignore[call-arg]
 run(capitals, slots="4")  # type: ignore[arg-type]
 assert_type(run(capitals, only="f*", retry=Retry(errors=1), adopt=True, on_ambiguous="fail", signals=False), Outcome)
 assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").ok, bool)
-assert_type(rescore(capitals), Rescored)
-assert_type(rescore(capitals, "runs/capitals/0001", all_outputs=True), Rescored)
+assert_type(rescore(capitals), RescoreResult)
+assert_type(rescore(capitals, "runs/capitals/0001", all_outputs=True), RescoreResult)
 loaded = load("runs/capitals/0001", at=725)
 assert_type(loaded.trials["fr"].stage, str)
 assert_type(next(loaded.outputs()), tuple[str, Any])
