@@ -105,7 +105,7 @@ def _http(case: str) -> str:
         body = {"model": "m", "messages": [{"role": "user", "content": f"{case}/{number}"}]}
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310  # our own gateway
-        with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310  # the same
+        with urllib.request.urlopen(request, timeout=30) as reply:  # noqa: S310  # our own gateway
             reply.read()
     return case
 

@@ -1,4 +1,4 @@
-"""How an event class is declared: keyword-only fields, and a marker for user data."""
+"""`fact`, the decorator of event classes and other immutable values, and `Json`, the type of user data in them."""
 
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
@@ -27,6 +27,6 @@ def fields_of(cls: Any) -> tuple["attrs.Attribute[Any]", ...]:
 
 
 def non_default_fields(event: Any) -> dict[str, Any]:
-    """Return the fields of a fact that do not have their default, as a line contains them."""
+    """Return the fields of a fact that do not have their default, as they are written to a journal line."""
     values = ((field, getattr(event, field.name)) for field in fields_of(type(event)))
     return {field.name: value for field, value in values if value != field.default}

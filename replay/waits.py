@@ -17,7 +17,7 @@ from replay.state import RunState
 from replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
-"""Names of waits: of the next attempt, and of the first call of every scorer; that of a retried call is its scorer's name."""
+"""Names of waits: the next attempt; the first call of every scorer. A retried scorer call has the name of its scorer."""
 _MIN_WAIT: Final = 1e-6
 """Shorter times, in seconds, are not a wait."""
 

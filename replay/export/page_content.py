@@ -152,8 +152,8 @@ class Content:
             number = timeline.times.numbers[name]
             if kind in _STAGE_EVENTS:
                 stage_change = self._stage_change(number, old_stage, STAGE_NUMBERS[state.trials[name].stage], seq)
-        elif kind is events.Noted and event.trial in state.trials:  # type: ignore[union-attr]  # as above
-            number = timeline.times.numbers[event.trial]  # type: ignore[union-attr]  # as above
+        elif kind is events.Noted and event.trial in state.trials:  # type: ignore[union-attr]  # a note may have a trial
+            number = timeline.times.numbers[event.trial]  # type: ignore[union-attr]  # this note has one
         for scorer, (_, value) in scores.items() if scores else ():
             if kind is events.TrialWithdrawn or scorer == event.scorer:  # type: ignore[union-attr]  # it is a `TrialScored`
                 self._log_score(seq, self.scorers[scorer], -1, value)

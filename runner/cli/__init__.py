@@ -103,8 +103,8 @@ class _Commands(click.Group):
     def _invoke(self, ctx: click.Context) -> Any:
         with _exit_on_signal():
             from journal import errors  # noqa: PLC0415  # not needed for `--help`
-            from runner.cli._errors import exit_code, render  # noqa: PLC0415  # the same
-            from runner.errors import InvalidSetting, UsageError, unwrap_exception_groups  # noqa: PLC0415  # the same
+            from runner.cli._errors import exit_code, render  # noqa: PLC0415  # not needed for `--help`
+            from runner.errors import InvalidSetting, UsageError, unwrap_exception_groups  # noqa: PLC0415  # not needed for `--help`
 
         try:
             with unwrap_exception_groups(), contextlib.ExitStack() as exits:
@@ -123,8 +123,8 @@ class _Commands(click.Group):
         except OutputFailed as exc:
             raise CommandError(str(exc), OUTPUT_FAILED) from exc
         except OSError as exc:
-            from journal.files import NotRegularFile  # noqa: PLC0415  # the same
-            from journal.segment_file import NO_SPACE  # noqa: PLC0415  # the same
+            from journal.files import NotRegularFile  # noqa: PLC0415  # not needed for `--help`
+            from journal.segment_file import NO_SPACE  # noqa: PLC0415  # not needed for `--help`
 
             if isinstance(exc, NotRegularFile):
                 raise CommandError(f"{exc.filename} cannot be a file of a run: it is {exc.strerror}", DAMAGED) from exc

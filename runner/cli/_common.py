@@ -120,7 +120,7 @@ def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]
     return newest_run(), run
 
 
-class TrialType(click.ParamType):  # type: ignore[type-arg]  # the same
+class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
     """The name of a trial, completed from the journal of the run."""
 
     name = "trial"

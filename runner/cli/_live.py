@@ -82,9 +82,9 @@ def redraw(screen: "Live", frame: "Group") -> None:
     In a terminal that became narrower, the lines of the last frame have wrapped into more rows, which are erased first.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import
-    from rich.control import Control  # noqa: PLC0415  # the same
-    from rich.segment import ControlType  # noqa: PLC0415  # the same
-    from rich.text import Text  # noqa: PLC0415  # the same
+    from rich.control import Control  # noqa: PLC0415  # slow to import
+    from rich.segment import ControlType  # noqa: PLC0415  # slow to import
+    from rich.text import Text  # noqa: PLC0415  # slow to import
 
     last_frame = screen.get_renderable()
     lines = [line for line in last_frame.renderables if isinstance(line, Text)] if isinstance(last_frame, Group) else []

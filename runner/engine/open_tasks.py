@@ -34,7 +34,7 @@ class TaskOpener:
         if not gateway:
             return open_tasks
         from runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
-        from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # the same
+        from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
 
         shared_gateway = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
         return {variant: GatewayTask(task, shared_gateway) for variant, task in open_tasks.items()}

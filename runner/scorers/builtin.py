@@ -279,7 +279,7 @@ class Similarity(LocalScorerWithParameters):
 def judge(model: str, **options: Any) -> "Judge":
     """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, others those of `Chat` (temperature: 0)."""
     from runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
-    from runner.tasks.chat import Chat  # noqa: PLC0415  # the same
+    from runner.tasks.chat import Chat  # noqa: PLC0415  # it imports the HTTP client
 
     judge_options = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
     return Judge(chat=Chat(model, **{"temperature": 0.0, **options}), **judge_options)

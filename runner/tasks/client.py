@@ -62,7 +62,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._write_buffer.append(buffer)
         self.has_received = False
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # the same
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # httpcore's signature
         try:
             if self._write_buffer:
                 data_to_send, self._write_buffer = b"".join(self._write_buffer), []

@@ -125,7 +125,7 @@ class Http11Connection:
             raise httpcore2.RemoteProtocolError("Server disconnected without sending a response.")
         return data
 
-    async def _next_event(self, http: h11.Connection, timeout: float | None) -> object:  # noqa: ASYNC109  # the same
+    async def _next_event(self, http: h11.Connection, timeout: float | None) -> object:  # noqa: ASYNC109  # the stream enforces it
         """Return the next event of h11, other than `NEED_DATA`."""
         try:
             while (event := http.next_event()) is h11.NEED_DATA:
@@ -134,7 +134,7 @@ class Http11Connection:
             raise httpcore2.RemoteProtocolError(str(exc)) from exc
         return event
 
-    async def next_data(self, timeout: float | None) -> bytes:  # noqa: ASYNC109  # the same
+    async def next_data(self, timeout: float | None) -> bytes:  # noqa: ASYNC109  # the stream enforces it
         """Return the next part of the body; empty at its end."""
         if self._http is not None:
             event = await self._next_event(self._http, timeout)

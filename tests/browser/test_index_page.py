@@ -32,7 +32,7 @@ def run(path: Path, passed: int, *, variants: tuple[str, ...] = ("",), git: str 
         for at in range(10)
         for event in answered(f"case-{at}", {"exact": at < passed}, variant=variant, usage={"cost": 0.25})
     ]
-    start = attrs.evolve(started(), evaluation=name, environment={"git": git})  # type: ignore[misc]  # a fact is an attrs class
+    start = attrs.evolve(started(), evaluation=name, environment={"git": git})  # type: ignore[misc]  # an event is an attrs class
     write_sync(path, [start, session(), *events, finished(10)])
     return path
 
@@ -121,7 +121,7 @@ def test_hostile_names(tmp_path: Path, open_tab: OpenTab) -> None:
                 *answered(text, {text: part == "a"}, variant=text[:200]),
                 *answered("x", {text: True}, variant=text[:200]),
             ]
-            start = attrs.evolve(started(), evaluation=text, environment={"git": text})  # type: ignore[misc]  # a fact is an attrs class
+            start = attrs.evolve(started(), evaluation=text, environment={"git": text})  # type: ignore[misc]  # an event is an attrs class
             write_sync(tmp_path / "runs" / f"{number}{part}" / name, [start, session(), *events, finished(2)])
         report = tmp_path / f"{number}a-{name}.html"
         if len(os.fsencode(report.name)) < 200:

@@ -211,7 +211,7 @@ def test_models_without_a_price_are_named(tmp_path: Path, open_tab: OpenTab) -> 
 def test_a_budget(tmp_path: Path, open_tab: OpenTab) -> None:
     """The page shows what is spent of the budget, how many more trials that buys, and which trials have exceeded theirs."""
     settings = {"slots": 1, "budget": {"cost": 0.5, "input_tokens": 2000}, "budget_per_trial": {"cost": 0.2}}
-    run = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # a fact is an attrs class
+    run = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # an event is an attrs class
     trial: list[Event] = [
         TrialEnqueued(trial="a", case="a", repeat=1, input="", fingerprint="f"),
         AttemptStarted(trial="a", attempt=1, slot=0, reserved={"cost": 0.1, "input_tokens": 300}),

@@ -92,7 +92,7 @@ def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
 
 def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: OpenTab) -> None:
     """The columns of scorers do not depend on which one scored first."""
-    run_started = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact is an attrs class
+    run_started = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *answered("a", {"tone": "rude", "exact": True})])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
 
@@ -196,7 +196,7 @@ def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -
     events[1] = AttemptStarted(trial="a", attempt=1, slot=0, request={"body": {"q": "<b>Peru</b>"}})
     events[2:2] = [Noted(name="step", value=value, trial="a", attempt=1) for value in ("search", "read", "answer")]
     definition = {"task": {"name": "chat", "prompt": "Answer: {input}\n<i>briefly</i>"}}
-    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # a fact is an attrs class
+    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *events])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
@@ -320,7 +320,7 @@ def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
     """The summary shows how many scores and outputs are from an older version."""
     path = tmp_path / "run"
     adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
-    second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # a fact is an attrs class
+    second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # an event is an attrs class
     write_sync(path, [started(), session(), *answered("peru", {"exact": True})])
     write_sync(path, [second, *answered("oslo", {"exact": False}, version="v2")], new=False)
     tab = open_tab(write_report(tmp_path / "report.html", path))

@@ -253,7 +253,7 @@ def test_two_runs_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
         events = [*cell("peru", "mini", passed=passed), *cell("peru", "large", passed=True)]
         # The same id in both, but not the same case and variant.
         events += cell("oslo", "x", passed=True) if passed else answered("oslo@x", {"exact": True}, fingerprint="f-oslo")
-        write_sync(run, [attrs.evolve(started(), evaluation=run.name), session(), *events])  # type: ignore[misc]  # a fact is an attrs class
+        write_sync(run, [attrs.evolve(started(), evaluation=run.name), session(), *events])  # type: ignore[misc]  # an event is an attrs class
     comparison = command_json("diff", *map(str, runs))
     tab = open_tab(write_report(tmp_path / "report.html", *runs))
 

@@ -139,7 +139,7 @@ def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
 def golden_events() -> list[list[Event]]:
     """Return a run in two sessions with all events. The format is frozen: put new members into a new golden journal."""
     first: list[Event] = [
-        attrs.evolve(started(), shard="1/2"),  # type: ignore[misc]  # a fact is an attrs class
+        attrs.evolve(started(), shard="1/2"),  # type: ignore[misc]  # an event is an attrs class
         session(1),
         *trial("lima", {"text": "Lima ✓", "tokens": [1, 2.5, None, True]}, retries=1),
         LimitChanged(before=4, after=8, reason="growth", evidence="8 successes at 4 in flight"),
@@ -211,7 +211,7 @@ def golden_events() -> list[list[Event]]:
         StepReused(trial="quito", attempt=3, step=1, completed_seq=24),
         AttemptFailed(trial="quito", attempt=3, error="ValueError", message="no", category="fatal", elapsed=0.1),
         TrialFailed(trial="quito", attempts=3, reason="fatal"),
-        attrs.evolve(enqueued("sucre"), variant="mini"),  # type: ignore[misc]  # the same
+        attrs.evolve(enqueued("sucre"), variant="mini"),  # type: ignore[misc]  # an event is an attrs class
         TrialWithdrawn(trial="sucre", reason="removed"),
         ScoringFailed(trial="lima", scorer="judge", version="v2", error="OSError", message="no", elapsed=0.2),
         RunFinished(completed=1, failed=1, withdrawn=1, head="0123456789abcdef0123456789abcdef"),

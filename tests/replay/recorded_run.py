@@ -114,7 +114,7 @@ def index_of(events: list[TimedEvent], kind: type, n: int = 0, **fields: Any) ->
 def change_event(events: list[TimedEvent], index: int, **fields: Any) -> list[TimedEvent]:
     """Replace fields of one event."""
     t, event = events[index]
-    return [*events[:index], (t, attrs.evolve(event, **fields)), *events[index + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+    return [*events[:index], (t, attrs.evolve(event, **fields)), *events[index + 1 :]]  # type: ignore[misc]  # an event is an attrs class
 
 
 def end_of(events: list[TimedEvent], trial: str, attempt: int) -> int:

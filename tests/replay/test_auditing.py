@@ -176,7 +176,7 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
     result = audit_of(disk)
     records = list(read(PATH, files=disk))
     swapped = [
-        record._replace(event=attrs.evolve(record.event, key="b"))  # type: ignore[misc]  # a fact is an attrs class
+        record._replace(event=attrs.evolve(record.event, key="b"))  # type: ignore[misc]  # an event is an attrs class
         if isinstance(record.event, AttemptStarted)
         else record
         for record in records

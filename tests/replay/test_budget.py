@@ -66,12 +66,12 @@ def audit_of(run: list[Record]) -> Audit:
 
 def with_settings(event: RunStarted, **settings: Any) -> RunStarted:
     """Return the start of a run with other settings."""
-    return attrs.evolve(event, settings={**event.settings, **settings})  # type: ignore[misc]  # a fact is an attrs class
+    return attrs.evolve(event, settings={**event.settings, **settings})  # type: ignore[misc]  # an event is an attrs class
 
 
 def with_reserve(reserved: Any) -> Callable[[Event], Event]:
     """Return a change of a reserve."""
-    return lambda event: attrs.evolve(event, reserved=reserved)  # type: ignore[misc]  # as above
+    return lambda event: attrs.evolve(event, reserved=reserved)  # type: ignore[misc]  # an event is an attrs class
 
 
 STOPPED = {"budget": "cost=0.5"}

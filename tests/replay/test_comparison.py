@@ -309,7 +309,7 @@ def test_changed_variant(variant_a: str | None, variant_b: str | None, *, same: 
             "forged": 1,
             "other": {"fingerprint": 2},
         }
-        start = attrs.evolve(started(), definition={"variants": variants})  # type: ignore[misc]  # a fact is an attrs class
+        start = attrs.evolve(started(), definition={"variants": variants})  # type: ignore[misc]  # an event is an attrs class
         events = [*answered("x", variant="mini"), *answered("x", variant="large")]
         return Side(fold(records(events, start)), variant=variant)
 

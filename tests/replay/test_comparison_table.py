@@ -211,7 +211,7 @@ def test_mixed_versions_are_marked() -> None:
     """Scores of two versions in a row, and another version than in the baseline, are noted."""
     events = [event for index in range(4) for event in answered(f"c{index}", {"exact": True})]
     scores = [index for index, event in enumerate(events) if isinstance(event, TrialScored)]
-    events[scores[0]] = attrs.evolve(events[scores[0]], version="v0")  # type: ignore[misc]  # a fact is an attrs class
+    events[scores[0]] = attrs.evolve(events[scores[0]], version="v0")  # type: ignore[misc]  # an event is an attrs class
     output = list(lines(compare_all({"a": scored(4, n=4), "b": side(events)}, "a")))
 
     assert "b: not the same version of the scorer as in a: exact" in output

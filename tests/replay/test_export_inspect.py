@@ -88,9 +88,9 @@ def test_a_model(tmp_path: Path) -> None:
     messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Peru?"}]
     body = {"model": "small", "messages": messages, "temperature": 0, "max_completion_tokens": 9}
     trial_events = trial("a", retries=1)
-    trial_events[1] = attrs.evolve(trial_events[1], request=body)  # type: ignore[misc]  # a fact is an attrs class
-    trial_events[-3] = attrs.evolve(trial_events[-3], usage={"input_tokens": 7, "output_tokens": 2})  # type: ignore[misc]  # the same
-    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
+    trial_events[1] = attrs.evolve(trial_events[1], request=body)  # type: ignore[misc]  # an event is an attrs class
+    trial_events[-3] = attrs.evolve(trial_events[-3], usage={"input_tokens": 7, "output_tokens": 2})  # type: ignore[misc]  # an event is an attrs class
+    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *trial_events])
     log = read(tmp_path / "run")
     assert log.samples is not None
@@ -190,7 +190,7 @@ def test_unusual_names(tmp_path: Path, name: str) -> None:
 
 def test_invalid_settings(tmp_path: Path) -> None:
     """Inspect reads the log of a journal with invalid settings."""
-    run_started = attrs.evolve(started(), settings={"repeats": "many"})  # type: ignore[misc]  # a fact is an attrs class
+    run_started = attrs.evolve(started(), settings={"repeats": "many"})  # type: ignore[misc]  # an event is an attrs class
     forge(tmp_path / "run", [opened(), run_started, session(), *trial("a")])
 
     assert ["a"] == [sample.id for sample in read(tmp_path / "run").samples or ()]

@@ -156,7 +156,7 @@ UNSAFE_TEXTS = st.text(max_size=200) | st.text("|`\\<>&[]()!*_#~-=+:@.\n\r\t\x0b
 
 def comparison_of(directory: Path, before: str, after: str, name: str) -> str:
     """Return the comparison of two runs of one trial; with these outputs and this name for everything."""
-    start = attrs.evolve(started(), evaluation=name, scorers={name: "v1"})  # type: ignore[misc]  # a fact is an attrs class
+    start = attrs.evolve(started(), evaluation=name, scorers={name: "v1"})  # type: ignore[misc]  # an event is an attrs class
     for path, output, passed in (("a", before, True), ("b", after, False)):
         trial = answered(name, {name: passed}, output=output, usage={name: 1})
         write_sync(directory / path, [start, session(), *trial, finished(1)])

@@ -179,7 +179,7 @@ def test_parquet(run: Path) -> None:
 def test_requests(tmp_path: Path) -> None:
     """A trial has the request of its last attempt, which is recorded with the first."""
     trial_events = trial("a", retries=1)
-    trial_events[1] = attrs.evolve(trial_events[1], request={"body": 1})  # type: ignore[misc]  # a fact is an attrs class
+    trial_events[1] = attrs.evolve(trial_events[1], request={"body": 1})  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [started(), session(), *trial_events, *trial("b")])
 
     assert [{"body": 1}, None] == [row["request"] for row in rows_of(tmp_path / "run")]
@@ -192,7 +192,7 @@ def test_parquet_types(tmp_path: Path) -> None:
     trials = [trial("a"), trial("b")]
     for index, trial_events in enumerate(trials):
         name = "ab"[index]
-        trial_events[2] = attrs.evolve(trial_events[2], usage=usage[index])  # type: ignore[misc]  # a fact is an attrs class
+        trial_events[2] = attrs.evolve(trial_events[2], usage=usage[index])  # type: ignore[misc]  # an event is an attrs class
         trial_events[3:4] = [
             scored(name, "rank", index),
             scored(name, "size", 2**63 * index),

@@ -237,8 +237,8 @@ def test_protobuf_values(tmp_path: Path) -> None:
     metadata = {"text": UNSAFE}
     usage = {"cost": -0.5, "a": -3, "b": 2**63 - 1, "c": 0}
     trial_events = trial("a")
-    trial_events[0] = attrs.evolve(trial_events[0], metadata=metadata)  # type: ignore[misc]  # a fact is an attrs class
-    trial_events[2] = attrs.evolve(trial_events[2], usage=usage)  # type: ignore[misc]  # the same
+    trial_events[0] = attrs.evolve(trial_events[0], metadata=metadata)  # type: ignore[misc]  # an event is an attrs class
+    trial_events[2] = attrs.evolve(trial_events[2], usage=usage)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [started(), session(), *trial_events])
     (body,) = protobuf_requests(tmp_path / "run")
     parsed = ExportTraceServiceRequest.FromString(body)
@@ -269,9 +269,9 @@ def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: i
 def model_run(path: Path, definition: Any, request_: Any, usage: Any = None) -> dict[str, Any]:
     """Write a run of one trial with a definition and a request; return the attributes of the attempt."""
     trial_events = trial("a")
-    trial_events[1] = attrs.evolve(trial_events[1], request=request_)  # type: ignore[misc]  # a fact is an attrs class
-    trial_events[2] = attrs.evolve(trial_events[2], usage=usage)  # type: ignore[misc]  # the same
-    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # the same
+    trial_events[1] = attrs.evolve(trial_events[1], request=request_)  # type: ignore[misc]  # an event is an attrs class
+    trial_events[2] = attrs.evolve(trial_events[2], usage=usage)  # type: ignore[misc]  # an event is an attrs class
+    run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # an event is an attrs class
     write_sync(path, [run_started, session(), *trial_events])
     span = spans_of(path)[1]
     return {"name": span.name, "kind": span.kind, **attributes(span)}

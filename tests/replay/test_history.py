@@ -31,7 +31,7 @@ def trials(results: Results, *, data: str = "", version: str = "v1", usage: Any 
             fingerprint = f"{case}-{data}"
             if value is None:
                 enqueued, *others = failed(case)
-                events += [attrs.evolve(enqueued, fingerprint=fingerprint), *others]  # type: ignore[misc]  # a fact is an attrs class
+                events += [attrs.evolve(enqueued, fingerprint=fingerprint), *others]  # type: ignore[misc]  # an event is an attrs class
             else:
                 options: Any = {"fingerprint": fingerprint, "version": version, "usage": usage}
                 events += answered(case, {"exact": value}, repeat=repeat, **options)
@@ -154,7 +154,7 @@ def test_only_the_newest_runs_are_shown() -> None:
 
 def test_each_evaluation_has_its_history() -> None:
     """Runs of several evaluations are never joined."""
-    rivers = attrs.evolve(started(), evaluation="rivers")  # type: ignore[misc]  # a fact is an attrs class
+    rivers = attrs.evolve(started(), evaluation="rivers")  # type: ignore[misc]  # an event is an attrs class
     shown = histories([entry("a", shares([True]), run=rivers), entry("b", shares([True]))])
 
     assert [("capitals", ["b"]), ("rivers", ["a"])] == [
@@ -234,7 +234,7 @@ def test_trend_of_a_score() -> None:
 
 def test_cost_and_git_revision() -> None:
     """The cost includes that of judges; the git revision is that of the environment."""
-    run = attrs.evolve(started(), environment={"git": "8ac6b06" + 33 * "0"})  # type: ignore[misc]  # a fact is an attrs class
+    run = attrs.evolve(started(), environment={"git": "8ac6b06" + 33 * "0"})  # type: ignore[misc]  # an event is an attrs class
     usage = {"cost": 0.25, "judge.cost": 0.5, "unpriced_calls": 2}
     (point,) = history(entry("a", shares([True]), run=run, usage=usage)).points
 
@@ -269,7 +269,7 @@ def test_a_line_for_each_variant() -> None:
 def test_unsafe_names_are_escaped() -> None:
     """Names of runs, evaluations, cases and scorers cannot control a terminal or break a line."""
     unsafe = "\x1b[2J\n\u202eevil"
-    run = attrs.evolve(started(), evaluation=unsafe, environment={"git": unsafe})  # type: ignore[misc]  # a fact is an attrs class
+    run = attrs.evolve(started(), evaluation=unsafe, environment={"git": unsafe})  # type: ignore[misc]  # an event is an attrs class
     shown = history(entry("a", {unsafe: True}, run=run), entry(f"b{unsafe}", {unsafe: False}, run=run))
     lines = [cell for row in table(shown) for cell in row] + [*trend_lines(shown), *change_lines(shown)]
 

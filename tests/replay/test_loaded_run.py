@@ -102,7 +102,7 @@ def test_summary_by_metadata(tmp_path: Path) -> None:
     """Each group is counted separately, as of the requested record."""
     events: list[Event] = [started(), session()]
     for name, level in (("a", "easy"), ("b", "hard"), ("c", "easy")):
-        events += [attrs.evolve(enqueued(name), metadata={"level": level}), *trial(name)[1:]]  # type: ignore[misc]  # a fact is an attrs class
+        events += [attrs.evolve(enqueued(name), metadata={"level": level}), *trial(name)[1:]]  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", events)
 
     groups = load(tmp_path / "run").summary(by="level").groups

@@ -220,7 +220,7 @@ def test_values_of_many_trials(planned: int, tmp_path: Path, monkeypatch: pytest
     """Values are shorter the more trials there are, whether or not their number was known."""
     monkeypatch.setattr("replay.export.page_content.FULL_SIZE", 6_400)
     events = [enqueued(f"t{number}", "x" * 1_000) for number in range(64)]
-    start = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # a fact is an attrs class
+    start = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [start, session(), *events])
     page_content = Content(12_800)
     load(tmp_path / "run", apply=page_content.apply)

@@ -24,9 +24,9 @@ PASS, FAIL = True, False
 
 def test_scores_are_in_the_order_of_the_definition() -> None:
     """The order of the scorers is that of `run_started`, whichever scored first; adopted scorers change it."""
-    run_started = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # a fact
+    run_started = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # an event is an attrs class
     scored = answered("a", {"tone": "rude", "other": 1, "judge.style": 0.5, "judge.length": 1, "exact": PASS})
-    adopted = attrs.evolve(session(), session=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # as above
+    adopted = attrs.evolve(session(), session=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # an event is an attrs class
     first = list(records(scored))
     first[0] = first[0]._replace(event=run_started)
     later = first[-1]._replace(seq=len(first) + 1, event=adopted)

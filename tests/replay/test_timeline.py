@@ -337,7 +337,7 @@ def test_no_attempt_starts_above_the_limit(seed: int) -> None:
 def merged_timeline(*sessions: tuple[str, Sequence[tuple[float, Event]]], shards: int) -> Timeline:
     """Return the timeline of a merged run: the first sessions are those of one shard each, with their wall times."""
     entries = [{"shard": f"{number}/{shards}", "sessions": 1} for number in range(1, shards + 1)]
-    start: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # a fact is an attrs class
+    start: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # an event is an attrs class
     timed_events: list[tuple[str, float, Event]] = [(sessions[0][0], 0.0, start)]
     for number, (at, events) in enumerate(sessions, 1):
         timed_events += [(at, t, event) for t, event in [(0.0, session(number)), *events]]
@@ -368,7 +368,7 @@ def test_open_trials_of_a_shard_do_not_wait_in_others() -> None:
 def test_sessions_of_one_shard_do_not_overlap() -> None:
     """A shard that was resumed on a machine with an earlier clock is placed after its first session."""
     entries = [{"shard": "1/1", "sessions": 2}]
-    start_event: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # a fact is an attrs class
+    start_event: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # an event is an attrs class
     events = [("10", 0.0, start_event), ("10", 0.0, session(1)), ("14", 4.0, enqueued("a")), ("11", 0.0, session(2))]
     records = (
         Record(seq, f"2026-11-15T00:00:{at}Z", t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(events, start=1)

@@ -19,7 +19,7 @@ from tests.journal.samples import session, started
 from tests.replay.trial_events import answered, state_of
 
 SETTINGS = {"slots": 1, "policy": "fixed", "seed": 1, "retry": {name: getattr(Retry(), name) for name in NUMBERS}}
-RUN = attrs.evolve(started(), settings=SETTINGS)  # type: ignore[misc]  # a fact is an attrs class
+RUN = attrs.evolve(started(), settings=SETTINGS)  # type: ignore[misc]  # an event is an attrs class
 TRIALS = 600
 
 

@@ -28,7 +28,7 @@ START = LimitChanged(before=0, after=2, reason="start")
 def waits(*events: TimedEvent, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
     log, waits_by_start = WaitLog("a"), list[list[Wait]]()
-    run_started = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # a fact is an attrs class
+    run_started = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # an event is an attrs class
     before: list[TimedEvent] = [(0.0, run_started), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
         waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))

@@ -42,7 +42,7 @@ def state_of(events: Iterable[Event]) -> RunState:
 
 def run_state(events: Iterable[Event], *, slots: int = 8, timeout: float | None = 30.0) -> RunState:
     """Return the state of a run with these events and settings, and without scorers of its own."""
-    run = attrs.evolve(started(), scorers={}, settings={"slots": slots, "timeout": timeout})  # type: ignore[misc]  # a fact is an attrs class
+    run = attrs.evolve(started(), scorers={}, settings={"slots": slots, "timeout": timeout})  # type: ignore[misc]  # an event is an attrs class
     return fold(records(events, run))
 
 

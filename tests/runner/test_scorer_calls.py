@@ -63,7 +63,7 @@ def place(timed: Timed, kind: type[Any], number: int = 0) -> int:
 
 def evolved(timed: Timed, index: int, **fields: Any) -> Timed:
     t, event = timed[index]
-    return [*timed[:index], (t, attrs.evolve(event, **fields)), *timed[index + 1 :]]  # type: ignore[misc]  # a fact is an attrs class
+    return [*timed[:index], (t, attrs.evolve(event, **fields)), *timed[index + 1 :]]  # type: ignore[misc]  # an event is an attrs class
 
 
 def above_the_limit(timed: Timed) -> Timed:

@@ -132,7 +132,7 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
 def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:
     """`status` and `diff` count up to the damage, of all planned trials; the next command is salvage."""
     broken = tmp_path / "broken"
-    planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # a fact is an attrs class
+    planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # an event is an attrs class
     write_sync(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
     flip(segment(broken), list(read(broken))[-2].offset + 60)
     status, printed = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)

@@ -29,7 +29,7 @@ def run(
     """Write a run of `n` trials of which the first `passed` pass and the last `broken` fail."""
     trials = [answered(f"case-{at}", {"exact": at < passed}, usage=usage) for at in range(n - broken)]
     trials += [failed(f"case-{at}") for at in range(n - broken, n)]
-    start = attrs.evolve(started(), **changes)  # type: ignore[misc]  # a fact is an attrs class
+    start = attrs.evolve(started(), **changes)  # type: ignore[misc]  # an event is an attrs class
     last = ending or RunFinished(completed=0, failed=0, withdrawn=0, head="")
     write_sync(path, [start, session(), *(event for trial in trials for event in trial), last])
     return path
@@ -196,12 +196,12 @@ def test_results_of_several_versions_are_not_compared(tmp_path: Path, change: di
     events = [event for trial in trials for event in trial]
     if "versions" in change:
         scored = next(event for event in events if isinstance(event, TrialScored))
-        events[events.index(scored)] = attrs.evolve(scored, version="other")  # type: ignore[misc]  # a fact is an attrs class
+        events[events.index(scored)] = attrs.evolve(scored, version="other")  # type: ignore[misc]  # an event is an attrs class
     if "unscored" in change:
         events = [event for event in events if not (isinstance(event, TrialScored) and event.trial == "case-1")]
     first = [start, session(), *events]
     if "from_older_task" in change:
-        adopted = attrs.evolve(session(2), adopted={"task_fingerprint": "new"})  # type: ignore[misc]  # the same
+        adopted = attrs.evolve(session(2), adopted={"task_fingerprint": "new"})  # type: ignore[misc]  # an event is an attrs class
         first += [RunStopped(reason="interrupted"), adopted]
     write_sync(tmp_path / "b", [*first, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
     result = gate(tmp_path / "b", "--baseline", run(tmp_path / "a", 3, n=3))
@@ -215,7 +215,7 @@ def test_a_scorer_that_one_run_lacks(tmp_path: Path) -> None:
 
     def write(name: str, *scorers: str) -> Path:
         trials = [answered(f"case-{at}", dict.fromkeys(scorers, True)) for at in range(300)]
-        start = attrs.evolve(started(), scorers={})  # type: ignore[misc]  # a fact is an attrs class
+        start = attrs.evolve(started(), scorers={})  # type: ignore[misc]  # an event is an attrs class
         end = RunFinished(completed=0, failed=0, withdrawn=0, head="")
         write_sync(tmp_path / name, [start, session(), *(event for trial in trials for event in trial), end])
         return tmp_path / name

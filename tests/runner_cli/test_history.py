@@ -37,7 +37,7 @@ def in_json(*arguments: object) -> Any:
 def run(name: str, passed: int, *, n: int = 4, evaluation: str = "capitals") -> Path:
     """Write a run of `n` trials under runs/, of which the first `passed` pass."""
     path = Path("runs") / name
-    start = attrs.evolve(started(), evaluation=evaluation)  # type: ignore[misc]  # a fact is an attrs class
+    start = attrs.evolve(started(), evaluation=evaluation)  # type: ignore[misc]  # an event is an attrs class
     trials = [answered(f"case-{at}", {"exact": at < passed}, usage={"cost": 0.5}) for at in range(n)]
     write_sync(path, [start, session(), *(event for trial in trials for event in trial), finished(n)])
     return path
@@ -115,7 +115,7 @@ def test_no_runs() -> None:
 
 def test_only_shards() -> None:
     """Shards are not shown, but the hint names the command that merges them."""
-    start = attrs.evolve(started(), shard="1/2")  # type: ignore[misc]  # a fact is an attrs class
+    start = attrs.evolve(started(), shard="1/2")  # type: ignore[misc]  # an event is an attrs class
     write_sync(Path("runs/capitals/0001-1of2"), [start, session(), *answered("case-1", {"exact": True}), finished(1)])
 
     for argument in ((), ("capitals",)):

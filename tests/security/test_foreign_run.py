@@ -94,12 +94,12 @@ def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | b
 
 def run_started(task: str) -> RunStarted:
     """Return the start of a run whose evaluation is at this location."""
-    return attrs.evolve(started(), task=task)  # type: ignore[misc]  # a fact is an attrs class
+    return attrs.evolve(started(), task=task)  # type: ignore[misc]  # an event is an attrs class
 
 
 def adopting_session(task: str, number: int = 2) -> SessionStarted:
     """Return the start of a session that moves the evaluation to this location."""
-    return attrs.evolve(session(number), adopted={"task": task})  # type: ignore[misc]  # a fact is an attrs class
+    return attrs.evolve(session(number), adopted={"task": task})  # type: ignore[misc]  # an event is an attrs class
 
 
 STOPPED = RunStopped(reason="interrupted")
@@ -410,7 +410,7 @@ def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: p
 def test_nothing_hides_what_would_be_executed(tmp_path: Path, filler: str) -> None:
     """A command of 13,000 characters is shown to its end, however long it is when escaped; many blanks are only counted."""
     hidden = f"--command 'echo {' ' * 5_000} touch /canary {filler * (8_000 // len(filler))} touch /second'"
-    forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # a fact is an attrs class
+    forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [forged, session()])
     result = CliRunner().invoke(cli, ["resume", str(tmp_path / "run")])
 

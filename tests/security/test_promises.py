@@ -120,7 +120,7 @@ def test_a_duration_that_is_too_long_to_simulate(tmp_path: Path) -> None:
     events = [event for event in trial("a") if not isinstance(event, AttemptSucceeded)]
     succeeded = AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1e308)
     settings = {"slots": 1, "policy": "fixed", "seed": 1}
-    run_started = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # a fact is an attrs class
+    run_started = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *events[:2], succeeded, *events[2:]])
 
     assert 2 == CliRunner().invoke(cli, ["simulate", str(tmp_path / "run")]).exit_code
