@@ -301,9 +301,10 @@ def test_power_failures_at_every_record_change_no_result(seed: int) -> None:
 
 
 @pytest.mark.exhaustive
-def test_power_failures_at_every_record_of_longer_runs_change_no_result() -> None:
-    """Power failures at every record of runs of several sizes change no output."""
-    assert sum(crash_everywhere(size, 3) for size in (25, 40, 60, 80, 100)) >= 2500
+@pytest.mark.parametrize("size", [25, 40, 60, 80, 100])
+def test_power_failures_at_every_record_of_longer_runs_change_no_result(size: int) -> None:
+    """Power failures at every record of a longer run change no output."""
+    assert crash_everywhere(size, 3) >= 8 * size
 
 
 async def test_changed_cases_are_rejected_or_adopted() -> None:
