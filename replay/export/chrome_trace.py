@@ -21,7 +21,7 @@ _COUNTERS: Final[dict[SeriesName, str]] = {
     "queued": "queued",
     "backing_off": "in backoff",
 }
-_RUN_THREAD: Final = 0
+_SESSION_THREAD: Final = 0
 """The thread of events that concern a whole session; slot 0 is thread 1."""
 
 
@@ -60,7 +60,7 @@ def _names(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
         name = f"session {session.number}{shard}: process {session.pid} on {session.host}"
         yield {"ph": "M", "pid": times.number, "name": "process_name", "args": {"name": name}}
         yield {"ph": "M", "pid": times.number, "name": "process_sort_index", "args": {"sort_index": times.number}}
-        yield {"ph": "M", "pid": times.number, "tid": _RUN_THREAD, "name": "thread_name", "args": {"name": "run"}}
+        yield {"ph": "M", "pid": times.number, "tid": _SESSION_THREAD, "name": "thread_name", "args": {"name": "session"}}
     for number, slot in slots:
         thread = {"pid": number, "tid": slot + 1}
         yield {"ph": "M", **thread, "name": "thread_name", "args": {"name": f"slot {slot}"}}
@@ -87,7 +87,7 @@ def _instants(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
     """Trial → thread of its last attempt."""
     for record in source.records():
         event = record.event
-        thread = _RUN_THREAD
+        thread = _SESSION_THREAD
         match event:
             case events.SessionStarted():
                 session += 1
@@ -101,13 +101,13 @@ def _instants(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
                 name = f"{kind} {event.before} → {event.after}: {event.reason}"
                 args: dict[str, Any] = {"reason": event.reason, "evidence": event.evidence, "key": event.key}
             case events.IntakePaused():
-                name = f"paused: {event.reason}"
+                name = f"starts paused: {event.reason}"
                 args = {"seconds": event.until - record.t, "evidence": event.evidence, "key": event.key}
             case events.IntakeResumed():
-                name = f"resumed: {event.reason}"
+                name = f"starts resumed after pause: {event.reason}"
                 args = {"evidence": event.evidence, "key": event.key}
             case events.RetryScheduled():
-                name, thread = f"retry of {event.trial}: {event.reason}", threads.get(event.trial, _RUN_THREAD)
+                name, thread = f"retry of {event.trial}: {event.reason}", threads.get(event.trial, _SESSION_THREAD)
                 args = {"trial": event.trial, "attempt": event.attempt, "delay": event.delay}
             case _:
                 continue
@@ -116,7 +116,7 @@ def _instants(source: Source, timeline: Timeline) -> Iterator[dict[str, Any]]:
             "pid": session,
             "tid": thread,
             "ts": _microseconds(timeline, session, record.t),
-            "s": "p" if thread == _RUN_THREAD else "t",
+            "s": "p" if thread == _SESSION_THREAD else "t",
             "name": name,
             "args": args | {"seq": record.seq},
         }

@@ -32,9 +32,9 @@ def test_sessions_are_processes_and_slots_are_threads(run: Path) -> None:
 
     assert [
         (1, None, "session 1: process 4711 on here"),
-        (1, 0, "run"),
+        (1, 0, "session"),
         (2, None, "session 2: process 4711 on here"),
-        (2, 0, "run"),
+        (2, 0, "session"),
         (1, 1, "slot 0"),
         (1, 2, "slot 1"),
         (2, 1, "slot 0"),
@@ -77,9 +77,9 @@ def test_limits_pauses_and_retries_are_instants(run: Path) -> None:
     assert [
         (1, 0, "p", "limit 0 → 2: start"),
         (1, 2, "t", "retry of chad: rate_limited"),
-        (1, 0, "p", "paused: rate_limited"),
+        (1, 0, "p", "starts paused: rate_limited"),
         (1, 0, "p", "limit 2 → 1: rate_limited"),
-        (1, 0, "p", "resumed: rate_limited"),
+        (1, 0, "p", "starts resumed after pause: rate_limited"),
         (2, 0, "p", "limit 0 → 2: start"),
     ] == [(event["pid"], event["tid"], event["s"], event["name"]) for event in events_of(run, "i")]
 
