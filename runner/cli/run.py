@@ -50,7 +50,7 @@ def _parse_shard(text: str) -> Shard:
     "path",
     metavar="RUN",
     type=click.Path(path_type=Path),
-    help="Directory of the run (default: the next number under runs/NAME, with a shard such as 0001-3of8).",
+    help="Directory of the run (default: the next number under runs/NAME; with --shard, a name such as 0001-3of8).",
 )
 @grouped_option(
     "Output",
@@ -133,7 +133,7 @@ def _check_free(path: Path) -> None:
         return
     is_finished = run_finish(path) is not None
     if is_held(path):
-        raise UsageError(f"{path} is a run in progress; {command('status', path)} shows it")
+        raise UsageError(f"{path} is a run in progress; pass another -o ({command('status', path)} shows the run)")
     if is_finished:
         raise UsageError(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
-    raise UsageError(f"{path} is an unfinished run; continue it with {command('resume', path)}")
+    raise UsageError(f"{path} is an unfinished run; resume it with {command('resume', path)}, or pass another -o")

@@ -198,7 +198,7 @@ def test_a_taken_path_is_rejected() -> None:
         evaljournal("run", "evals/capitals.py", "-o", "whole"),
     )
 
-    assert (2, "Error: half is an unfinished run; continue it with `evaljournal resume half`\n") == (
+    assert (2, "Error: half is an unfinished run; resume it with `evaljournal resume half`, or pass another -o\n") == (
         unfinished.exit_code,
         unfinished.stderr,
     )
