@@ -14,8 +14,8 @@ class Scores(dict[str, Tally]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_repeats = False
-        """Whether any case has more than one trial."""
+        self.is_grouped_by_case = False
+        """Whether values are also summed by case, which is needed if a case has several trials."""
         self._versions: Mapping[str, str] = {}
         """Scorer → its version."""
         self._shared_scores = SharedScores()
@@ -48,13 +48,13 @@ class Scores(dict[str, Tally]):
         """Return the sums of a scorer; create them if they are missing."""
         tally = self.get(scorer)
         if tally is None:
-            tally = self[scorer] = Tally(by_case={} if self.has_repeats else None)
+            tally = self[scorer] = Tally(by_case={} if self.is_grouped_by_case else None)
             self._sort()
         return tally
 
     def group_by_case(self, trials: Collection[TrialState]) -> None:
-        """Group scores by case from now on; needed only with repeats."""
-        self.has_repeats = True
+        """Group the scores of `trials` and all later ones by case, which is needed if a case has several trials."""
+        self.is_grouped_by_case = True
         for scorer, tally in self.items():
             case_scores = ((trial.case, trial.scores) for trial in trials)
             tally.group_by_case((case, scores[scorer][1]) for case, scores in case_scores if scorer in scores)

@@ -311,7 +311,7 @@ class RunState(Totals):
         if variant or self.variants:
             variant = sys.intern(variant)
             self.variants.enqueue(variant, event.repeat, self.trials, self.scores, self._totals)
-        if (variant or event.repeat > 1) and not self.scores.has_repeats:
+        if (variant or event.repeat > 1) and not self.scores.is_grouped_by_case:
             self.scores.group_by_case(self.trials.values())
         case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
         attempts = old_trial.attempts if old_trial else 0

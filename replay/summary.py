@@ -245,10 +245,10 @@ def latency(times: Iterable[float]) -> Latency:
 
 
 class _Group:
-    def __init__(self, *, has_repeats: bool) -> None:
+    def __init__(self, *, is_grouped_by_case: bool) -> None:
         self.stages: Counter[str] = Counter()
         self.recovered = 0
-        self.scores: defaultdict[str, Tally] = defaultdict(lambda: Tally(by_case={} if has_repeats else None))
+        self.scores: defaultdict[str, Tally] = defaultdict(lambda: Tally(by_case={} if is_grouped_by_case else None))
         self.latencies = array("d")
 
     def add(self, trial: TrialState) -> None:
@@ -266,7 +266,7 @@ class _Group:
 
 
 def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummary]:
-    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(has_repeats=state.scores.has_repeats))
+    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(is_grouped_by_case=state.scores.is_grouped_by_case))
     for name, trial in state.trials.items():
         sums[groups.get(name, NO_GROUP)].add(trial)
     for group in sums.values():

@@ -97,7 +97,7 @@ class Variants(dict[str, Totals]):
             self._add(variant, Totals(), scores)
         totals = self[variant]
         totals.stages["queued"] += 1
-        if repeat > 1 and not totals.scores.has_repeats:
+        if repeat > 1 and not totals.scores.is_grouped_by_case:
             totals.scores.group_by_case([trial for trial in trials.values() if trial.variant == variant])
 
     def _add(self, variant: str, totals: Totals, scores: Scores) -> None:
