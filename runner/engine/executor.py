@@ -35,7 +35,7 @@ from runner.workers.pool import WorkerEnd
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""
 CANCEL_TIMEOUT: Final = 1.0
-"""Seconds that a cancelled call gets to end before it counts as stuck."""
+"""Seconds that a cancelled call gets to end before it counts as unresponsive."""
 
 
 class Executor:
@@ -95,7 +95,7 @@ class Executor:
         """When consumers must yield, even if their tasks do not wait for anything."""
         self._idle_event = trio.Event()
         """Set when `_wait_idle` must check again."""
-        self._stuck_jobs: list[str] = []
+        self._unresponsive_jobs: list[str] = []
         """Jobs that did not respond to their cancellation when the session was stopped."""
         self._abandoned_calls: dict[CallScope, str] = {}
         """Calls that did not respond to their timeout, and are still running."""
@@ -225,7 +225,7 @@ class Executor:
     @property
     def unresponsive_calls(self) -> list[str]:
         """Calls that do not respond to their cancellation."""
-        return [*self._abandoned_calls.values(), *self._stuck_jobs]
+        return [*self._abandoned_calls.values(), *self._unresponsive_jobs]
 
     async def _stop_at_deadline(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -245,7 +245,7 @@ class Executor:
         self._nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:
-        """Wait for the calls in flight, cancel those that exceed the grace period, and abandon those that do not respond."""
+        """Wait for the calls in flight, cancel them after the grace period, and record unresponsive attempts as abandoned."""
         shutdown = self.shutdown
         await self._wait_idle(shutdown.grace_scope, shutdown.grace, self._in_flight)
         self.scheduler.close()
@@ -253,13 +253,13 @@ class Executor:
             scope.interrupt()
         await self._wait_idle(trio.CancelScope(), CANCEL_TIMEOUT, self._in_flight)
         for job in self._in_flight.values():
-            self._stuck_jobs.append(_job_name(job))
+            self._unresponsive_jobs.append(_job_name(job))
             if isinstance(job, TrialWork) and not job.has_output:
                 self._attempts.abandon(job)
         self._end()
 
     async def _wait_idle(self, scope: trio.CancelScope, seconds: float, calls: Mapping[CallScope, Any]) -> None:
-        """Wait until these calls have ended and no output can be scored, for at most `seconds`."""
+        """Wait until these calls have ended and no more outputs can be scored in the grace period, for at most `seconds`."""
         scope.deadline = trio.current_time() + seconds
         with scope:
             while calls or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end)):

@@ -114,7 +114,7 @@ async def test_a_second_stop_cancels_immediately() -> None:
     assert 1.5 == trio.current_time() - before
 
 
-async def test_a_second_stop_does_not_wait_for_stuck_attempts() -> None:
+async def test_a_second_stop_does_not_wait_for_unresponsive_attempts() -> None:
     """After a second stop, an attempt that does not respond gets one second; its output is late."""
 
     async def stubborn(_: Any) -> None:
