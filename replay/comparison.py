@@ -23,9 +23,9 @@ from replay.trial_state import DONE_STAGES, TrialState, Value
 from replay.variant_totals import Totals
 
 SLOWER_FACTOR: Final = 2.0
-"""A trial is listed as slower if it takes at least this many times as long, …"""
+"""Minimum ratio of B's time to A's for a trial to be listed as slower."""
 SLOWER_SECONDS: Final = 0.1
-"""… and at least this many seconds longer."""
+"""Minimum difference in seconds for a trial to be listed as slower."""
 _DIGEST_BYTES: Final = 8
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)
 
@@ -37,8 +37,8 @@ class NothingInCommon(JournalError):
 def _ids(side: "Side") -> dict[Key, str]:
     has_all_variants, variant = side.variant is None, side.variant
     return {
-        (trial.case, trial.variant if has_all_variants else "", trial.repeat): name
-        for name, trial in side.state.trials.items()
+        (trial.case, trial.variant if has_all_variants else "", trial.repeat): trial_id
+        for trial_id, trial in side.state.trials.items()
         if trial.stage != "withdrawn" and (has_all_variants or trial.variant == variant)
     }
 
@@ -48,8 +48,8 @@ class Side:
     """A run, or one variant of it."""
 
     state: RunState
-    outputs: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
-    """Trial → digest of its output, from `outputs`; needed to find changed outputs."""
+    output_digests: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
+    """Trial → digest of its output, as `output_digests()` returns it; needed to find changed outputs."""
     variant: str | None = None
     """None: all of the run."""
     ids: Mapping[Key, str] = attrs.field(default=attrs.Factory(_ids, takes_self=True), repr=False)
@@ -68,11 +68,11 @@ class Side:
     @property
     def trials(self) -> dict[Key, TrialState]:
         """The trials that were not withdrawn."""
-        return {key: self.state.trials[name] for key, name in self.ids.items()}
+        return {key: self.state.trials[trial_id] for key, trial_id in self.ids.items()}
 
     @property
     def latency(self) -> Latency:
-        """Quantiles of the seconds of its outputs."""
+        """Latency quantiles of its outputs, in seconds."""
         if self.variant is None:
             return latency(times(self.state))
         return latency(trial.elapsed for trial in self.trials.values() if has_output(trial))
@@ -92,21 +92,21 @@ class Side:
 def sides_by_variant(state: RunState) -> dict[str, Side]:
     """Return each variant of a run as a side, in one pass over the trials."""
     ids: dict[str, dict[Key, str]] = {variant: {} for variant in state.variants}
-    for name, trial in state.trials.items():
+    for trial_id, trial in state.trials.items():
         if trial.stage != "withdrawn" and state.variants:
-            ids[trial.variant][trial.case, "", trial.repeat] = name
-    return {variant: Side(state, variant=variant, ids=trials) for variant, trials in ids.items()}
+            ids[trial.variant][trial.case, "", trial.repeat] = trial_id
+    return {variant: Side(state, variant=variant, ids=variant_ids) for variant, variant_ids in ids.items()}
 
 
-def outputs(records: Iterable[Record]) -> dict[str, bytes]:
+def output_digests(records: Iterable[Record]) -> dict[str, bytes]:
     """Return a digest of each trial's last output; the order of keys in it does not matter, except in a blob."""
     digests: dict[str, bytes] = {}
     for record in records:
         event = record.event
         if isinstance(event, AttemptSucceeded):
             value = event.output
-            text = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-            digests[event.trial] = hashlib.sha256(text).digest()[:_DIGEST_BYTES]
+            content = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+            digests[event.trial] = hashlib.sha256(content).digest()[:_DIGEST_BYTES]
     return digests
 
 
@@ -140,11 +140,11 @@ class Comparison:
     trials_a: int
     trials_b: int
     common: int
-    """Trials with the same case, repeat and content in both."""
+    """Trials with the same case, repeat and content in both, and the same variant if whole runs are compared."""
     compared: int
     """Common trials that are done in both."""
     not_done: int
-    """Common trials that are not done in both."""
+    """Common trials that are not done in at least one of the two."""
     unchanged: int
     """Compared trials with the same output and scores, or with the same error."""
     fixed: Sequence[TrialChange]
@@ -158,7 +158,7 @@ class Comparison:
     only_a: Sequence[str]
     only_b: Sequence[str]
     different_content: Sequence[str]
-    """Trials with the same name and different content; they are not compared."""
+    """Trials that are in both but with different content; they are not compared."""
     same_task: bool
     """Whether the task is the same, and every variant that both have."""
     scorers_only_a: Sequence[str]
@@ -166,7 +166,7 @@ class Comparison:
     """Scorers that the other run does not have; their values are not compared."""
     scores: Mapping[str, PairedDifference]
     latency: PairedDifference
-    """Seconds per output, compared in the same way."""
+    """Latency per output in seconds, compared in the same way."""
     completion: PairedDifference
     """Share of trials that were completed, compared in the same way: failed trials have no score."""
     groups: Mapping[str, Mapping[str, PairedDifference]] | None
@@ -177,32 +177,34 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     """Compare run B with run A; with `groups` (trial of A → group), also the scores of each group.
 
     Raises:
-        NothingInCommon: The runs have no trial with the same name and content.
+        NothingInCommon: No trial is in both runs with the same content.
     """
     ids_a, ids_b = a.ids, b.ids
-    trials_a, trials_b = a.trials, b.trials
-    pairing = Pairing(trials_a, trials_b)
+    states_a, states_b = a.trials, b.trials
+    pairing = Pairing(states_a, states_b)
     if not pairing.common_keys:
         raise _nothing_in_common(a, b, pairing)
-    done = [key for key in pairing.common_keys if trials_a[key].stage in DONE_STAGES and trials_b[key].stage in DONE_STAGES]
+    done_keys = [
+        key for key in pairing.common_keys if states_a[key].stage in DONE_STAGES and states_b[key].stage in DONE_STAGES
+    ]
     scorers = common_scorers(a, b)
     changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
-    for key in done:
-        output_changed = a.outputs.get(ids_a[key]) != b.outputs.get(ids_b[key])
-        kind, change = _classify(ids_b[key], trials_a[key], trials_b[key], scorers, output_changed=output_changed)
+    for key in done_keys:
+        output_changed = a.output_digests.get(ids_a[key]) != b.output_digests.get(ids_b[key])
+        kind, change = _classify(ids_b[key], states_a[key], states_b[key], scorers, output_changed=output_changed)
         if kind != "unchanged":
             changes[kind].append(change)
     return Comparison(
-        trials_a=len(trials_a),
-        trials_b=len(trials_b),
+        trials_a=len(states_a),
+        trials_b=len(states_b),
         common=len(pairing.common_keys),
-        compared=len(done),
-        not_done=len(pairing.common_keys) - len(done),
-        unchanged=len(done) - sum(map(len, changes.values())),
+        compared=len(done_keys),
+        not_done=len(pairing.common_keys) - len(done_keys),
+        unchanged=len(done_keys) - sum(map(len, changes.values())),
         fixed=changes["fixed"],
         broken=changes["broken"],
         changed=changes["changed"],
-        slower=_slower_trials((ids_b[key], trials_a[key], trials_b[key]) for key in pairing.common_keys),
+        slower=_slower_trials((ids_b[key], states_a[key], states_b[key]) for key in pairing.common_keys),
         only_a=[ids_a[key] for key in pairing.only_a],
         only_b=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
@@ -214,7 +216,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         completion=pairing.completion(),
         groups=None
         if groups is None
-        else pairing.group_scores(scorers, {key: groups[name] for key, name in ids_a.items() if name in groups}),
+        else pairing.group_scores(scorers, {key: groups[trial_id] for key, trial_id in ids_a.items() if trial_id in groups}),
     )
 
 
@@ -224,26 +226,26 @@ def common_scorers(a: Side, b: Side) -> list[str]:
 
 
 def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:
-    with_variants = [name for name, side in (("A", a), ("B", b)) if side.variant is None and any(side.state.variants)]
-    hint = f"; {with_variants[0]} has variants: pass one of them as RUN@VARIANT" if len(with_variants) == 1 else ""
+    sides_with_variants = [name for name, side in (("A", a), ("B", b)) if side.variant is None and any(side.state.variants)]
+    hint = f"; {sides_with_variants[0]} has variants: pass one of them as RUN@VARIANT" if len(sides_with_variants) == 1 else ""
     return NothingInCommon(
         f"the two runs have no trial in common: {plural(len(pairing.only_a), 'trial')} only in A, "
-        f"{len(pairing.only_b):,} only in B, {len(pairing.different_content):,} with the same name and different content{hint}"
+        f"{len(pairing.only_b):,} only in B, {len(pairing.different_content):,} with different content{hint}"
     )
 
 
 def _has_same_task(a: Side, b: Side) -> bool:
-    tasks_a, tasks_b = a.fingerprints, b.fingerprints
-    return all(tasks_a[name] == tasks_b[name] for name in tasks_a if name in tasks_b)
+    fingerprints_a, fingerprints_b = a.fingerprints, b.fingerprints
+    return all(fingerprints_a[name] == fingerprints_b[name] for name in fingerprints_a if name in fingerprints_b)
 
 
 def _classify(
-    name: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, output_changed: bool
+    trial_id: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, output_changed: bool
 ) -> tuple[Literal["unchanged", "fixed", "broken", "changed"], TrialChange]:
     scores = {scorer: (score(a, scorer), score(b, scorer)) for scorer in scorers}
     changed_scores = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
     has_outputs = a.output_location is not None and b.output_location is not None
-    change = TrialChange(name, a.stage, b.stage, changed_scores, output_changed and has_outputs)
+    change = TrialChange(trial_id, a.stage, b.stage, changed_scores, output_changed and has_outputs)
     stages, pairs = (a.stage, b.stage), changed_scores.values()
     if stages == ("completed", "failed") or any(value_a is True and value_b is False for value_a, value_b in pairs):
         return "broken", change
@@ -262,8 +264,8 @@ def _error(trial: TrialState) -> str:
 
 def _slower_trials(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
     slower_trials: list[SlowerTrial] = []
-    for name, a, b in pairs:
+    for trial_id, a, b in pairs:
         is_slower = b.elapsed >= SLOWER_FACTOR * a.elapsed and b.elapsed - a.elapsed >= SLOWER_SECONDS
         if is_slower and a.output_location and b.output_location:
-            slower_trials.append(SlowerTrial(name, a.elapsed, b.elapsed))
+            slower_trials.append(SlowerTrial(trial_id, a.elapsed, b.elapsed))
     return sorted(slower_trials, key=lambda trial: trial.seconds_a - trial.seconds_b)

@@ -83,14 +83,14 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for title, names in (
         ("only in A", comparison.only_a),
         ("only in B", comparison.only_b),
-        ("same name, different content (not compared)", comparison.different_content),
+        ("different content (not compared)", comparison.different_content),
     ):
         yield from _list(title, [printable(name) for name in islice(names, limit)], len(names))
 
 
 def _datasets(comparison: Comparison) -> str:
     lists = {"only in A": comparison.only_a, "only in B": comparison.only_b}
-    lists["with the same name and different content"] = comparison.different_content
+    lists["with different content"] = comparison.different_content
     differences = [f"{len(names):,} {description}" for description, names in lists.items() if names]
     if not differences:
         return f"the same {plural(comparison.common, 'trial')} in both runs"

@@ -99,7 +99,7 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     Raises:
         NotComparable: A run is not finished, lacks scores or prices or has results of several versions, a scorer differs or is
             missing, or a rule has no values.
-        NothingInCommon: The runs have no trial with the same name and content.
+        NothingInCommon: No trial is in both runs with the same content.
     """
     for name, side in (("the baseline", baseline), ("the run", run)):
         _check_uniform(name, side)

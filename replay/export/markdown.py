@@ -9,7 +9,7 @@ interpret is escaped. GitHub accepts at most 65,536 characters in a comment.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from replay.comparison import Comparison, Side, TrialChange, compare, outputs
+from replay.comparison import Comparison, Side, TrialChange, compare, output_digests
 from replay.comparison_text import short_verdict
 from replay.ending import ending_text, progress_text
 from replay.export.source import Source
@@ -77,7 +77,7 @@ def markdown(
     `variant` and `baseline_variant` restrict the comparison to one variant of each run.
 
     Raises:
-        NothingInCommon: The runs have no trial with the same name and content.
+        NothingInCommon: No trial is in both runs with the same content.
     """
     index = TrialIndex.load(source)
     if baseline is None:
@@ -86,8 +86,8 @@ def markdown(
         _add_trials_not_passed(document, index)
     else:
         baseline_index = TrialIndex.load(baseline)
-        side_a = Side(baseline_index.state, outputs(baseline.records()), baseline_variant)
-        side_b = Side(index.state, outputs(source.records()), variant)
+        side_a = Side(baseline_index.state, output_digests(baseline.records()), baseline_variant)
+        side_b = Side(index.state, output_digests(source.records()), variant)
         comparison = compare(side_a, side_b)
         document = _Document(_head("run", index, variant), _head("baseline", baseline_index, baseline_variant))
         baseline_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}

@@ -92,6 +92,6 @@ function comparisonTable(comparison, [a, b]) {
   const names = new Set([...Object.keys(a.info.usage), ...Object.keys(b.info.usage)]), usageOf = ({ info }, name) => (Object.hasOwn(info.usage, name) ? info.usage[name] : 0);
   rows.push(countRow("failed trials", a.info.summary.trials.failed, b.info.summary.trials.failed));
   for (const name of [...names].slice(0, 5)) rows.push(countRow(oneLine(asWords(name), 30), usageOf(a, name), usageOf(b, name)));
-  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different_content.length, "with the same name and different content"]]), comparison.same_task ? "" : "the task differs"];
+  const notes = [`${plural(comparison.compared, "trial")} done in both`, countList([[comparison.only_a.length, "only in A"], [comparison.only_b.length, "only in B"], [comparison.different_content.length, "with different content"]]), comparison.same_task ? "" : "the task differs"];
   return [sectionHead("compared-title", "B compared with A", notes.filter(Boolean).join(" · ")), table("paired", ["", "A", "B", "difference", "95 % CI", "n", ""], rows)];
 }

@@ -16,7 +16,7 @@ from journal import JournalError
 from journal.lock import is_held
 from journal.scan import ScanStop
 from replay import LoadedRun, RunState, idle, load
-from replay.comparison import Side, outputs
+from replay.comparison import Side, output_digests
 from replay.ending import next_command
 from replay.loaded_run import reject_invalid_record
 from replay.screen import panel
@@ -46,7 +46,7 @@ def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
     """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
     view = open_run(reference.path)
     check_variant(view, reference.variant)
-    return view, Side(view.state, outputs(view.records()), reference.variant)
+    return view, Side(view.state, output_digests(view.records()), reference.variant)
 
 
 def check_variant(view: LoadedRun, variant: str | None) -> None:

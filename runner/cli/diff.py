@@ -28,9 +28,9 @@ _MAX_LISTED: Final = 10
 def diff(a: RunReference, b: RunReference, key: str | None, show_all: bool, as_json: bool) -> None:
     """Compare two runs, or two variants (RUN@VARIANT), trial by trial: fixed, broken, changed, slower, in one run only.
 
-    Trials are matched by case, repeat and content; trials with the same name and different content are not compared. Each score
-    difference is reported with its 95 % confidence interval, over the cases that both runs scored. The exit code is 0 even if
-    the runs differ.
+    Trials are matched by case and repeat, and by variant unless RUN@VARIANT is passed; trials with different content are not
+    compared. Each score difference is reported with its 95 % confidence interval, over the cases that both runs scored. The
+    exit code is 0 even if the runs differ.
 
     \b
     evaljournal diff runs/capitals/0001 runs/capitals/0002

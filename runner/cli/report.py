@@ -10,7 +10,7 @@ import click
 
 from journal.lock import is_held
 from replay import load
-from replay.comparison import Side, compare, outputs
+from replay.comparison import Side, compare, output_digests
 from replay.export.page import PageRun, comparison_data, index_page, is_page, page
 from replay.history import histories
 from replay.text import escape_controls, plural
@@ -71,7 +71,11 @@ def report(
     if run is None:
         subject = _write_index(path or RUNS, target)
     else:
-        sides = [Side(page_run.run.state, outputs(page_run.run.records())) for page_run in page_runs if second_path is not None]
+        sides = [
+            Side(page_run.run.state, output_digests(page_run.run.records()))
+            for page_run in page_runs
+            if second_path is not None
+        ]
         comparison = comparison_data(compare(*sides)) if sides else None
         write_atomically(target, page([page_run.data() for page_run in page_runs], comparison))
         subject = " and ".join(str(page_run.run.path) for page_run in page_runs)

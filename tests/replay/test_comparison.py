@@ -15,7 +15,7 @@ from scipy import stats
 from journal import Blob, Event
 from journal.events import RunFinished, TrialWithdrawn
 from replay import fold
-from replay.comparison import Comparison, NothingInCommon, Side, compare, outputs
+from replay.comparison import Comparison, NothingInCommon, Side, compare, output_digests
 from replay.comparison_text import lines, sentence
 from replay.loaded_run import Grouping
 from replay.pairing import PairedDifference
@@ -28,7 +28,7 @@ PASS, FAIL = True, False
 def side(*trials: list[Event]) -> Side:
     """Return a run with these trials."""
     run_records = records(itertools.chain.from_iterable(trials))
-    return Side(fold(run_records), outputs(run_records))
+    return Side(fold(run_records), output_digests(run_records))
 
 
 def scored(scorer: str, values: Iterable[Any], **options: Any) -> Side:
@@ -133,8 +133,8 @@ def test_zeros_and_ones() -> None:
     assert (floats.low, floats.high) == (verdicts.low, verdicts.high)
 
 
-def test_same_name_different_content() -> None:
-    """A trial with the same name and different content is listed, and not compared."""
+def test_different_content() -> None:
+    """A trial that is in both runs but with different content is listed, and not compared."""
     a = side(answered("x", {"exact": PASS}), answered("y", {"exact": PASS}, fingerprint="old"), answered("z", {"exact": PASS}))
     b = side(answered("x", {"exact": PASS}), answered("y", {"exact": FAIL}, fingerprint="new"), answered("w", {"exact": FAIL}))
     comparison = compare(a, b)
@@ -142,8 +142,8 @@ def test_same_name_different_content() -> None:
     assert (["z"], ["w"], ["y"], 1) == (comparison.only_a, comparison.only_b, comparison.different_content, comparison.common)
     assert 1 == comparison.scores["exact"].n
     output = list(lines(comparison, limit=10))
-    assert "1 common trial, 1 only in A, 1 only in B, 1 with the same name and different content" == output[0]
-    assert ["same name, different content (not compared) (1):", "  y"] == output[-2:]
+    assert "1 common trial, 1 only in A, 1 only in B, 1 with different content" == output[0]
+    assert ["different content (not compared) (1):", "  y"] == output[-2:]
 
 
 def test_nothing_in_common() -> None:
@@ -151,7 +151,7 @@ def test_nothing_in_common() -> None:
     a = side(answered("x"), answered("y", fingerprint="old"))
     b = side(answered("z"), answered("y", fingerprint="new"))
 
-    with pytest.raises(NothingInCommon, match="no trial in common: 1 trial only in A, 1 only in B, 1 with the"):
+    with pytest.raises(NothingInCommon, match="no trial in common: 1 trial only in A, 1 only in B, 1 with different content"):
         compare(a, b)
     with pytest.raises(NothingInCommon):
         compare(side(), side())
@@ -254,7 +254,7 @@ def test_two_variants_of_a_run() -> None:
             ]
         )
     )
-    state, digests = fold(run_records), outputs(run_records)
+    state, digests = fold(run_records), output_digests(run_records)
     comparison = compare(*(Side(state, digests, variant) for variant in ("mini", "large")))
 
     assert {"fixed": [], "broken": ["x@large#2"], "changed": ["x@large"], "slower": []} == kinds(comparison)

@@ -106,7 +106,7 @@ def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
     result = evaljournal("diff", a, other)
 
     assert (2, "") == (result.exit_code, result.stdout)
-    assert "no trial in common: 2 trials only in A, 0 only in B, 1 with the same name" in result.stderr
+    assert "no trial in common: 2 trials only in A, 0 only in B, 1 with different content" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["a", "nothing"], ["nothing", "a"], ["a"], ["a", "b", "--by", "dificulty"]])
