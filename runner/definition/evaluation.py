@@ -187,7 +187,7 @@ def _valid_timeout(timeout: float | None) -> float | None:
 
 
 def _is_new_version(function: object, old_function: object) -> bool:
-    """Return whether a function replaces an older version of itself, as when a notebook cell is run again.
+    """Return whether a function replaces an older version of itself, as when a notebook cell is re-run.
 
     Two functions with the same name on different lines of a file, or created by the same function, are a mistake.
     """
