@@ -27,9 +27,9 @@ CONTAINERS = CommandWorkers(
 HARNESS = """
 import json, sys
 source, inputs = json.load(sys.stdin)
-names = {}
-exec(source, names)
-solve = names["solve"]
+namespace = {}
+exec(source, namespace)
+solve = namespace["solve"]
 print(json.dumps([solve(*arguments) for arguments in inputs]))
 """
 
@@ -48,9 +48,9 @@ async def write(problem: str) -> str:
 def unit_tests(output: str, metadata: Mapping[str, Any]) -> Score:
     """Execute the program in a process of the container; it gets the inputs, but not the expected results."""
     inputs, expected = zip(*metadata["tests"], strict=True)
-    line, program = [sys.executable, "-I", "-c", HARNESS], json.dumps([output, inputs])
+    command, payload = [sys.executable, "-I", "-c", HARNESS], json.dumps([output, inputs])
     try:
-        process = subprocess.run(line, input=program, cwd="/tmp", capture_output=True, text=True, timeout=10, check=False)  # noqa: S108, S603
+        process = subprocess.run(command, input=payload, cwd="/tmp", capture_output=True, text=True, timeout=10, check=False)  # noqa: S108, S603
         results = json.loads(process.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         return Score(value=False, reason="no result within 10 s")

@@ -1,7 +1,7 @@
 """Workers on a Ray cluster. Ray is imported when a session starts its first worker.
 
 An attempt is not a Ray task: a worker is an actor, and frames go to it and come back in batches, so that many attempts share
-one Ray call. Retries are those of the run; Ray repeats nothing.
+one Ray call. Retries are those of the run; Ray's own are not used.
 """
 
 import atexit
