@@ -22,8 +22,8 @@ from runner.run_paths import RUNS, runs_under
 def ls(directory: Path, as_json: bool) -> None:
     """List the runs under runs/, or under DIRECTORY, with their first score and their cost.
 
-    The digest of an intact run that has ended is cached and used until its files change. Of a finished run above 16 MiB, only
-    the first and the last records are read: score and cost are shown after `evaljournal history` has read it.
+    A summary of each intact run that has ended is cached and used until its files change. Of a finished run above 16 MiB,
+    only the first and the last records are read: score and cost are shown after `evaljournal history` has read it.
 
     \b
     evaljournal ls
