@@ -27,7 +27,7 @@ from runner.tasks.reply_memory import ReplyMemory
 T = TypeVar("T")
 
 AnyResponse = Response | httpcore2.Response
-"""A reply without its body; of httpcore's class if a proxy is used."""
+"""A response without its body; of httpcore's class if a proxy is used."""
 
 _MAX_IDLE: Final = 60.0
 """Seconds after which an unused connection is closed."""

@@ -1,7 +1,8 @@
-"""A connection to an HTTP/1.1 server: one call at a time, whose reply is read as it arrives.
+"""A connection to an HTTP/1.1 server: one call at a time, whose response is read as it arrives.
 
-It has the interface of httpcore's connections, which are used with a proxy, and raises the same errors. A reply with a
-Content-Length and nothing unusual in its head is read here, which takes a fraction of h11's CPU time; h11 reads the others.
+It has the interface of httpcore's connections and raises the same errors; calls through a proxy use httpcore's connections
+instead. A response with a Content-Length and nothing unusual in its head is read here, which takes a fraction of h11's CPU
+time; h11 reads the others.
 """
 
 import re
@@ -13,15 +14,15 @@ import h11
 import httpcore2
 
 _MAX_HEAD: Final = 100 * 1024
-"""Maximum bytes of a reply's status line and headers."""
+"""Maximum bytes of a response's status line and headers."""
 _CHUNK: Final = 64 * 1024
 _HEADERS: Final = rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)*)\r\n"
 _REQUEST_HEAD: Final = re.compile(rb"[A-Z]+ [\x21-\x7e]+ HTTP/1\.1\r\n" + _HEADERS)
-_REPLY_HEAD: Final = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*)?\r\n" + _HEADERS)
+_RESPONSE_HEAD: Final = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9])(?: [\t\x20-\x7e\x80-\xff]*)?\r\n" + _HEADERS)
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _STATUSES_WITHOUT_BODY: Final = (b"204", b"304")
 _UNUSUAL_HEADERS: Final = frozenset({b"connection", b"transfer-encoding"})
-"""Headers that change how a reply ends, or whether the connection can be used again."""
+"""Headers that change how a response ends, or whether the connection can be used again."""
 
 
 class _Body:
@@ -36,7 +37,7 @@ class _Body:
 
 
 class Request(httpcore2.Request):
-    """A request without httpcore's validation: its parts are checked once, or when they are sent."""
+    """A request without httpcore's validation: `Address` checks the task's URL and headers, `Http11Connection` each head."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Request(httpcore2.Request):
 
 @attrs.define(eq=False)
 class Response:
-    """A reply without its body, which `aiter_stream` reads."""
+    """A response without its body, which `aiter_stream` reads."""
 
     _connection: "Http11Connection"
     status: int
@@ -81,16 +82,16 @@ class Http11Connection:
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
         self._http: h11.Connection | None = None
-        """Reads the current reply; None if it is read here."""
+        """Reads the current response; None if it is read here."""
         self._buffer = b""
-        """Received bytes of the body, or after it."""
+        """Bytes received but not yet returned: of the body, or beyond its end."""
         self._remaining_bytes = 0
-        """Number of bytes of the body that were not returned yet."""
+        """Number of bytes of the body that are not yet returned."""
         self._is_closed = False
 
     @property
     def has_unread_data(self) -> bool:
-        """Whether something was received after the end of the reply."""
+        """Whether something was received after the end of the response."""
         return bool(self._buffer) if self._http is None else self._http.trailing_data != (b"", False)
 
     def has_expired(self) -> bool:
@@ -102,16 +103,16 @@ class Http11Connection:
         return self._is_closed
 
     async def handle_async_request(self, request: Request) -> Response:
-        """Send a request; return the reply without its body."""
+        """Send a request; return the response without its body."""
         lines = b"".join([b"%b: %b\r\n" % header for header in request.headers])
         head = b"%b %b HTTP/1.1\r\n%b\r\n" % (request.method, request.target, lines)
         if _REQUEST_HEAD.fullmatch(head) is None:
-            raise httpcore2.LocalProtocolError("the request has an invalid header or target")
+            raise httpcore2.LocalProtocolError(_describe_invalid(request))
         await self._stream.write(head + (request.content or b""))
         self._http = None
         data = await self._receive(request.read_timeout)
-        if (reply := _simple_reply(data)) is not None:
-            status, headers, self._remaining_bytes, self._buffer = reply
+        if (response := _simple_response(data)) is not None:
+            status, headers, self._remaining_bytes, self._buffer = response
             return Response(self, status, headers, request.read_timeout)
         self._http = _h11_connection(request)
         self._http.receive_data(data)
@@ -161,9 +162,17 @@ class Http11Connection:
         await self._stream.aclose()
 
 
-def _simple_reply(data: bytes) -> tuple[int, list[tuple[bytes, bytes]], int, bytes] | None:
+def _describe_invalid(request: Request) -> str:
+    """Describe why a request cannot be sent, without the values of its headers, which may be keys."""
+    for name, value in request.headers:
+        if re.fullmatch(_HEADERS, b"%b: %b\r\n\r\n" % (name, value)) is None:
+            return f"header {name.decode('latin-1')!r} contains characters that HTTP does not allow; remove them"
+    return "the method, path or query of the request contains characters that HTTP does not allow; escape or remove them"
+
+
+def _simple_response(data: bytes) -> tuple[int, list[tuple[bytes, bytes]], int, bytes] | None:
     """Return status, headers, length and beginning of the body; None if the head is incomplete or not simple."""
-    head = _REPLY_HEAD.match(data)
+    head = _RESPONSE_HEAD.match(data)
     if head is None or head[1] in _STATUSES_WITHOUT_BODY:
         return None
     headers: list[tuple[bytes, bytes]] = []
@@ -183,7 +192,7 @@ def _simple_reply(data: bytes) -> tuple[int, list[tuple[bytes, bytes]], int, byt
 
 
 def _h11_connection(request: Request) -> h11.Connection:
-    """Return a connection of h11 that has sent a request."""
+    """Return an h11 connection in the state after the request; nothing is written to the stream."""
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
     try:
         http.send(h11.Request(method=request.method, target=request.target, headers=request.headers))

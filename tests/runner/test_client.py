@@ -227,3 +227,27 @@ def test_requests_that_may_have_been_processed_are_not_repeated(handler: Handler
     with pytest.raises(NoResponse):
         exchange(count)
     assert calls == len(requests)
+
+
+@pytest.mark.parametrize(
+    ("target", "header", "message"),
+    [
+        ("/", (b"X-Key", b"secret\n"), "header 'X-Key' contains characters that HTTP does not allow; remove them"),
+        ("/", (b"X Key", b"secret"), "header 'X Key' contains characters that HTTP does not allow; remove them"),
+        ("/a b", (b"X-Key", b"secret"), "the method, path or query of the request contains characters"),
+    ],
+)
+def test_invalid_requests_are_not_sent(target: str, header: tuple[bytes, bytes], message: str) -> None:
+    """The error names the invalid part of a request, without the value of a header."""
+
+    async def call() -> None:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        address = Address.parse(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/", {})
+        async with listener, Client(address, connect_timeout=5, read_timeout=5) as client:
+            await client.call("POST", b"", header, read=lambda reply: reply.body, target=target)
+
+    with pytest.raises(NoResponse) as caught:
+        trio.run(call)
+
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
