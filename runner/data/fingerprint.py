@@ -58,9 +58,10 @@ def fingerprint_function(function: Callable[..., Any]) -> str:
     if isinstance(fingerprint, str):
         return fingerprint
     if isinstance(function, functools.partial):
-        bound = cast("Any", function)
-        arguments = canonical([bound.args, bound.keywords], "arguments of the partial")
-        return digest(fingerprint_function(bound.func).encode() + arguments)
+        partial = cast("Any", function)
+        label = f"partial of {getattr(partial.func, '__name__', type(partial.func).__name__)!r}:"
+        arguments = canonical(partial.args, f"{label} args"), canonical(partial.keywords, f"{label} keywords")
+        return digest(fingerprint_function(partial.func).encode() + b"[%b,%b]" % arguments)
     function = _object_with_source(function)
     try:
         with _parse_lock:
@@ -83,8 +84,8 @@ def definition_of(function: Any) -> dict[str, Any]:
     It contains everything that the user wrote, secrets included.
     """
     if isinstance(function, functools.partial):
-        bound = cast("Any", function)
-        return {**definition_of(bound.func), "arguments": [*bound.args], "keyword_arguments": dict(bound.keywords)}
+        partial = cast("Any", function)
+        return {**definition_of(partial.func), "arguments": [*partial.args], "keyword_arguments": dict(partial.keywords)}
     name: str = getattr(function, "__name__", type(function).__name__)
     definition = getattr(function, "definition", None)
     if isinstance(definition, Mapping):
@@ -165,10 +166,11 @@ def _leaf_problem(value: Any, name: str) -> str | None:
         case int() if not -(2**63) <= value < 2**64:
             return f"{name} is an integer of more than 64 bits, which would lose digits; use a string"
         case str() if any("\ud800" <= character <= "\udfff" for character in value):
-            return f"{name} contains a lone surrogate, which UTF-8 cannot encode"
+            return f"{name} contains a lone surrogate, which UTF-8 cannot encode; remove or replace it"
         case _:
             try:
                 orjson.dumps(value)
             except TypeError as exc:
-                return f"{name} is of type {type(value).__name__}, which cannot be stored as JSON: {exc}"
+                problem = f"{name} is of type {type(value).__name__}, which cannot be stored as JSON: {exc}"
+                return f"{problem}; convert it to a string, number, list or dict"
             return None
