@@ -29,7 +29,7 @@ class LiveRun:
     total: int | None
     """Number of trials, if known in advance."""
     now: Callable[[], float]
-    """Returns the time in the seconds of `t`."""
+    """Returns the current time on the clock of a record's `t`, in seconds."""
     changed_settings: Mapping[str, tuple[Any, Any]]
     """Settings that differ from those of the previous session: old and new value."""
     stop_status: Callable[[], tuple[str, float] | None]
@@ -45,7 +45,7 @@ class Options:
     next_path: Callable[[], Path] | None = None
     """Returns another path if another process has started a run at the first one."""
     task: str = ""
-    """Where the evaluation is defined, such as `evals/capitals.py:capitals`."""
+    """Location of the evaluation, recorded as the member `task` of `RunStarted`; for example `evals/capitals.py:capitals`."""
     adopt: bool = False
     """Whether to accept changes to the task, the cases, the scorers or the variants."""
     trust: bool = False
@@ -61,11 +61,11 @@ class Options:
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None
-    """Called with every record of the session, except those about the journal's files; it must neither wait nor raise."""
+    """Called with every record of the session, except those about the journal's files; it must not block or raise."""
     on_unresponsive: Callable[[Any], object] | None = None
-    """Called with the recorded outcome if a call does not respond to cancellation; it may end the process. Only `run` calls
-    it, if it handles signals and no event loop runs in its thread. Default: a stopped run exits with 3, and a finished one
-    waits for the call."""
+    """Called with the recorded outcome if a call does not respond to cancellation. The callback may end the process. It is
+    called only by `run`, and only if `run` handles signals and no event loop runs in its thread. Default: a stopped run exits
+    with code 3, and a finished one waits for the call."""
     policy_factory: Callable[[int], Policy] | None = None
     """Returns the policy for a number of slots, instead of the one that the settings name."""
     environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.current)
