@@ -25,7 +25,7 @@ class VersionLog:
         self._changes.append((location, old_fingerprint))
 
     def is_older(self, location: Location, fingerprint: str) -> bool:
-        """Return whether a version with another fingerprint than this, the current one, was in force at a record."""
+        """Return whether a version with a fingerprint other than this, the current one, was in force at a record."""
         index = bisect.bisect_right(self._changes, (location, ""))
         return index < len(self._changes) and self._changes[index][1] != fingerprint
 

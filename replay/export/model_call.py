@@ -27,7 +27,7 @@ _PROVIDERS: Final = {
     "perplexity.ai": "perplexity",
     "x.ai": "x_ai",
 }
-"""End of a host name → name of the provider in OpenTelemetry's conventions."""
+"""Host name suffix → name of the provider in OpenTelemetry's conventions."""
 _DEFAULT_PROVIDER: Final = "openai"
 """The provider of any other host: its API is OpenAI's, and the conventions have no name for the host."""
 
@@ -55,7 +55,7 @@ class TaskModels:
         self._by_variant: dict[str, TaskModel] = {}
 
     def for_variant(self, variant: str) -> "TaskModel":
-        """Return the model of a variant; the model of the task if the variant names none."""
+        """Return the model of a variant; that of the evaluation's task if the variant has no task of its own."""
         if variant not in self._by_variant:
             task = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
             self._by_variant[variant] = TaskModel.from_definition(task or _members(self._definition.get("task")))
@@ -101,7 +101,8 @@ def call_of_step(step_input: Any) -> ModelCall:
 
 
 def _provider(host: str) -> str:
-    return next((name for end, name in _PROVIDERS.items() if host == end or host.endswith(f".{end}")), _DEFAULT_PROVIDER)
+    names = (name for suffix, name in _PROVIDERS.items() if host == suffix or host.endswith(f".{suffix}"))
+    return next(names, _DEFAULT_PROVIDER)
 
 
 def _messages(messages: Any) -> tuple[tuple[str, str], ...]:

@@ -230,7 +230,7 @@ def test_file_events_are_rejected(kind: type[Event]) -> None:
     ],
 )
 def test_attempts_are_numbered(stage: str, event: Event, expected: str) -> None:
-    """An event with another attempt number than the expected one is rejected."""
+    """An event with an unexpected attempt number is rejected."""
     assert expected == rejection(in_session(*EVENTS_TO[stage]), event).reason
 
 

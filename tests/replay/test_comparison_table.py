@@ -208,7 +208,7 @@ def test_long_names() -> None:
 
 
 def test_mixed_versions_are_marked() -> None:
-    """Scores of two versions in a row, and another version than in the baseline, are noted."""
+    """Scores of two versions in a row, and a version other than the baseline's, are noted."""
     events = [event for index in range(4) for event in answered(f"c{index}", {"exact": True})]
     scores = [index for index, event in enumerate(events) if isinstance(event, TrialScored)]
     events[scores[0]] = attrs.evolve(events[scores[0]], version="v0")  # type: ignore[misc]  # an event is an attrs class

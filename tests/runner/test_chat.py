@@ -141,7 +141,7 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
 
 
 def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, name: str) -> None:
-    """If the reply names another model than the request, and that has no price, no cost is recorded."""
+    """If the reply names a model other than the request's, and that model has no price, no cost is recorded."""
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:another", "v1"))), path)
 
     unpriced = {"unpriced_calls": 1, "unpriced_model": "another"}

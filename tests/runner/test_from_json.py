@@ -44,7 +44,7 @@ class Score:
 
 @attrs.frozen
 class Secret:
-    """A record whose argument has another name than its field."""
+    """A record whose argument has a name other than its field's."""
 
     _text: str
     level: Level = Level.HIGH
