@@ -104,7 +104,7 @@ def test_preempted_before_every_reading(runs: Callable[..., tuple[int, list[Simu
 class Joined:
     """A shared policy that another run has joined, from its own thread, before every decision."""
 
-    def joined(self) -> list[str]:
+    def take_new_runs(self) -> list[str]:
         return ["fedcba9876543210fedcba9876543210"]
 
     def leave(self, t: float) -> None:
