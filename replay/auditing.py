@@ -12,13 +12,14 @@ from typing import Final, get_args
 from journal import Record, events
 from journal.errors import IllegalEvent
 from journal.lifecycle import Lifecycle
-from replay.attempt_rules import StepRules, end_problems, start_problems, stop_problems
 from replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
+from replay.budget_rules import end_problems, start_problems, stop_problems
 from replay.decision_rules import TIME_TOLERANCE, DecisionRules
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
 from replay.state import RunState
+from replay.step_rules import StepRules
 from replay.summary_text import version_notes
 from replay.text import plural
 
