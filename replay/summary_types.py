@@ -67,7 +67,7 @@ class Score:
     out_of_range: int
     """Numbers that are not finite or exceed 1e100; excluded from the mean."""
     cases: int
-    """Cases with a number; the error and the interval are clustered by case."""
+    """Cases with a number; the standard error and the confidence interval are clustered by case."""
     mean: float | None
     standard_error: float | None
     low: float | None
@@ -122,12 +122,12 @@ class Steps:
     reused: int
     """Not executed, because an earlier attempt had completed them."""
     usage_saved: Mapping[str, float]
-    """Usage of the reused steps, which was not paid again."""
+    """Usage of the reused steps, which was not paid for again."""
 
 
 @attrs.frozen
 class Scoring:
-    """Outputs that wait for scores, and scorer calls; built-in scorers that only compute make none."""
+    """Outputs that wait for scores, and scorer calls; built-in scorers that compute a score locally make no calls."""
 
     unscored_outputs: int
     """Outputs that are not fully scored yet."""
@@ -151,7 +151,7 @@ class BudgetSummary:
     run: Mapping[str, BudgetUse]
     """By unit; empty if only trials have a budget."""
     more_trials: int | None
-    """How many more trials fit into the rest of the budget, at the average of the done trials; None if unknown."""
+    """How many more trials fit into the rest of the budget, at the average usage of the done trials; None if unknown."""
     per_trial: Mapping[str, float]
     """Unit → the budget of each trial; empty if trials have none."""
     trials_exceeded: int

@@ -14,7 +14,7 @@ from replay.trial import AttemptDetails
 from replay.usage import is_amount
 
 _VALUE_CHARS: Final = 60
-"""Characters of an input or an output in a line."""
+"""Maximum characters of an input or an output in a line."""
 _ERROR_CHARS: Final = 200
 _NAME_CHARS: Final = 40
 _LABEL_WIDTH: Final = 10
@@ -39,10 +39,10 @@ def trajectory_lines(attempt: AttemptDetails, *, full: bool) -> Iterator[str]:
     usage = summary_text.billed_usage(attempt.step_usage)
     usage_suffix = f" · {summary_text.usage_text(usage, {})}" if usage else ""
     yield f"{plural(len(attempt.steps) - attempt.reused_steps, 'step')} executed{usage_suffix}"
-    numbers = {step.number: step for step in attempt.steps}
+    steps_by_number = {step.number: step for step in attempt.steps}
     for depth, step in steps_with_depth(attempt.steps):
         if full:
-            yield from (f"{'  ' * depth}{line}" for line in _step_lines(step, numbers.get(step.continues)))
+            yield from (f"{'  ' * depth}{line}" for line in _step_lines(step, steps_by_number.get(step.continues)))
         else:
             yield _step_line(step, depth)
 

@@ -95,7 +95,7 @@ class SimulatedEndpoint:
     _retry_after: float | None = attrs.field(default=None, kw_only=True)
     _tokens: float = attrs.field(
         init=False,
-        default=attrs.Factory(lambda endpoint: float(endpoint._burst), takes_self=True),  # noqa: SLF001  # its own
+        default=attrs.Factory(lambda endpoint: float(endpoint._burst), takes_self=True),  # noqa: SLF001  # the instance itself
     )
     _refilled_at: float | None = attrs.field(init=False, default=None)
     down_until: float = attrs.field(init=False, default=0.0)
@@ -105,11 +105,11 @@ class SimulatedEndpoint:
     in_flight: int = attrs.field(init=False, default=0)
 
     async def __call__(self, value: Any) -> Any:
-        """Respond to a call, or raise `RateLimited`."""
+        """Respond to a call, or raise `RateLimited` or, during an outage, `ConnectionError`."""
         now = trio.current_time()
         if now < self.down_until:
             self.rejected += 1
-            raise ConnectionError("the endpoint is down")
+            raise ConnectionError("endpoint unavailable")
         if not self._admits(now):
             self.rejected += 1
             raise RateLimited(self._retry_after)
@@ -147,7 +147,7 @@ async def inline(call: Callable[[], T], /) -> T:
 
 
 def deterministic_options(seed: int = 0) -> dict[str, Any]:
-    """Return options with which `arun` writes the same bytes each time, on a virtual clock with a seeded scheduler."""
+    """Return options with which `arun` writes the same bytes each time, if clock and scheduler are deterministic, too."""
     run = hashlib.sha256(f"evaljournal {seed}".encode()).hexdigest()[:32]
     return {
         "seed": seed,

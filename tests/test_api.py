@@ -12,7 +12,7 @@ from runner import scorers
 from runner.cli.run import run
 from runner.definition.settings import SettingOptions, Settings
 from runner.engine.options import Options, RunOptions
-from runner.retries.retry import NUMBERS
+from runner.retries.retry import NUMERIC_FIELDS
 from runner.scorers.llm_judge import Judge
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
@@ -137,7 +137,7 @@ def test_parameters_of_tasks_without_code() -> None:
         ],
         Chat: [
             *("model", "base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens", "seed", "schema"),
-            *("stream", "more", "headers", "turns", "prices", *http),
+            *("stream", "extra_body", "headers", "turns", "prices", *http),
         ],
         Command: ["command", "shell", "output", "output_path"],
         RecordedOutput: ["output_key"],
@@ -168,7 +168,7 @@ def test_every_setting_has_a_flag() -> None:
     tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 
     assert {renamed_settings.get(name, name) for name in settings} <= flags
-    assert {f"retry_{name}" for name in NUMBERS} <= flags
+    assert {f"retry_{name}" for name in NUMERIC_FIELDS} <= flags
     assert {renamed_parameters.get(name, name) for name in tasks} <= flags
 
 

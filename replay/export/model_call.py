@@ -29,7 +29,7 @@ _PROVIDERS: Final = {
 }
 """Host name suffix → name of the provider in OpenTelemetry's conventions."""
 _DEFAULT_PROVIDER: Final = "openai"
-"""The provider of any other host: its API is OpenAI's, and the conventions have no name for the host."""
+"""The provider of any other host: its API is assumed to be OpenAI-compatible, and the conventions have no name for the host."""
 
 
 @attrs.frozen

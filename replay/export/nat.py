@@ -34,7 +34,7 @@ _RESERVED_NAMES: Final = (
     "error",
 )
 _STEP_TYPES: Final = {"model": "LLM_END", "tool": "TOOL_END"}
-_TOKENS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
+_TOKEN_KEYS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens"))
 
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -111,7 +111,7 @@ def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> di
 def _usage(step: StepDetails) -> dict[str, Any]:
     sums: dict[str, float] = {}
     add(sums, step.usage)
-    prompt, completion = (as_integer(sums.get(a, sums.get(b, 0))) for a, b in _TOKENS)
+    prompt, completion = (as_integer(sums.get(a, sums.get(b, 0))) for a, b in _TOKEN_KEYS)
     tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {"token_usage": tokens, "num_llm_calls": int(step.kind == "model"), "seconds_between_calls": 0}
 
@@ -140,8 +140,8 @@ def _score(trial: TrialDetails, scorer: str) -> dict[str, Any]:
     if failure is not None:
         error = f"{failure.error}: {failure.message}"
     value = None if score is None else score.value
-    number = float(value) if isinstance(value, int | float) else value  # In NAT, true is 1.0, and a label stays a label.
-    return {"id": trial.trial, "score": number, "reasoning": (score.reason or None) if score else None, "error": error}
+    nat_score = float(value) if isinstance(value, int | float) else value  # In NAT, true is 1.0, and a label stays a label.
+    return {"id": trial.trial, "score": nat_score, "reasoning": (score.reason or None) if score else None, "error": error}
 
 
 def _list(items: Iterator[dict[str, Any]], indent: bytes = b"") -> Iterator[bytes]:

@@ -71,7 +71,7 @@ def _to_arguments(option: Option, value: Any) -> Any:
     """Convert a TOML value to one or more arguments, as on the command line."""
     if isinstance(value, str) and "\0" in value:
         raise click.BadParameter("contains a null character")
-    if option.key in {"body", "more"} and not isinstance(value, str):
+    if option.name in {"body", "extra_body"} and not isinstance(value, str):
         try:
             return orjson.dumps(value).decode()
         except TypeError as exc:

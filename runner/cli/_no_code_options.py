@@ -36,7 +36,7 @@ from runner.secrets import mask_keys, mask_values
 from runner.suggest import suggest
 
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
-_TEXTS: Final = ("body", "more", "prompt", "system", "rubric")
+_TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
 _MASKED_KEY: Final = "***masked***"
@@ -150,7 +150,7 @@ def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _recorded_text(name: str, text: str) -> str:
     """Return an option as it is recorded, with keys masked."""
     masked_text = mask_keys(text)
-    if name in {"body", "more"}:
+    if name in {"body", "extra_body"}:
         with contextlib.suppress(ValueError):  # Reported where it is parsed.
             value = orjson.loads(text)
             if mask_values(value) != value:
@@ -215,7 +215,7 @@ def _value(name: str, value: Any) -> Any:
             return dict(_pairs(value, ":", "header", "'Name: value'"))
         case "choice":
             return {word: _score(score) for word, score in _pairs(value, "=", "choice", "WORD=VALUE")}
-        case "more":
+        case "extra_body":
             return _json_object(value)
         case _:
             return None if value == OFF and name in _CAN_BE_OFF else value
@@ -225,9 +225,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = orjson.loads(text)
     except ValueError as exc:
-        raise UsageError(f"--more is not JSON ({exc}): {text[:200]!r}") from exc
+        raise UsageError(f"--extra-body is not JSON ({exc}): {text[:200]!r}") from exc
     if not isinstance(value, dict):
-        raise UsageError(f"--more must be a JSON object, not {text[:200]!r}")
+        raise UsageError(f"--extra-body must be a JSON object, not {text[:200]!r}")
     return value
 
 

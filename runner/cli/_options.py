@@ -87,7 +87,7 @@ class Option:
     type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
     """The click type (default: by the metavar)."""
     varies: bool = attrs.field(default=False, kw_only=True)
-    """Whether several values make variants: the product of all."""
+    """Whether several values make variants: one for each combination."""
     multiple: bool = attrs.field(default=attrs.Factory(lambda option: option.varies, takes_self=True), kw_only=True)
     in_file: bool = attrs.field(default=True, kw_only=True)
     """Whether a configuration file may have it."""
@@ -238,7 +238,9 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
         Option("--stream", "Stream the reply and record the time to its first byte.", "chat"),
-        Option("--more JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"),
+        Option(
+            "--extra-body JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"
+        ),
         Option("--prices FILE", "TOML file with token prices (default: built-in table).", "chat judge", '"prices.toml"'),
     ),
     "Scoring": (

@@ -19,13 +19,13 @@ from runner.cli._output import echo
 _MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
 
-_NEARLY_FULL: Final = 1 << 20
+_MIN_FREE_BYTES: Final = 1 << 20
 """Free bytes below which a disk counts as full."""
 
 
 @click.command()
 @reference_argument
-@click.option("--by", "key", metavar="KEY", help="Also list the trials by this key of their metadata, or by `variant`.")
+@click.option("--by", "key", metavar="KEY", help="Also show the results by this key of the metadata, or by `variant`.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def status(run: RunReference, key: str | None, as_json: bool) -> None:
     """Show the status of a run, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
@@ -58,8 +58,10 @@ def status(run: RunReference, key: str | None, as_json: bool) -> None:
     else:
         echo(final_report(view.state, path=view.path, head=view.state.head))
         free_bytes = shutil.disk_usage(view.path).free
-        if view.status == "interrupted" and free_bytes < _NEARLY_FULL:  # Its final record may be missing for that reason.
-            echo(f"its disk has {plural(free_bytes, 'byte')} free, which may be the cause; free some space before you resume")
+        if view.status == "interrupted" and free_bytes < _MIN_FREE_BYTES:  # Its final record may be missing for that reason.
+            echo(
+                f"its disk has {plural(free_bytes, 'byte')} free, which may be why it ended; free some space before you resume"
+            )
     exit_if_damaged(view.problem, quiet=as_json)
 
 

@@ -244,7 +244,7 @@ def evaluation(
 
     `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
     defaults to the function's name. `variants` are the sets of parameters that the function is called with:
-    `{"mini": {"model": "gpt-5-mini"}}`, or lists of values for the product of all:
+    `{"mini": {"model": "gpt-5-mini"}}`, or lists of values, to run every combination:
     `{"model": ["gpt-5", "gpt-5-mini"], "temperature": [0, 1]}`. For all other parameters see `Settings`; `run` can override
     each of them.
     """

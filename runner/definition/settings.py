@@ -19,7 +19,7 @@ from runner.data.fingerprint import digest, fingerprint_function
 from runner.definition.budget import BudgetValue, parse_budget
 from runner.definition.gates import Gate
 from runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
-from runner.retries.retry import NUMBERS, Retry
+from runner.retries.retry import NUMERIC_FIELDS, Retry
 from runner.steps.durable_requests import DurableRequests
 from runner.suggest import suggest
 from runner.workers.parse import parse_workers
@@ -155,8 +155,8 @@ class Settings(Selection):
         retry = values.get("retry")
         if isinstance(retry, Mapping):
             numbers = cast("Mapping[str, Any]", retry)
-            if unknown_names := set(numbers) - set(NUMBERS):
-                raise UsageError(f"retry has no number {min(unknown_names)!r}{suggest(min(unknown_names), NUMBERS)}")
+            if unknown_names := set(numbers) - set(NUMERIC_FIELDS):
+                raise UsageError(f"retry has no number {min(unknown_names)!r}{suggest(min(unknown_names), NUMERIC_FIELDS)}")
             values = {**values, "retry": evolve(self.retry, **numbers)}
         return evolve(self, **values)
 

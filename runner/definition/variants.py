@@ -19,7 +19,7 @@ from runner.suggest import suggest
 from runner.tasks import OpenableTask
 
 VariantOptions = Mapping[str, Mapping[str, Any]] | Mapping[str, Sequence[Any]]
-"""Variant → its parameters; or parameter → its values, for the product of all."""
+"""Variant → its parameters; or parameter → its values, to run every combination."""
 
 MAX_UNCONFIRMED: Final = 1_000
 """Maximum variants of a run without `--yes`."""
@@ -125,7 +125,7 @@ def _parameters_by_variant(options: object) -> dict[str, Mapping[str, Any]]:
         if not isinstance(value, list | tuple):
             raise UsageError(
                 f"variants[{name!r}] is {value!r}; write {{'name': {{'parameter': value}}}} for named variants, or "
-                f"{{'parameter': [values]}} for the product of all values"
+                f"{{'parameter': [values]}} to run every combination"
             )
         if not value:
             raise UsageError(f"variants[{name!r}] has no values; remove it, or add some")

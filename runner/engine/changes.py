@@ -15,7 +15,7 @@ from runner.data.case import Trial
 from runner.definition.budget import parse_budget
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import InvalidSetting, UsageError
-from runner.retries.retry import NUMBERS
+from runner.retries.retry import NUMERIC_FIELDS
 
 _MAX_EXAMPLES: Final = 5
 _BUDGETS: Final = ("budget", "budget_per_trial")
@@ -53,7 +53,7 @@ def effective_settings(
     numbers: dict[str, Any] = {}
     if isinstance(retry, Mapping) and isinstance(recorded_retry, Mapping):
         numbers = {
-            name: recorded_retry[name] for name in NUMBERS if f"retry.{name}" in earlier_names and name in recorded_retry
+            name: recorded_retry[name] for name in NUMERIC_FIELDS if f"retry.{name}" in earlier_names and name in recorded_retry
         }
     try:
         settings = own_settings.with_values({**earlier_settings, "retry": numbers})
@@ -62,7 +62,9 @@ def effective_settings(
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
     names = [name for name in names if name in earlier_settings or name in overrides]
     budgets = {name: parse_budget(name, overrides[name], getattr(settings, name)) for name in _BUDGETS if name in overrides}
-    return settings.with_values({**overrides, **budgets}), names + [f"retry.{name}" for name in NUMBERS if name in retry_names]
+    return settings.with_values({**overrides, **budgets}), names + [
+        f"retry.{name}" for name in NUMERIC_FIELDS if name in retry_names
+    ]
 
 
 def changes(old_start: RunStarted, new_start: RunStarted) -> dict[str, Any]:

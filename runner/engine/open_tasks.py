@@ -60,6 +60,6 @@ def _as_task(scorer: Scorer) -> Callable[[Any], Any]:
         async def call(scorer_input: ScorerInput) -> Any:
             return await scorer.call(scorer_input)
 
-        call.__wrapped__ = scorer.function  # type: ignore[attr-defined]  # its event loop is detected from its own code
+        call.__wrapped__ = scorer.function  # type: ignore[attr-defined]  # the event loop is detected from the scorer's code
         return call
     return scorer.call

@@ -53,7 +53,7 @@ class Options:
     retry_failed: bool = False
     """Whether to retry failed trials."""
     yes: bool = False
-    """Whether to run more than 1,000 variants."""
+    """Whether more than 1,000 variants may run; otherwise they are an error."""
     shard: Shard | None = attrs.field(default=None, converter=parse_shard)
     """The part of the cases to run, such as `3/8`; None: all. A resumed run keeps its own."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
@@ -75,7 +75,7 @@ class Options:
     in_thread: InThread = run_in_thread
     """Runs a function in a thread; tests replace it."""
     wall: Callable[[], float] = time.time
-    """Returns the wall time."""
+    """Returns the wall-clock time in seconds since 1970."""
 
     def how_to_resume(self, path: Path, *, adopt: bool = False) -> str:
         """Return the command that resumes a run or, for a run that was started from Python, the call."""

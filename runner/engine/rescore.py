@@ -45,8 +45,9 @@ class RescoreResult:
     """The result of a re-scoring."""
 
     outcome: Outcome
+    """How the session ended."""
     outputs: int
-    """Outputs for which every missing scorer was called; some may have failed."""
+    """Outputs for which every scorer without a current score was called; some calls may have failed."""
     already_scored: int
     """Outputs that already had a score from the current version of every scorer."""
     unscored: int

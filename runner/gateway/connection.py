@@ -18,7 +18,7 @@ LINGER: Final = 1.0
 """Seconds for which further data from an agent is discarded, so that it can read why it was rejected."""
 _CHUNK: Final = 65_536
 _MAX_LINE: Final = 1024
-"""Maximum bytes of the line before a chunk, or after the last one."""
+"""Maximum bytes of a chunk-size line or a trailer line."""
 _END: Final = b"\r\n\r\n"
 
 
@@ -45,8 +45,8 @@ class Connection:
         """Set when data arrives or the connection is closed."""
         self._demand = trio.Event()
         """Set when more data is needed."""
-        self.call: trio.CancelScope | None = None
-        """The call in flight, which is cancelled when the agent disconnects."""
+        self.call_scope: trio.CancelScope | None = None
+        """Scope of the call in flight; cancelled when the agent disconnects."""
         self._scope = trio.CancelScope()
         self._idle_since = math.inf
         self._head: RequestHead | None = None
@@ -102,8 +102,8 @@ class Connection:
             self._buffer += data
             self._activity.set()
             if not data:
-                if self.call is not None:
-                    self.call.cancel()
+                if self.call_scope is not None:
+                    self.call_scope.cancel()
                 return
             if len(self._buffer) >= _CHUNK:
                 self._demand = trio.Event()
@@ -130,7 +130,7 @@ class Connection:
                 break
             await self._wait_for_data()
         if position > limit or position < 0:
-            problem = f"the head of the request, or a line between chunks, has more than {limit:,} bytes"
+            problem = f"the head of the request, or a chunk-size or trailer line, is longer than {limit:,} bytes"
             raise InvalidRequest(problem, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return self._take(position + len(end))
 
@@ -158,7 +158,7 @@ class Connection:
         size = 0
         while True:
             text = (await self._receive_until(b"\r\n", _MAX_LINE)).partition(b";")[0].strip()
-            if not text or len(text) > 16 or not all(letter in b"0123456789abcdefABCDEF" for letter in text):  # noqa: PLR2004  # 64 bits
+            if not text or len(text) > 16 or not all(byte in b"0123456789abcdefABCDEF" for byte in text):  # noqa: PLR2004  # 64 bits
                 raise InvalidRequest("a chunk does not start with its size")
             length = int(text, 16)
             size += length
@@ -170,7 +170,7 @@ class Connection:
             if await self._receive_exactly(2) != b"\r\n":
                 raise InvalidRequest("a chunk is longer than its size")
         while await self._receive_until(b"\r\n", _MAX_LINE) != b"\r\n":
-            pass  # Headers after the body.
+            pass  # Trailer fields.
         return b"".join(chunks)
 
     async def send(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:

@@ -139,7 +139,7 @@ class Gateway:
         call = Call(attempt, route, client, request, route.target_with(query), connection, self._places)
         with trio.CancelScope() as scope:
             attempt.calls.add(scope)
-            connection.call = scope
+            connection.call_scope = scope
             if connection.is_closed:
                 scope.cancel()
             try:
@@ -150,7 +150,7 @@ class Gateway:
                         await call.answer()
             finally:
                 attempt.calls.discard(scope)
-                connection.call = None
+                connection.call_scope = None
         if scope.cancelled_caught:
             await connection.reject_cancelled_call(HTTPStatus.FORBIDDEN, "the attempt has ended")
 

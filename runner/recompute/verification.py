@@ -31,7 +31,7 @@ class RunVerification:
 
     @property
     def verdict(self) -> Literal["ok", "damaged", "invalid"]:
-        """`damaged`: the files changed after they were written; `invalid`: they are intact, but break a rule."""
+        """`damaged`: the files changed after they were written; `invalid`: the files are intact, but the run broke a rule."""
         if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
             return "damaged"
         return "ok" if self.journal.ok and self.audit.ok else "invalid"

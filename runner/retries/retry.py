@@ -17,14 +17,14 @@ from runner.errors import UsageError, rule, whole_number
 from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
 from runner.signals import is_from_signal
 
-MAX_LOSSES: Final = 10
-"""Maximum retries of a trial after its worker ended while it also ran other attempts."""
+MAX_WORKER_LOSSES: Final = 10
+"""Maximum retries of a trial whose worker ended while the worker also ran other attempts."""
 _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
 
 
 def _round_delay(seconds: float) -> float:
-    """Round as the journal does; a delay stays above 0, or it would never use up a budget."""
+    """Round as the journal does; a positive delay stays positive, or it would never use up a budget."""
     return max(round(seconds, 6), 1e-6) if seconds > 0 else 0.0
 
 
@@ -91,18 +91,18 @@ class Retry:
     deaths: int = field(default=2, validator=_validate_count)
     """Retries after attempts that ended their worker: it crashed, was killed or exited, and ran nothing else."""
     rate_limits: float = field(default=600.0, validator=_validate_seconds)
-    """Total seconds that a trial may wait after its own rate limits. A longer `Retry-After` fails the trial immediately.
+    """Total seconds a trial may wait on rate limits. A `Retry-After` above the rest fails the trial immediately.
     Time in which the policy paused all starts does not count."""
     base_delay: float = field(default=1.0, validator=_validate_seconds)
     """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter)."""
     max_delay: float = field(default=60.0, validator=_validate_seconds)
     """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_validate_class))
-    """Exceptions that are retried as errors although they would be classified as fatal or as parse errors.
+    """Exceptions that are retried as errors, even if they would otherwise be classified as fatal or as parse errors.
     If an exception matches both `on` and `fail_on`, the more specific class wins:
     `Retry(on=ValueError, fail_on=Exception)` retries only after a ValueError."""
     fail_on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_validate_class))
-    """Exceptions that are fatal although they would be retried."""
+    """Exceptions that are fatal, even if they would otherwise be retried."""
     classify: Callable[[BaseException], FailureCategory | None] | None = field(
         default=None,
         validator=rule(lambda value: value is None or callable(value), "must be a function of the exception", prefix="retry."),
@@ -111,14 +111,18 @@ class Retry:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> "Retry":
-        """Return the retries of a session from its recorded settings, without functions and classes."""
+        """Return the retry settings that a session has recorded; `on`, `fail_on` and `classify` are not."""
         retry_settings: Mapping[str, Any] = settings.get("retry", {})
         try:
-            names = [name for name in NUMBERS if name in retry_settings or name != "deaths"]  # Older journals lack it.
+            names = [name for name in NUMERIC_FIELDS if name in retry_settings or name != "deaths"]  # Older journals lack it.
             numbers = {name: retry_settings[name] for name in names}
             return OneBudget(**numbers, total=retry_settings["total"]) if "total" in retry_settings else Retry(**numbers)
         except (KeyError, TypeError) as exc:
-            raise UsageError("invalid in the journal", setting="retry", value=retry_settings) from exc
+            raise UsageError(
+                "the recorded retry settings are incomplete or invalid; check the journal with `evaljournal verify`",
+                setting="retry",
+                value=retry_settings,
+            ) from exc
 
     def failure(self, exc: BaseException, *, now: float) -> Failure:
         """Classify an exception under these settings; `now` is wall time in seconds since 1970."""
@@ -157,8 +161,8 @@ class Retry:
     def decide(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history, which already includes it.
 
-        A breaker's `probe` does not use up the trial's budget. With `stop_run` the run stops, and the trial is retried when it
-        is resumed.
+        A breaker's `probe` does not use up the trial's budget. With `stop_run` the run stops, and the trial is retried when the
+        run is resumed.
         """
         if stop_run:
             return RetryIn(delay=0.0, reason="stopped")
@@ -182,7 +186,9 @@ class Retry:
                 return NoRetry(reason="exhausted")
             return RetryIn(delay=self._backoff(history.deaths, jitter), reason="worker_died")
         if category == "worker_lost":
-            return NoRetry(reason="exhausted") if history.losses > MAX_LOSSES else RetryIn(delay=0.0, reason="worker_lost")
+            return (
+                NoRetry(reason="exhausted") if history.losses > MAX_WORKER_LOSSES else RetryIn(delay=0.0, reason="worker_lost")
+            )
         is_parse_error = category == "parse_error"
         failures, budget = (
             (history.parse_errors, min(self.parse_errors, self.errors)) if is_parse_error else (history.errors, self.errors)
@@ -204,7 +210,7 @@ class Retry:
         return jitter * min(self.max_delay, self.base_delay * float(1 << min(max(failures - 1, 0), _MAX_DOUBLINGS)))
 
 
-NUMBERS: Final = ("errors", "parse_errors", "timeouts", "deaths", "rate_limits", "base_delay", "max_delay")
+NUMERIC_FIELDS: Final = ("errors", "parse_errors", "timeouts", "deaths", "rate_limits", "base_delay", "max_delay")
 """The fields of `Retry` that are numbers, which can be recorded and read back."""
 
 
@@ -213,7 +219,7 @@ class OneBudget(Retry):
     """One budget for errors, timeouts, rate limits and worker deaths together."""
 
     total: int = field(validator=_validate_count)
-    """Retries per trial; the separate budgets do not count."""
+    """Retries per trial; the separate budgets do not apply, except that a `Retry-After` above `rate_limits` fails the trial."""
 
     def decide(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history; probes and attempts that stop the run count like any other."""

@@ -1,6 +1,6 @@
 """Model calls as steps: how a request is identified, and how its reply is recorded and replayed.
 
-Requests and replies are untrusted. Headers may contain keys; only the type and the encoding of a reply's content are recorded.
+Requests and replies are untrusted. Headers may contain API keys; only the content type and encoding of a reply are recorded.
 """
 
 import base64
@@ -47,7 +47,7 @@ def step_of_request(
     """Return the step of a request; `headers` have lower-case names, and `earlier_inputs` are those of earlier steps.
 
     Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. In the URL of a model
-    call, keys are not compared: they may be replaced between two sessions.
+    call, API keys are not compared: they may be replaced between two sessions.
     """
     parts = urlsplit(url)
     endpoint = model_endpoint(method, parts.path)

@@ -128,7 +128,7 @@ class Chat:
     """A JSON schema, or the path of a file with one; the output is then a JSON value."""
     stream: bool = False
     """Whether to stream the reply and record the time to its first byte."""
-    more: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    extra_body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """Further request parameters: `{"top_p": 0.9}`."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers; `$NAME` stands for an environment variable."""
@@ -196,7 +196,7 @@ class Chat:
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         if self.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return {**body, **self.more}
+        return {**body, **self.extra_body}
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the messages or the model."""

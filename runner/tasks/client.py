@@ -1,8 +1,8 @@
 """The HTTP client of tasks: it keeps connections open, and makes each call once.
 
-A call uses the idle connection that was used last, or opens one, so there are never more connections than concurrent calls. A
-connection with unread bytes is closed: they would be read as the next reply. Errors are raised, and the run's retries decide.
-The one exception: a call that fails without a byte of a reply, on a connection that was idle, is repeated on a new connection.
+A call uses the idle connection that was used last; if there is none, it opens one. A connection with unread bytes is closed:
+they would be read as the next reply. Errors are raised; the run decides about retries. The one exception: a call that fails
+without a byte of a reply, on a connection that was idle, is repeated on a new connection.
 """
 
 import functools
@@ -88,7 +88,7 @@ def _make_url(origin: httpcore2.Origin, target: str) -> httpcore2.URL:
 
 
 async def _with_timeout(seconds: float | None, call: Callable[..., Awaitable[T]], *arguments: Any) -> T:
-    """Make a call with an optional timeout; without one, it saves a cancel scope, which costs as much as a system call."""
+    """Make a call with an optional timeout; without one, no cancel scope is created, which costs as much as a system call."""
     if seconds is None:
         return await call(*arguments)
     with trio.fail_after(seconds):
@@ -116,7 +116,7 @@ class _Connection:
         return bool(http._h11_state.trailing_data != (b"", False))  # noqa: SLF001  # not in httpcore's API
 
     @property
-    def was_closed_while_idle(self) -> bool:
+    def may_have_closed_while_idle(self) -> bool:
         """Whether the connection was idle before the last call, and no byte of a reply has arrived."""
         return self.idle_since is not None and self.stream is not None and not self.stream.has_received
 
@@ -167,7 +167,7 @@ class Client:
             reply_headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
             reply = Reply(response.status, reply_headers, body, first_byte)
             if "content-encoding" in reply_headers:
-                await memory.take_place()  # It may become large.
+                await memory.take_place()  # Decompression may enlarge the body.
             if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
                 engine_note(stream={"first_byte": round(first_byte, 6), "bytes": len(body)})
             return await memory.parse(lambda: self._parse(reply, read))
@@ -227,7 +227,7 @@ class Client:
         try:
             return connection, await _send_on(connection, request)
         except (httpcore2.NetworkError, httpcore2.ProtocolError):
-            if not connection.was_closed_while_idle:
+            if not connection.may_have_closed_while_idle:
                 raise
         connection = await self._new_connection()
         return connection, await _send_on(connection, request)

@@ -14,11 +14,11 @@ from replay import RunState, fold
 from replay.auditing import Auditor
 from replay.trial_state import SharedScores
 from runner.recompute.rules import session_rules
-from runner.retries.retry import NUMBERS, Retry
+from runner.retries.retry import NUMERIC_FIELDS, Retry
 from tests.journal.samples import session, started
 from tests.replay.trial_events import answered, state_of
 
-SETTINGS = {"slots": 1, "policy": "fixed", "seed": 1, "retry": {name: getattr(Retry(), name) for name in NUMBERS}}
+SETTINGS = {"slots": 1, "policy": "fixed", "seed": 1, "retry": {name: getattr(Retry(), name) for name in NUMERIC_FIELDS}}
 RUN = attrs.evolve(started(), settings=SETTINGS)  # type: ignore[misc]  # an event is an attrs class
 TRIALS = 600
 

@@ -39,7 +39,7 @@ def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:
         temperature=0.5,
         max_tokens=50,
         seed=7,
-        more={"top_p": 0.9},
+        extra_body={"top_p": 0.9},
     )
     run_real(define_real(chat, [{"question": "capital?", "topic": "Peru"}]), path)
 

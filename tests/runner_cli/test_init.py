@@ -74,4 +74,4 @@ def test_the_keys_of_init_are_known() -> None:
 
     assert len(lines) == len(values) > 50
     assert ("Authorization: Bearer $MY_KEY",) == tuple(values["header"])
-    assert '{"top_p":0.9}' == values["more"]
+    assert '{"top_p":0.9}' == values["extra_body"]

@@ -151,8 +151,8 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --endpoint http://h/{idd}", "has no field {idd}; fields: 'topic', 'id', 'question'"),
         ("--data qa.jsonl --endpoint http://{topic}/", "must not contain fields"),
         ("--data qa.jsonl --chat m --base-url http://h/{topic}", "must not contain fields; the model may"),
-        ("--data qa.jsonl --chat m --base-url http://h --more x", "--more is not JSON"),
-        ("--data qa.jsonl --chat m --base-url http://h --more [1]", "--more must be a JSON object"),
+        ("--data qa.jsonl --chat m --base-url http://h --extra-body x", "--extra-body is not JSON"),
+        ("--data qa.jsonl --chat m --base-url http://h --extra-body [1]", "--extra-body must be a JSON object"),
         ("--data qa.jsonl --endpoint http://h --header 'X: $NO_SUCH'", "needs the environment variable NO_SUCH"),
         ("--data qa.jsonl --endpoint http://h --header 'Authorization: Bearer x'", "--header contains a key"),
         ("--data qa.jsonl --endpoint 'http://h/?key=abcdefgh1'", "--endpoint contains a key"),
@@ -278,10 +278,10 @@ def test_retry_options(server: Server, name: str) -> None:
 
 
 def test_further_request_parameters(server: Server, name: str) -> None:
-    """--more sends further parameters, from a flag or a table."""
+    """--extra-body sends further parameters, from a flag or a table."""
     line = ("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", server.url(name, "ok", "v1"), "--limit", 1)
-    evaljournal(*line, "--more", '{"top_p": 0.5, "stop": ["."]}')
-    Path("eval.toml").write_text("[more]\ntop_p = 0.25\n")
+    evaljournal(*line, "--extra-body", '{"top_p": 0.5, "stop": ["."]}')
+    Path("eval.toml").write_text("[extra-body]\ntop_p = 0.25\n")
     evaljournal(*line, "--config", "eval.toml")
     sent = [orjson.loads(request["body"]) for request in server.requests(name)]
 

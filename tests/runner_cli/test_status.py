@@ -127,7 +127,7 @@ def test_status_reports_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 1))
     full = evaljournal("status").stdout
 
-    assert with_space + "its disk has 1 byte free, which may be the cause; free some space before you resume\n" == full
+    assert with_space + "its disk has 1 byte free, which may be why it ended; free some space before you resume\n" == full
 
 
 def test_ls_of_a_directory(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_fingerprints_do_not_depend_on_keys(monkeypatch: pytest.MonkeyPatch) -> 
             Endpoint(base, body={"api_key": key, "q": "{input}"}, headers={"X-Key": "$MY_KEY"}).fingerprint,
             Endpoint(f"{base}?code={key}", headers={"X-Key": key}).fingerprint,
             Endpoint(f"http://{key}@127.0.0.1:1/").fingerprint,
-            Chat("m", base_url=base, more={"api_key": key}, prompt=f"{prompt}, key sk-{key}").fingerprint,
+            Chat("m", base_url=base, extra_body={"api_key": key}, prompt=f"{prompt}, key sk-{key}").fingerprint,
             Command(f"cat --api-key {key}").fingerprint,
             Command(["cat", "--api-key", key]).fingerprint,
         ]
@@ -361,10 +361,10 @@ def test_the_advised_command_passes_fields_as_arguments(monkeypatch: pytest.Monk
     ("arguments", "secret"),
     [
         (("--endpoint", "{url}", "--body", '{"api_key": "hunter2-hunter2", "q": "{question}"}'), "hunter2"),
-        (("--chat", "m", "--base-url", "{url}", "--more", '{"user": "sk-0123456789ab"}'), "0123456789ab"),
+        (("--chat", "m", "--base-url", "{url}", "--extra-body", '{"user": "sk-0123456789ab"}'), "0123456789ab"),
         (("--chat", "m", "--base-url", "{url}", "--prompt", "Use sk-0123456789ab: {question}"), "0123456789ab"),
     ],
-    ids=["body", "more", "prompt"],
+    ids=["body", "extra_body", "prompt"],
 )
 def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], secret: str, server: Server, name: str) -> None:
     """A key in a prompt, a body or a parameter is sent, but not recorded; such a run is resumed with the text in a file."""

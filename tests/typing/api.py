@@ -152,7 +152,7 @@ without_code.score(scorers.regex("^[A-Z]"))
 without_code.score(name="judge", retry=Retry(errors=1))(
     scorers.judge("m", rubric="{output}", choices={"good": 1.0, "bad": False})
 )
-evaluation(cases="qa.jsonl")(Chat("m", prompt="{question}", more={"top_p": 0.9}, schema={"type": "object"}))
+evaluation(cases="qa.jsonl")(Chat("m", prompt="{question}", extra_body={"top_p": 0.9}, schema={"type": "object"}))
 evaluation(cases="qa.jsonl")(Command(["./answer.sh", "{question}"], output="json"))
 evaluation(cases="qa.jsonl")(RecordedOutput("generated"))
 Endpoint("http://h/", method="PUT")  # type: ignore[arg-type]
