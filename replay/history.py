@@ -109,7 +109,7 @@ class History:
 
 
 def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str | None = None) -> list[History]:
-    """Return the history of each evaluation, by name; with `last`, only its newest runs."""
+    """Return the history of each evaluation, sorted by name; with `last`, only that many newest runs."""
     by_name: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: (entry.run.started_at or "", entry.path)):
         by_name.setdefault(entry.run.evaluation or "", []).append(entry)
@@ -139,9 +139,9 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
 
 
 def _reference(entries: Sequence[Entry]) -> Entry | None:
-    """Return the newest finished run, or the newest run if none is finished; runs of very few cases are skipped."""
-    with_cases = [entry for entry in entries if any(columns.cases for columns in entry.columns)]
-    candidates = [entry for entry in with_cases if entry.run.status == "finished"] or with_cases
+    """Return the newest finished run, or the newest run if none is finished; one with few cases is skipped."""
+    nonempty_entries = [entry for entry in entries if any(columns.cases for columns in entry.columns)]
+    candidates = [entry for entry in nonempty_entries if entry.run.status == "finished"] or nonempty_entries
     sizes = [len(_fingerprints(entry)) for entry in candidates]
     large_entries = [entry for entry, size in zip(candidates, sizes, strict=True) if size >= _MIN_SHARE * max(sizes)]
     return large_entries[-1] if large_entries else None

@@ -25,7 +25,7 @@ class VersionLog:
         self._changes.append((location, old_fingerprint))
 
     def is_older(self, location: Location, fingerprint: str) -> bool:
-        """Return whether a version with a fingerprint other than this, the current one, was in force at a record."""
+        """Return whether the version in force at a record differs from the current one, which has this fingerprint."""
         index = bisect.bisect_right(self._changes, (location, ""))
         return index < len(self._changes) and self._changes[index][1] != fingerprint
 
@@ -73,7 +73,7 @@ class Variants(dict[str, Totals]):
     def __init__(self) -> None:
         super().__init__()
         self._versions: dict[str, VersionLog] = {}
-        """Variant → the versions of its parameters, if others were adopted."""
+        """Variant → the versions of its parameters; only variants whose parameters have changed."""
         self._fingerprints: Mapping[str, str] = {}
         """Variant → the fingerprint of the parameters that were adopted last."""
 

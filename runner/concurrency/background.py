@@ -1,8 +1,8 @@
-"""Random 429s: some endpoints reject a share of all calls at any load.
+"""Random 429s: some endpoints rate-limit a share of all calls at any load.
 
-An exceeded limit rejects many calls in a row, and none once the pace is below it. Random 429s occur singly, and as often at a
-lower pace. So 429s that no known limit explains are counted; if there are many, a short test at a lower pace shows whether they
-become fewer. If not, their share is stored, and they are ignored from then on.
+If a limit is exceeded, many calls in a row are rate limited, and none once the pace is below it. Random 429s occur singly,
+and as often at a lower pace. So 429s that no known limit explains are counted; if there are many, a short test at a lower
+pace shows whether they become fewer. If not, their share is stored, and they are ignored from then on.
 """
 
 import math
@@ -27,7 +27,7 @@ class Background:
     """Counts of starts and of unexplained 429s, and the test in progress."""
 
     longest_test: float
-    """Starts of the longest test that is worth its cost."""
+    """Maximum number of starts in a test; a longer one is not worth its cost."""
     share: float = 0.0
     """Share of starts that are rate limited at random."""
     first_start: int = 0
@@ -62,7 +62,7 @@ class Background:
         return self.is_testing and self.unexplained_429s >= TEST_ENOUGH_429S * self.parts
 
     def expected(self, starts: int) -> float:
-        """Return how many of `starts` may be rate limited at random: the mean and four standard deviations."""
+        """Return how many of `starts` may be rate limited at random: the mean plus four standard deviations."""
         mean = self.share * starts
         return mean + 4 * math.sqrt(mean)
 

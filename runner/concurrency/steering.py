@@ -19,7 +19,7 @@ CallEvent = events.ScorerCallStarted | events.ScorerCallFailed | events.TrialSco
 
 
 def call_id(trial: str, scorer: str) -> str:
-    """Return the id of a scorer call in signals; that of an attempt is its trial."""
+    """Return the id of a scorer call in signals; the id of an attempt is its trial."""
     return f"{trial}\0{scorer}"
 
 

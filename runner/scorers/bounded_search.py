@@ -26,7 +26,7 @@ _QUICK_STEPS: Final = 3_000_000
 _MAX_QUICK_PATTERN: Final = 200
 """Maximum characters of a pattern that is compiled in this process; a longer one may take long."""
 _UNBOUNDED_PATTERN: Final = re.compile(r"\)[*+?{]|\\[1-9]|\(\?(?:P=|\(|#|[a-zA-Z]*x)")
-"""A repeated group, a backreference, a condition, or a comment or space that may hide one: the bound would not hold."""
+"""A repeated group, a backreference, a condition, or a comment or verbose flag that may hide one: the bound would not hold."""
 
 _idle_processes: Final[list["_Process"]] = []
 if hasattr(os, "register_at_fork"):
@@ -78,7 +78,7 @@ def search(pattern: str, text: str, seconds: float) -> bool:
         reply = _Process().search_within(*request, seconds)
     if reply == b"":
         raise SearchTimedOut(
-            f"no result within {seconds:g} s; the pattern backtracks too much on a text of {len(text):,} characters"
+            f"no result within {seconds:g} s; the pattern backtracks too much on {len(text):,} characters; simplify it"
         )
     if reply.startswith((b"?", b"!")):
         raise (re.error if reply.startswith(b"?") else SearchFailed)(reply[1:].decode())
