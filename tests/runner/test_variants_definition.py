@@ -84,7 +84,7 @@ def test_names_of_a_product_are_valid_unique_and_do_not_depend_on_the_order(valu
         ([], "variants must be a mapping"),
         ([{"model": "a"}], "variants must be a mapping"),
         (5, "variants must be a mapping"),
-        ({"model": "gpt-5"}, r"variants\['model'\] is 'gpt-5'; write .*for named variants, or .*for the product"),
+        ({"model": "gpt-5"}, r"variants\['model'\] is 'gpt-5'; write .*for named variants, or .*to run every combination"),
         ({"model": ["a"], "mini": {"model": "a"}}, r"variants\['mini'\] is"),
         ({"model": []}, r"variants\['model'\] has no values"),
         ({"model": ["a", "a"]}, "two variants are equal"),
