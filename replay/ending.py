@@ -143,8 +143,9 @@ def _calls_in_flight(attempts: int) -> str:
 
 
 def _repeated_calls(state: RunState) -> str:
+    """Return what may have been paid for twice; without steps, an attempt may have made any number of calls."""
     if not state.steps.completed:
-        return f"up to {plural(state.repeated_calls, 'call')}"
+        return f"up to {plural(state.repeated_attempts, 'attempt')}"
     attempts = state.repeated_attempts
     steps = state.repeated_calls - attempts
     calls = _calls_in_flight(attempts)
@@ -159,9 +160,9 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
     if state.interrupted:
         verb = "was" if state.interrupted == 1 else "were"
-        calls = "its call" if state.interrupted == 1 else "their calls"
-        calls = _calls_in_flight(state.interrupted) if state.steps.completed else calls
-        consequence = f"; if repeated, {calls} may be paid for twice"
+        subject = "it" if state.interrupted == 1 else "they"
+        subject = _calls_in_flight(state.interrupted) if state.steps.completed else subject
+        consequence = f"; if repeated, {subject} may be paid for twice"
         if attempts := state.repeated_attempts:
             count = "" if attempts == state.interrupted else f"{attempts:,} "
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"

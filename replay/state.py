@@ -94,7 +94,7 @@ class RunState(Totals):
     """Trials whose last attempt was interrupted."""
     repeated_calls: int = 0
     """Calls of interrupted attempts that were repeated, and may have been paid for: completed steps that were not reused, and
-    the call that was in flight."""
+    one for each attempt, which may have made more."""
     late_returns: int = 0
     """Attempts that returned after they had timed out or been abandoned."""
     from_older_task: int = 0

@@ -106,8 +106,8 @@ class Attempts:
     interrupted: int
     """Their calls may or may not have been paid for."""
     repeated_calls: int
-    """Calls of interrupted attempts that were repeated, and may have been paid for twice: of each attempt one call in flight,
-    and the completed steps that were not reused. An attempt may have had more steps in flight; they are not counted."""
+    """Calls of interrupted attempts that were repeated, and may have been paid for twice: one for each
+    attempt, which may have made more calls that were not completed steps, and the completed steps that were not reused."""
     returned_late: int
 
 

@@ -105,7 +105,7 @@ def test_interrupted_and_late_attempts() -> None:
 
     assert "capitals ended without a final record (killed, power loss or disk full): 0 trials done, in r" in report
     assert "1 retry: 1 × timed out" in report
-    assert "1 attempt was interrupted; if repeated, its call may be paid for twice" in report
+    assert "1 attempt was interrupted; if repeated, it may be paid for twice" in report
     assert "1 attempt in flight at the end, to be repeated on resume" in report
     assert "1 attempt returned late; results discarded" in report
     assert "the journal was recovered 1 time after a crash" in report

@@ -349,7 +349,7 @@ def test_repeated_calls() -> None:
     attempts = summary_of(events).attempts
 
     assert (4, 2) == (attempts.interrupted, attempts.repeated_calls)
-    assert "4 attempts were interrupted and 2 repeated; up to 2 calls may have been paid for twice" in final_report(
+    assert "4 attempts were interrupted and 2 repeated; up to 2 attempts may have been paid for twice" in final_report(
         state_of(events), path="r"
     )
 
