@@ -13,7 +13,8 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
                   `reply:short` a truncated answer
     echo          the request's headers and body
     target        {"output": path and query of the request}
-    empty, text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
+    empty         no body; `empty:204` with that status, `empty:text` and `empty:sse` with another media type
+    text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
     charset:NAME  text in Latin-1, with this name as its charset
     number:N      {"output": N}, verbatim
     raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream
@@ -186,7 +187,8 @@ class Connection(asyncio.Protocol):
                 answer["choices"][0]["finish_reason"] = "length"
             self._json(200, answer)
         elif step == "empty":
-            self._send(200, "application/json", b"")
+            media_type = {"text": "text/plain", "sse": "text/event-stream"}.get(argument, "application/json")
+            self._send(204 if argument == "204" else 200, media_type, b"")
         elif step == "text":
             self._send(200, "text/plain; charset=utf-8", b"Lima, naturally")
         elif step == "notjson":

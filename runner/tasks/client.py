@@ -21,7 +21,7 @@ import trio
 from runner.notes import engine_note
 from runner.tasks.address import Address
 from runner.tasks.http11 import Http11Connection, Request, Response
-from runner.tasks.reply import BadStatus, NoResponse, Redirected, Reply
+from runner.tasks.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
 from runner.tasks.reply_memory import ReplyMemory
 
 T = TypeVar("T")
@@ -179,6 +179,8 @@ class Client:
             raise BadStatus(reply, self._address.masked_url)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise Redirected(reply, self._address.masked_url)
+        if not reply.body and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
+            raise EmptyReply(reply, self._address.masked_url)
         return read(reply)
 
     @asynccontextmanager

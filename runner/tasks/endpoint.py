@@ -211,9 +211,7 @@ def idempotency_key(run: str, trial: str) -> str:
 
 
 def output_of(reply: Reply, output_path: str | None, error_path: str | None, done_path: str | None) -> Any:
-    """Return the output in a reply; an empty reply is an empty output."""
-    if not reply.body and not (reply.is_stream and (done_path or reply.ends_by_closing)):
-        return ""
+    """Return the output in a reply."""
     if reply.is_stream:
         return _join_chunks(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:

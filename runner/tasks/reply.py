@@ -71,6 +71,13 @@ class InvalidReply(Exception):
     """The call succeeded, but its reply is not of the expected form; the next reply may be."""
 
 
+class EmptyReply(InvalidReply, ValueError):
+    """The status is a success, but the reply has no body; a parse error, so it is retried once."""
+
+    def __init__(self, reply: "Reply", url: str) -> None:
+        super().__init__(f"the reply from {url} is empty (status {reply.status})")
+
+
 class OutputMissing(InvalidReply, Fatal):
     """The reply has nothing at the output path: the path is wrong, and paying for another call would not help."""
 

@@ -237,7 +237,7 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
     [
         ("nooutput", {}, "error", "not a chat completion: no 'choices' in the value"),
         ("notjson", {}, "error", "not JSON"),
-        ("empty", {}, "error", "not JSON"),
+        ("empty", {}, "parse_error", "is empty (status 200)"),
         ("error:503", {}, "unavailable", "the model is asleep"),
         (quote('raw:{"choices": [{"message": null}]}'), {}, "error", "its message is 'null'"),
         (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),

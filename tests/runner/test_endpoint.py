@@ -236,9 +236,20 @@ def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
     assert 0 < noted.value["first_byte"] < answered.elapsed - 0.01
 
 
-def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
-    """An empty reply is recorded as output and not repeated."""
-    defined = define_real(Endpoint(server.url(name, "empty"), output_path="output"), [Case(name="a", input=1)])
+@pytest.mark.parametrize("steps", ["empty", "empty:204", "empty:text", "empty:sse"])
+@pytest.mark.parametrize("output_path", ["output", None])
+def test_an_empty_reply_is_a_parse_error(server: Server, path: Path, name: str, steps: str, output_path: str | None) -> None:
+    """A reply without a body is no output, whatever its status and media type; it is retried once."""
+    retry = Retry(base_delay=0.001, max_delay=0.001)
+    outcome = run_real(define_real(Endpoint(server.url(name, steps), output_path=output_path), retry=retry), path)
+
+    assert (["parse_error"] * 2, []) == ([event.category for event in events(path, AttemptFailed)], outputs(path))
+    assert (0, 1, 2) == (outcome.state.completed, outcome.state.failed, len(server.requests(name)))
+
+
+def test_an_empty_value_is_an_output(server: Server, path: Path, name: str) -> None:
+    """An empty string at the output path is recorded as output and not repeated."""
+    defined = define_real(Endpoint(server.url(name, 'number:""'), output_path="output"), [Case(name="a", input=1)])
     outcome = run_real(defined, path)
     resumed = run_real(defined, path, resume=True)
 
