@@ -89,9 +89,9 @@ class InFlight:
     limited_above: int = 0
     """Rate-limited starts above `highest_accepted_load`, since it last rose."""
     first_limited_above: int = 0
-    """The first rate-limited start above `highest_accepted_load`."""
+    """The earliest of these starts."""
     last_limited_above: int = 0
-    """The newest rate-limited start above `highest_accepted_load`."""
+    """The latest of these starts."""
     limited_share: float = 1.0
     """Share of the starts that were rate limited when the limit was found."""
     doubt_until: float = 0.0
@@ -252,9 +252,10 @@ class InFlight:
         if start.in_flight <= max(self._safe_load(), self.known_limit) and not is_near:
             return False
         if not self.limited_above or start.order - self.last_limited_above > max(LIMITED_WITHIN, self.limit // 2):
-            self.limited_above, self.first_limited_above = 0, start.order
+            self.limited_above, self.first_limited_above, self.last_limited_above = 0, start.order, start.order
         self.limited_above += 1
-        self.last_limited_above = start.order
+        self.first_limited_above = min(self.first_limited_above, start.order)  # A reply may overtake that of an earlier start.
+        self.last_limited_above = max(self.last_limited_above, start.order)
         return True
 
     def has_enough_evidence(self) -> bool:

@@ -54,6 +54,18 @@ def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
     assert not machine.is_above(_start(10, 7), 1.0)
 
 
+def test_the_share_of_429s_does_not_depend_on_the_order_of_their_replies() -> None:
+    """The reply of a later start may come first; the 429s still are all of the starts from the earliest to the latest."""
+    evidence = []
+    for orders in ([9, 10, 11], [10, 11, 9], [11, 10, 9]):
+        machine = InFlight(slots=100, limit=64, highest_accepted_load=8)
+        assert all(machine.explains(_start(order, 20), 1.0) for order in orders)
+        machine.record_rate_limit(_start(orders[-1], 20), 1.0, last_start=11)
+        evidence.append((machine.first_limited_above, machine.last_limited_above, machine.limited_share))
+
+    assert [(9, 11, 1.0)] * 3 == evidence
+
+
 def test_a_second_overload_at_no_higher_load_is_remembered_for_longer() -> None:
     """The first may have been an outage."""
     machine = InFlight(slots=100, limit=64)
