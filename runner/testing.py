@@ -1,6 +1,7 @@
 """Fakes to test evaluations on a virtual clock, without a network: scripted tasks, an endpoint, deterministic runs."""
 
 import hashlib
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -83,7 +84,11 @@ class Scripted:
 
 @attrs.define(eq=False, slots=False)
 class SimulatedEndpoint:
-    """An endpoint with latency, a rate limit, a concurrency limit and outages. Deterministic on trio's clock."""
+    """An endpoint with latency, a rate limit, a concurrency limit and outages. Deterministic on trio's clock.
+
+    The time of a reply varies by up to a quarter, so that replies arrive in another order than their calls started; a failure
+    takes a tenth of the latency.
+    """
 
     __name__ = "simulated_endpoint"
 
@@ -98,6 +103,7 @@ class SimulatedEndpoint:
         default=attrs.Factory(lambda endpoint: float(endpoint._burst), takes_self=True),  # noqa: SLF001  # the instance itself
     )
     _refilled_at: float | None = attrs.field(init=False, default=None)
+    _random: random.Random = attrs.field(init=False, factory=lambda: random.Random(0))  # noqa: S311  # times of replies
     down_until: float = attrs.field(init=False, default=0.0)
     """Time on trio's clock until which every call raises a ConnectionError."""
     served: int = attrs.field(init=False, default=0)
@@ -108,18 +114,25 @@ class SimulatedEndpoint:
         """Respond to a call, or raise `RateLimited` or, during an outage, `ConnectionError`."""
         now = trio.current_time()
         if now < self.down_until:
-            self.rejected += 1
+            await self._reject()
             raise ConnectionError("endpoint unavailable")
         if not self._admits(now):
-            self.rejected += 1
+            await self._reject()
             raise RateLimited(self._retry_after)
         self.in_flight += 1
         try:
-            await trio.sleep(self._latency)
+            await self._sleep(self._latency)
         finally:
             self.in_flight -= 1
         self.served += 1
         return self._respond(value)
+
+    async def _reject(self) -> None:
+        self.rejected += 1
+        await self._sleep(self._latency / 10)
+
+    async def _sleep(self, mean: float) -> None:
+        await trio.sleep(mean * self._random.uniform(0.75, 1.25))
 
     def _admits(self, now: float) -> bool:
         if self._max_in_flight is not None and self.in_flight >= self._max_in_flight:

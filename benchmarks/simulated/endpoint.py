@@ -13,13 +13,15 @@ from attrs import define, field, frozen
 from benchmarks.simulated.chance import log_normal, uniform
 
 REPLY = 0.15
-"""Seconds until a 429 or a 5xx is returned; less if a call takes less."""
+"""Mean seconds until a 429 or a 5xx is returned; less if a call takes less."""
+REPLY_SIGMA = 0.5
+"""Spread of the logarithm of the time that a reply takes, so that replies arrive in another order than their calls started."""
 TIMEOUT = 60.0
 """The client's timeout in seconds, unless a scenario has another."""
 HUNG = math.inf
 
 Kind = Literal["ok", "rate_limited", "random_429", "unavailable", "hung", "error"]
-_HANG, _ERROR, _LATENCY, _RANDOM, _COST = range(5)
+_HANG, _ERROR, _LATENCY, _RANDOM, _COST, _REPLY = range(6)
 
 
 @frozen
@@ -117,7 +119,7 @@ class Endpoint:
     sigma: float = 0.5
     """Spread of its logarithm."""
     network: float = 0.03
-    """Seconds from the end of a call at the endpoint until its output arrives."""
+    """Mean seconds from the end of a call at the endpoint until its output arrives."""
     brownout_every: float | None = None
     """Seconds from one outage to the next; the first comes after half of it."""
     brownout: float = 30.0
@@ -142,7 +144,7 @@ class Endpoint:
         return self.median * math.exp(self.sigma * self.sigma / 2) + self.network
 
     def reply(self) -> float:
-        """Return the seconds until a 429 or a 5xx is returned."""
+        """Return the mean seconds until a 429 or a 5xx is returned."""
         return min(REPLY, self.median)
 
     def burst_at(self, t: float) -> Burst | None:
@@ -221,31 +223,32 @@ class Server:
         heapq.heappush(busy, t + min(seconds, self.timeout))
         own_error = e.poison is not None and e.poison.kind == "error" and e.poison.hits(trial)
         cost = self._cost(trial) if e.cost_sigma else 1.0
-        return Answer("error" if own_error else "ok", seconds + e.network, headers=self._headers(), cost=cost)
+        seconds += self._vary(e.network, trial, attempt)
+        return Answer("error" if own_error else "ok", seconds, headers=self._headers(), cost=cost)
 
     def _reject(self, t: float, trial: int, attempt: int, burst: Burst | None) -> Answer | None:
         """Return the outcome of a call that is not served, if there is a reason."""
         if burst is not None and burst.start <= t:
             if burst.kind == "hung":
                 return self._hang(t, occupies=False)
-            return Answer(burst.kind, self.endpoint.reply(), retry_after=burst.retry_after)
+            return Answer(burst.kind, self._reply(trial, attempt), retry_after=burst.retry_after)
         poison = self.endpoint.poison
         if poison is not None and poison.hits(trial) and (poison.kind != "error" or poison.quick):
             if poison.kind == "hung":
                 return self._hang(t, occupies=True)
             kind: Kind = "random_429" if poison.kind == "rate_limited" else poison.kind
-            return Answer(kind, self.endpoint.reply(), poison.retry_after)
+            return Answer(kind, self._reply(trial, attempt), poison.retry_after)
         return self._limit(t, trial, attempt) or self._fail(t, trial, attempt)
 
     def _limit(self, t: float, trial: int, attempt: int) -> Answer | None:
         """Return a 429 because of a limit or at random, or None."""
         e = self.endpoint
         if e.random_429 and uniform(self.seed, trial, attempt, _RANDOM) < e.random_429:
-            return Answer("random_429", e.reply(), e.random_retry_after)
+            return Answer("random_429", self._reply(trial, attempt), e.random_retry_after)
         if e.cap is not None and len(self.busy) >= e.cap * (1.0 if e.cap_curve is None else e.cap_curve.at(t)):
-            return Answer("rate_limited", e.reply())
+            return Answer("rate_limited", self._reply(trial, attempt))
         if e.rate is not None and not self._grant(t, trial):
-            return Answer("rate_limited", e.reply(), self._wait(t, trial), self._headers())
+            return Answer("rate_limited", self._reply(trial, attempt), self._wait(t, trial), self._headers())
         return None
 
     def _fail(self, t: float, trial: int, attempt: int) -> Answer | None:
@@ -254,8 +257,16 @@ class Server:
         if e.hangs and uniform(self.seed, trial, attempt, _HANG) < e.hangs:
             return self._hang(t, occupies=True)
         if e.background_5xx and uniform(self.seed, trial, attempt, _ERROR) < e.background_5xx:
-            return Answer("unavailable", e.reply())
+            return Answer("unavailable", self._reply(trial, attempt))
         return None
+
+    def _reply(self, trial: int, attempt: int) -> float:
+        """Return the seconds until a 429 or a 5xx of this attempt is returned."""
+        return self._vary(self.endpoint.reply(), trial, attempt)
+
+    def _vary(self, mean: float, trial: int, attempt: int) -> float:
+        median = mean * math.exp(-REPLY_SIGMA * REPLY_SIGMA / 2)
+        return log_normal(uniform(self.seed, trial, attempt, _REPLY), median, REPLY_SIGMA)
 
     def _hang(self, t: float, *, occupies: bool) -> Answer:
         if occupies:
