@@ -15,6 +15,7 @@ from runner.cli._dry_run import print_dry_run
 from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
 from runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
 from runner.cli._options import overrides
+from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
 from runner.engine.changes import effective_settings
@@ -64,7 +65,8 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     """Run an evaluation.
 
     REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every attempt is
-    recorded in the directory of the run; an interrupted run can be resumed.
+    recorded in the directory of the run; an interrupted run can be resumed. If the directory of -o is an unfinished run, it
+    is resumed with these arguments only: nothing that its journal names is executed, and no recorded setting applies.
 
     Exit codes: 0 finished, 1 finished but trials failed, outputs were not scored or a gate did not pass, 2 usage error, 3 not
     finished, 4 the journal was changed by another process.
@@ -81,17 +83,21 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     with user_code():
         evaluation, reference = _load(reference, ctx)
     with user_code():
-        if path is not None:
-            _check_free(path)
+        run_to_resume = path if path is not None and _is_unfinished(path) else None
+        if run_to_resume is not None:
+            if dry_run:
+                raise UsageError(f"{path} is an unfinished run; pass another -o, or omit it")
+            echo(f"{path} is an unfinished run; it is resumed with these arguments", err=True)
+            options |= {"resume": True, "trust": True, "ignore_recorded": True}
         if (output := nat_output(options)) is not None:
-            output.check()
+            output.check(run_to_resume)
         session = CommandSession(evaluation, reference, changes, options)
     if dry_run:
         _dry_run(evaluation, reference, changes, path, options)
         return
     with user_code():
         if output is not None:
-            output.prepare()
+            output.prepare(run_to_resume)
         outcome = session.run(path) if path is not None else session.run_numbered()
     session.finish(outcome)
 
@@ -123,17 +129,17 @@ def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
     return load_evaluation(reference)
 
 
-def _check_free(path: Path) -> None:
-    """Reject a directory that is a run, is inside a run, or contains runs."""
+def _is_unfinished(path: Path) -> bool:
+    """Return whether a directory is an unfinished run; reject one that is another run, is inside a run, or contains runs."""
     if not segments.is_run(path):
         if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
             raise UsageError(f"{path} contains runs; pass a new directory in it: -o {path / 'NAME'}")
         if run := segments.enclosing_run(path):
             raise UsageError(f"{path} is inside the run {run}; pass another -o")
-        return
+        return False
     is_finished = run_finish(path) is not None
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; pass another -o ({command('status', path)} shows the run)")
     if is_finished:
         raise UsageError(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
-    raise UsageError(f"{path} is an unfinished run; resume it with {command('resume', path)}, or pass another -o")
+    return True

@@ -50,6 +50,8 @@ class Options:
     """Whether to accept changes to the task, the cases, the scorers or the variants."""
     trust: bool = False
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
+    ignore_recorded: bool = False
+    """Whether a resumed run has the settings of this call only, not those that were passed in earlier sessions."""
     retry_failed: bool = False
     """Whether to retry failed trials."""
     yes: bool = False
@@ -90,6 +92,7 @@ class RunOptions(SettingOptions, total=False):
     resume: bool
     adopt: bool
     trust: bool
+    ignore_recorded: bool
     retry_failed: bool
     yes: bool
     shard: str | None

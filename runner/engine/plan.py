@@ -85,7 +85,8 @@ def make_plan(
 
     `only_variants` are those of the session, if it runs only some of the run's.
     """
-    settings, overridden_names = effective_settings(evaluation.settings, overrides, state.settings)
+    earlier_settings = {} if options.ignore_recorded else state.settings
+    settings, overridden_names = effective_settings(evaluation.settings, overrides, earlier_settings)
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
@@ -209,9 +210,9 @@ def _shard(options: Options, state: RunState, path: Path) -> Shard | None:
         recorded_shard = Shard.parse(recorded_text) if recorded_text else None
     except ValueError as exc:
         raise InvalidSetting(f"shard={recorded_text!r:.80}: {exc}") from exc
-    if options.shard not in (None, recorded_shard):
+    if options.shard != recorded_shard and (options.shard or options.ignore_recorded):
         kind = f"is shard {recorded_text}" if recorded_text else "has the cases of all shards"
-        raise UsageError(f"{path} {kind}, and a run keeps its shard", setting="shard", value=str(options.shard))
+        raise UsageError(f"{path} {kind}, and a run keeps its shard", setting="shard", value=str(options.shard or "none"))
     return recorded_shard
 
 

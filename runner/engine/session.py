@@ -120,7 +120,8 @@ class Session:
                 raise UsageError(f"unknown option {name!r}{suggest(name, setting_names | option_names, limit=1)}")
         self.overrides = {name: value for name, value in options.items() if name in setting_names}
         """Settings of this run that replace the evaluation's own."""
-        self.only_variants = as_strings(self.overrides.pop("only_variants", ())) if options.get("resume") else ()
+        selects_variants = options.get("resume") and not options.get("ignore_recorded")
+        self.only_variants = as_strings(self.overrides.pop("only_variants", ())) if selects_variants else ()
         """Variants of this session, if it resumes only some of the run's."""
         self.options = Options(**{name: value for name, value in options.items() if name in option_names})
         self.on_unresponsive: Callable[[Outcome], object] | None = None

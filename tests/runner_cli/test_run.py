@@ -189,21 +189,32 @@ def test_cases_that_cannot_be_used_start_nothing(cases: str, message: str) -> No
 
 
 def test_a_taken_path_is_rejected() -> None:
-    """No run is started where one exists; an unfinished one can be resumed."""
+    """No run is started where a finished run or an unfinished one of another evaluation is."""
     write_sync(Path("half"), complete_run()[:-1])
     write_sync(Path("whole"), complete_run())
     before = content(Path("half")), content(Path("whole"))
-    unfinished, finished = (
+    unfinished, finished, dry = (
         evaljournal("run", "evals/capitals.py", "-o", "half"),
         evaljournal("run", "evals/capitals.py", "-o", "whole"),
+        evaljournal("run", "evals/capitals.py", "-o", "half", "--dry-run"),
     )
 
-    assert (2, "Error: half is an unfinished run; resume it with `evaljournal resume half`, or pass another -o\n") == (
-        unfinished.exit_code,
-        unfinished.stderr,
-    )
+    assert (2, True) == (unfinished.exit_code, "Error: half was started with a different definition" in unfinished.stderr)
     assert (2, True) == (finished.exit_code, "whole is a finished run and is never overwritten" in finished.stderr)
+    assert (2, "Error: half is an unfinished run; pass another -o, or omit it\n") == (dry.exit_code, dry.stderr)
     assert before == (content(Path("half")), content(Path("whole")))
+
+
+def test_an_unfinished_run_is_resumed_with_the_arguments() -> None:
+    """`run -o` continues an unfinished run; settings that were passed before no longer apply."""
+    define("FAILS = 'cuba'" + QUICK)
+    command = ("run", "evals/capitals.py", *ONE_BY_ONE, "-o", "half")
+    stopped, result = evaljournal(*command, "--fail-fast", "--timeout", 3), evaljournal(*command)
+
+    assert (3, 1) == (stopped.exit_code, result.exit_code)
+    assert result.stderr.startswith("half is an unfinished run; it is resumed with these arguments\n")
+    assert ["peru", "chile", "cuba", "france", "japan"] == [event.trial for event in events("half", AttemptStarted)]
+    assert 5 == load(Path("half")).state.settings["timeout"]
 
 
 def test_fail_fast_ends_with_3() -> None:

@@ -258,6 +258,19 @@ def test_a_session_resumes_one_variant(finished: Path, tmp_path: Path) -> None:
     }
 
 
+def test_run_resumes_an_unfinished_run_of_some_variants() -> None:
+    """For `run -o`, --only-variant is a setting of the run, as it was in the first session."""
+    Path("times.py").write_text(SOURCE)
+    command = ("run", "times.py", "--only-variant", "triple", "-o")
+    evaljournal(*command, "first")
+    seq = next(record.seq for record in load("first").records() if isinstance(record.event, TrialCompleted))
+    evaljournal("fork", "first", "--at", seq, "-o", "forked")
+    result = evaljournal(*command, "forked")
+
+    assert 1 == result.exit_code, result.stderr  # One trial fails.
+    assert {"triple": 2} == {name: totals.done for name, totals in load("forked").state.variants.items()}
+
+
 def test_simulate_a_run_with_variants(finished: Path) -> None:
     """A simulation runs every trial of every variant."""
     result = evaljournal("simulate", finished, "--slots", 1, "--json")

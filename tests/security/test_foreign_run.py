@@ -18,11 +18,13 @@ from click.testing import CliRunner, Result
 from journal import Event, chain, verify, writing
 from journal.events import RunStarted, RunStopped, SessionStarted
 from journal.ownership import start_events, user_key
+from replay import load
 from runner.api import run as run_in_python
 from runner.cli import cli
 from runner.definition.loading import load_evaluation
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
 from tests.processes import ROOT
+from tests.runs import events
 from tests.security.audited import VARIABLE
 
 OWN = """
@@ -140,6 +142,7 @@ def audited(calls: Sequence[Sequence[str] | str]) -> list[dict[str, Any]]:
 
 FILES = {
     "own.py": OWN,
+    "own.jsonl": '{"id": "peru", "question": "Lima", "expected": "Lima"}\n',
     "evil.py": EVIL,
     "evil_module.py": EVIL,
     "evil.toml": 'data = "qa.jsonl"\noutput-key = "question"\nscore = ["exact"]\n',
@@ -206,6 +209,36 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
         assert {"code", "output"} == set(result), call
         is_rejected = (result["code"], "--trust`" in result["output"]) == (2, True)
         assert is_rejected == (call[0] == "resume"), (call, result)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["own.py", "--data own.jsonl --output-key question --score exact"], ids=["file", "no-code"]
+)
+def test_run_resumes_an_unfinished_run_with_its_own_arguments_only(tmp_path: Path, arguments: str) -> None:
+    """`run -o` of a foreign run uses nothing that the journal names, and no setting that it records."""
+    command = ["run", *arguments.split(), "--plain", "-o"]
+    assert 0 == evaljournal(*command, "first").exit_code
+    (own_start,) = events("first", RunStarted)
+    settings = {**own_start.settings, "slots": 7, "timeout": 1.0, "overridden": ["slots", "timeout"]}
+    for name, (task, _) in ATTACKS.items():
+        start = attrs.evolve(own_start, task=task, settings=settings)  # type: ignore[misc]  # an event is an attrs class
+        write_run(tmp_path / name, [start, session(), STOPPED])
+    calls = [[*command, name] for name in ATTACKS]
+
+    for name, call, result in zip(ATTACKS, calls, audited(calls), strict=True):
+        assert ({"code", "output"}, 0) == (set(result), result["code"]), (call, result)
+        assert own_start.settings == {key: load(tmp_path / name).state.settings[key] for key in own_start.settings}
+        assert is_own(tmp_path / name)
+
+
+def test_run_resumes_no_other_shard(tmp_path: Path) -> None:
+    """A recorded shard cannot hide cases: `run -o` without --shard rejects a run that has one."""
+    assert 0 == evaljournal("run", "own.py", "-o", "first").exit_code
+    (start,) = events("first", RunStarted)
+    start = attrs.evolve(start, shard="1/2")  # type: ignore[misc]  # an event is an attrs class
+    result = evaljournal("run", "own.py", "-o", write_run(tmp_path / "half", [start, session(), STOPPED]))
+
+    assert (2, True) == (result.exit_code, "half is shard 1/2, and a run keeps its shard" in result.output)
 
 
 def test_the_reference_is_escaped(tmp_path: Path) -> None:
