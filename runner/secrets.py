@@ -266,9 +266,9 @@ def _mask_object_keys(value: Any) -> None:
             continue
         members: dict[str, Any] = {}
         for key, item in container.items():
-            name = masked_key = sent_secrets.mask(key)
+            name = sent_secrets.mask(key)
             while name in members:
-                name = f"{masked_key}-{len(members) + 1}"
+                name += f"-{len(members) + 1}"
             members[name] = item
         container.clear()
         container.update(members)

@@ -9,7 +9,8 @@ import csv
 import importlib
 import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _members(pairs: list[tuple[str, Any]]) -> Row:
     members = dict(pairs)
     if len(members) < len(pairs):
-        keys = [key for key, _ in pairs]
-        duplicate = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"duplicate key {duplicate!r}")
+        raise ValueError(f"duplicate key {_duplicates(key for key, _ in pairs)[0]!r}")
     return members
+
+
+def _duplicates(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_members)
@@ -146,7 +149,7 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
     reader = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
-        if duplicates := sorted({name for name in header if header.count(name) > 1}):
+        if duplicates := sorted(_duplicates(header)):
             raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, duplicates))}", path=path, line=1)
         separators = [separator for separator in _SEPARATORS if separator != delimiter and separator in "".join(header)]
         if len(header) == 1 and separators:
@@ -171,7 +174,7 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
     try:
         with path.open("rb") as handle, parquet.ParquetFile(handle) as file:
             names: list[str] = file.schema_arrow.names
-            if duplicates := sorted({name for name in names if names.count(name) > 1}):
+            if duplicates := sorted(_duplicates(names)):
                 raise UsageError(f"duplicate columns: {', '.join(map(repr, duplicates))}", path=path)
             for batch in file.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():

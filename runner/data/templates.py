@@ -152,7 +152,10 @@ def parse_body(template: Any, name: str) -> Any:
             template = orjson.loads(template)
         except ValueError as exc:
             raise UsageError(f"{name} is not JSON ({exc}): {template[:200]!r}") from exc
-    return _parse(template, name)
+    try:
+        return _parse(template, name)
+    except RecursionError as exc:
+        raise UsageError(f"{name} is nested too deeply") from exc
 
 
 def _parse(value: Any, name: str) -> Any:

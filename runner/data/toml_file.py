@@ -15,3 +15,5 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
     except ValueError as exc:  # The file is not TOML or not UTF-8.
         raise UsageError(f"not valid TOML: {exc}", path=path) from exc
+    except RecursionError as exc:
+        raise UsageError("nested too deeply", path=path) from exc

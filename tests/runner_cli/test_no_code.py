@@ -310,6 +310,11 @@ def test_tables_in_a_configuration_file(server: Server, name: str) -> None:
         ("max-failure = 1", "did you mean 'max-failures'?"),
         ("config = 'x'", "unknown key 'config'"),
         ("data = ", "not valid TOML"),
+        (f"data = {'[' * 5_000}{']' * 5_000}", "Error: eval.toml: nested too deeply\n"),
+        (
+            f"data = 'qa.jsonl'\nendpoint = 'http://h'\nbody = '{'[' * 900}{']' * 900}'",
+            "Error: the body is nested too deeply\n",
+        ),
         (
             "data = 'qa.jsonl'\ncommand = 'cat'\nslots = 'many'",
             "Error: eval.toml: slots = 'many': 'many' is not a valid integer\n",

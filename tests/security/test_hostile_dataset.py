@@ -3,6 +3,8 @@
 import math
 import re
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from journal.events import ScoringFailed, TrialScored
 from runner import Case, UsageError, rescore, scorers
+from runner.data.readers import rows
 from runner.definition.evaluation import INHERITED, Inherited
 from runner.scorers import bounded_search
 from runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
@@ -93,6 +96,24 @@ def test_a_search_for_values_takes_linear_time(value: str, unit: str) -> None:
     small, large = (f"{unit * (size // len(unit))}{value[:-1]}" for size in (2_000, FACTOR * 2_000))
 
     assert growth(values._pattern.findall, small, large) <= LINEAR
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("qa.csv", ",".join),
+        ("qa.jsonl", lambda names: "{" + ", ".join(f'"{name}": 1' for name in [*names, names[-1]]) + "}"),
+    ],
+)
+def test_many_columns_take_linear_time(name: str, line: Callable[[list[str]], str]) -> None:
+    """The search for duplicate columns and keys takes linear time."""
+
+    def read(count: int) -> None:
+        Path(name).write_text(line([f"c{number}" for number in range(count)]))
+        with suppress(UsageError):  # The last key is a duplicate.
+            list(rows(Path(name)))
+
+    assert growth(read, 500, 500 * FACTOR) <= LINEAR
 
 
 def test_a_megabyte_is_masked_quickly() -> None:

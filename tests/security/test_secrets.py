@@ -418,6 +418,7 @@ def test_keys_of_objects_in_outputs_are_masked() -> None:
     masked = mask_output({value: 1, "a": [{value: {"b": None}}], f"x{value}": 2, "***": 3})
 
     assert {"***": 1, "a": [{"***": {"b": None}}], "x***": 2, "***-4": 3} == masked
+    assert {"***-3": 0, "***": 1, "***-3-3": 2} == mask_output({"***-3": 0, value: 1, "***": 2})
     deep: Any = {value: 1}
     for _ in range(200):
         deep = [deep]
