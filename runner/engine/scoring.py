@@ -24,7 +24,6 @@ from runner.engine.trial_work import ScorerCall, TrialWork
 from runner.retries.classify import Description, Failure, describe
 from runner.retries.retry import NoRetry, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
-from runner.secrets import mask_output
 from runner.signals import is_from_signal
 from runner.steps.recorded_results import read_trajectory
 from runner.workers.pool import WorkerEnded
@@ -198,7 +197,7 @@ class Scoring:
                         scorer=name,
                         version=scorer.version,
                         value=score.value,
-                        reason=mask_output(score.reason),
+                        reason=score.reason,
                         elapsed=elapsed,
                     )
                 )

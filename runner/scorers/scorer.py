@@ -16,6 +16,7 @@ from runner.data.case import Case
 from runner.data.fingerprint import definition_of, fingerprint_function
 from runner.errors import UsageError
 from runner.retries.retry import Retry
+from runner.secrets import mask
 from runner.tasks import Task, is_async
 
 PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory")
@@ -160,7 +161,10 @@ class Scorer:
         return is_async(self.function)
 
     def scores(self, verdicts: object) -> dict[str, Score]:
-        """Name the scores that the function returned: `exact`, or `judge.tone` and `judge.facts` for a mapping."""
+        """Name the scores that the function returned: `exact`, or `judge.tone` and `judge.facts` for a mapping.
+
+        Their reasons may quote errors, and are masked as those are.
+        """
         if not isinstance(verdicts, Mapping):
             return {self.name: self._score(verdicts, self.name)}
         values = cast("Mapping[object, object]", verdicts)
@@ -172,9 +176,11 @@ class Scorer:
 
     def _score(self, verdict: Any, name: str) -> Score:
         try:
-            return verdict if isinstance(verdict, Score) else _other_library_score(verdict) or Score(verdict)
+            score = verdict if isinstance(verdict, Score) else _other_library_score(verdict) or Score(verdict)
         except UsageError as exc:
             raise UsageError(f"scorer {name!r}: {exc}") from exc
+        reason: object = score.reason
+        return evolve(score, reason=mask(reason)) if isinstance(reason, str) and reason else score
 
 
 @frozen(kw_only=True)

@@ -397,18 +397,22 @@ def test_a_prompt_about_passwords_is_recorded(server: Server, name: str) -> None
     assert prompt in run.task
 
 
-def test_reasons_of_scores_are_masked(path: Path) -> None:
-    """A reason that quotes what the run sends is masked."""
+def test_reasons_of_scores_are_masked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reason is masked as an error is: what the run sends, variables with secret names, and known key formats."""
     add_secret(VALUE)
+    variable, key = "variable-0123456789", "sk-proj-0123456789abcdefghijklmn"
+    monkeypatch.setenv("JUDGE_API_KEY", variable)
 
     def task(value: str) -> str:
         return value
 
     evaluation = define_real(task)
-    evaluation.score(name="quoting")(lambda output: Score(value=True, reason=f"because of {VALUE} in {output}"))
+    reason = f"{VALUE}, {variable}, {key}"
+    evaluation.score(name="quoting")(lambda output: Score(value=True, reason=f"{reason} in {output}"))
+    evaluation.score(name="several")(lambda: {"a": Score(value=True, reason=reason)})
     run_real(evaluation, path)
 
-    assert ["because of *** in lima"] == [event.reason for event in events(path, TrialScored)]
+    assert ["***, ***, *** in lima", "***, ***, ***"] == [event.reason for event in events(path, TrialScored)]
 
 
 def test_keys_of_objects_in_outputs_are_masked() -> None:
