@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
+from replay.server_sent_events import parse_events
 from replay.text import as_text
 
 _DATA: Final = "data:"
@@ -79,7 +80,7 @@ def finish_reason_of(step_output: object) -> str:
 
 
 def _finish_reason(reply: Mapping[str, Any]) -> str:
-    for part in (*_mappings(reply.get("choices")), *_mappings([reply.get("delta"), reply.get("response"), reply])):
+    for part in (*_first_choice(reply), *_mappings([reply.get("delta"), reply.get("response"), reply])):
         reason = part.get("finish_reason") or part.get("stop_reason")
         if reason is None and "output" in part:  # The Responses API.
             is_call = any(item.get("type") == "function_call" for item in _mappings(part.get("output")))
@@ -170,14 +171,16 @@ def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
         yield from (item for item in value if isinstance(item, Mapping))
 
 
+def _first_choice(reply: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the choice of a reply, or of a chunk of one, that has the index 0."""
+    return (choice for choice in _mappings(reply.get("choices")) if not choice.get("index"))
+
+
 def _events(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON objects of a recorded stream of server-sent events."""
-    for line in text.splitlines():
-        if line.startswith(_DATA):
-            try:
-                value = orjson.loads(line[len(_DATA) :])
-            except orjson.JSONDecodeError:
-                continue
+    for _, data in parse_events(text):
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(data)
             if isinstance(value, dict):
                 yield value
 
@@ -189,7 +192,7 @@ def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:
     texts: list[str] = []
     calls: dict[object, dict[str, str]] = {}
     for event in events:
-        for choice in list(_mappings(event.get("choices")))[:1]:
+        for choice in _first_choice(event):
             delta = choice.get("delta")
             if isinstance(delta, Mapping):
                 texts.append(_text_of(delta.get("content")))

@@ -17,7 +17,7 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
     text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
     charset:NAME  text in Latin-1, with this name as its charset
     number:N      {"output": N}, verbatim
-    raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream
+    raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream; `%2C` stands for a comma
     gzip          a compressed answer; `gzip:cut` is incomplete, `gzip:wrong` not compressed, `gzip:bomb` 2 MB when decompressed
     deflate, br   the same with another encoding (br: its name only); `deflate:bare` without a header
     sse, ndjson   a stream; `sse:cut` and `ndjson:cut` end half-way; `:error` sends an error event, `:chunk` a chunk with one;
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol):
         elif step == "number":
             self._send(200, "application/json", b'{"output": %b}' % argument.encode())
         elif step == "raw":
-            body = argument.encode()
+            body = unquote(argument).encode()
             self._send(200, "application/json" if body[:1] == b"{" else "text/event-stream", body)
         elif step in {"gzip", "deflate", "br"}:
             content = orjson.dumps(_answer(end, body)) if end.endswith(_MODEL_ENDS) else b'{"output": "LIMA"}'

@@ -1,18 +1,20 @@
 """Server-sent events of a model's reply, read while they arrive: which one is the last, errors, and usage."""
 
+import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
 
+from replay.server_sent_events import EventParser
 from runner.secrets import excerpt
 from runner.tasks.reply import ErrorReply, error_code
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelled"})
 _FINAL_EVENTS: Final = _LAST_EVENTS | _ERROR_EVENTS
-_PARSED_DATA: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _FINAL_EVENTS))})"'.encode())
+_PARSED_DATA: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _FINAL_EVENTS))})"')
 """Only data that contains one of these is parsed."""
 _EXCERPT_LENGTH: Final = 500
 
@@ -26,53 +28,32 @@ class StreamEvents:
         self.error: ErrorReply | None = None
         self.response: dict[str, Any] = {}
         """`model` and `usage`, as in a reply that is not a stream."""
-        self._line_parts: list[bytes] = []
-        """The parts of an incomplete line."""
-        self._is_after_return = False
-        """Whether the last byte was a carriage return, which a line feed may follow."""
-        self._event = ""
-        self._data: list[bytes] = []
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._parser = EventParser()
 
     def feed(self, content: bytes) -> None:
         """Add received bytes."""
-        for line in self._lines(content):
-            name, _, value = line.partition(b":")
-            if not line:
-                self._dispatch()
-            elif name == b"data":
-                self._data.append(value.removeprefix(b" "))
-            elif name == b"event":
-                self._event = value.strip().decode("utf-8", "replace")
+        self._read(self._parser.feed(self._decoder.decode(content)))
 
     def end(self) -> None:
         """Handle the end of the stream; a line break after the last event may be missing."""
-        self.feed(b"\n\n")
+        self._read(self._parser.end())
 
-    def _lines(self, content: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete; a line in many parts is joined once."""
-        if self._is_after_return:
-            content = content.removeprefix(b"\n")
-        self._is_after_return = content.endswith(b"\r")
-        self._line_parts.append(content)
-        if b"\n" in content or b"\r" in content:
-            text = b"".join(self._line_parts).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-            *lines, incomplete_line = text.split(b"\n")
-            self._line_parts = [incomplete_line]
-            yield from lines
+    def _read(self, events: Iterable[tuple[str, str]]) -> None:
+        for event, data in events:
+            if data == "[DONE]":
+                self.is_done = True
+            else:
+                self._read_event(event, data)
 
-    def _dispatch(self) -> None:
-        data, event = b"\n".join(self._data), self._event
-        self._data, self._event = [], ""
-        if data == b"[DONE]":
-            self.is_done = True
-            return
+    def _read_event(self, event: str, data: str) -> None:
         if event not in _FINAL_EVENTS and _PARSED_DATA.search(data) is None:
             return
         value = _parse_object(data)
         event = event or str(value.get("type", ""))
         if event in _ERROR_EVENTS or value.get("error"):
-            message = excerpt(data.decode("utf-8", "replace"), _EXCERPT_LENGTH)
-            self.error = ErrorReply(f"the stream contains an error: {message}", error_code(value.get("response") or value))
+            message = f"the stream contains an error: {excerpt(data, _EXCERPT_LENGTH)}"
+            self.error = ErrorReply(message, error_code(value.get("response") or value))
         elif event in _LAST_EVENTS and value:
             self.is_done = True
         for part in (value, value.get("message"), value.get("response")):
@@ -89,7 +70,7 @@ class StreamEvents:
             self.response["model"] = part["model"]
 
 
-def _parse_object(data: bytes) -> dict[str, Any]:
+def _parse_object(data: str) -> dict[str, Any]:
     try:
         value = orjson.loads(data)
     except ValueError:

@@ -354,7 +354,7 @@ class OpenChat:
             raise_error_in(chunk, "error")
             try:
                 members |= {name: value for name, value in chunk.items() if value}
-                for choice in (chunk.get("choices") or [])[:1]:
+                for choice in [choice for choice in chunk.get("choices") or [] if not choice.get("index")]:
                     text.append(str((choice.get("delta") or {}).get("content") or ""))
                     finish_reason = choice.get("finish_reason") or finish_reason
             except (AttributeError, TypeError) as exc:

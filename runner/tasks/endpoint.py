@@ -232,7 +232,7 @@ def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, 
         raise_error_in(chunk, error_path or "error")
         is_done = is_done or _is_true(chunk, done_path)
         try:
-            output = chunk if output_path is None else value_at(chunk, output_path)
+            output = chunk if output_path is None else value_at(_with_indexed_choices(chunk), output_path)
         except MissingField:
             continue  # The first and the last chunks of a stream often contain something else.
         if output is not None:
@@ -242,6 +242,14 @@ def _join_chunks(reply: Reply, output_path: str | None, error_path: str | None, 
     if not outputs and output_path is not None:
         raise OutputMissing(f"no chunk of the stream has {output_path!r}: {reply.excerpt!r}")
     return "".join(outputs) if all(isinstance(output, str) for output in outputs) else outputs
+
+
+def _with_indexed_choices(chunk: Any) -> Any:
+    """Return a chunk with its `choices` by their `index`: a chunk of OpenAI's API has only some of them, in any order."""
+    choices = chunk.get("choices") if isinstance(chunk, Mapping) else None
+    if not isinstance(choices, list) or not all(isinstance(choice, Mapping) and "index" in choice for choice in choices):
+        return chunk
+    return {**cast("Mapping[str, Any]", chunk), "choices": {str(choice["index"]): choice for choice in choices}}
 
 
 def raise_error_in(value: Any, path: str | None) -> None:

@@ -13,6 +13,7 @@ import attrs
 import httpcore2
 import orjson
 
+from replay.server_sent_events import parse_events
 from runner.data.exact_json import read_json
 from runner.retries.classify import Fatal
 from runner.secrets import excerpt, mask
@@ -22,12 +23,11 @@ MAX_VALUES: Final = 1_000_000
 """Maximum number of JSON values in a reply; each takes up to 100 bytes of memory and 0.3 µs, however short it is."""
 
 _EXCERPT_LENGTH: Final = 500
-_LINE_END: Final = re.compile(r"\r\n|\n|\r")
-_EVENT_ENDS: Final = ("\n\n", "\r\n\r\n", "\r\r")
+_EVENT_ENDS: Final = ("\n\n", "\n\r", "\r\r", "\n\r\n", "\r\r\n")
 _EXCLUDED_ENCODINGS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
 """Python encodings that no reply uses; some take quadratic time."""
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
-_DONE_LINE: Final = re.compile(rb"^data: ?\[DONE\]\s*$", re.MULTILINE)
+_DONE_LINE: Final = re.compile(rb"(?:^|\r)data: ?\[DONE\]\s*$", re.MULTILINE)
 _SUPPORTED_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _STREAM_TYPES: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
 
@@ -173,7 +173,7 @@ class Reply:
         is_incomplete = self.ends_by_closing and not self.is_done and not text.endswith(_EVENT_ENDS if is_sse else "\n")
         if is_incomplete and (is_sse or not text):
             raise IncompleteReply(f"the stream ended within {_masked_end(text)!r}")
-        for event, data in _events(text) if is_sse else _lines(text):
+        for event, data in parse_events(text) if is_sse else _lines(text):
             if data == "[DONE]":
                 return
             try:
@@ -200,35 +200,9 @@ class Reply:
             self.body = b""
 
 
-def _events(text: str) -> Iterator[tuple[str, str]]:
-    """Parse server-sent events into their type and data."""
-    event, data = "", list[str]()
-    for line in _split_lines(text):
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if not line:
-            if data:
-                yield event, "\n".join(data)
-            event, data = "", []
-        elif name == "data":
-            data.append(value)
-        elif name == "event":
-            event = value
-
-
-def _split_lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text, and an empty one at the end; one at a time, because there may be millions."""
-    start = 0
-    for end in _LINE_END.finditer(text):
-        yield text[start : end.start()]
-        start = end.end()
-    yield text[start:]
-    yield ""
-
-
 def _lines(text: str) -> Iterator[tuple[str, str]]:
     for line in io.StringIO(text, newline="\n"):
-        if text_line := line.strip(" \t\r\x1e"):
+        if text_line := line.strip(" \t\r\x1e\ufeff"):
             yield "", text_line
 
 

@@ -82,6 +82,16 @@ def test_replies(reply: Any, is_http: bool) -> None:  # noqa: FBT001
     assert Message("assistant", "Let me see.", (CALL,)) == reply_of(recorded)
 
 
+def test_the_first_choice_of_a_stream() -> None:
+    """Of a stream with several choices, only the one with index 0 is the reply, whatever their order is."""
+    other = {"index": 1, "delta": {"content": "no"}, "finish_reason": "length"}
+    last = {"index": 0, "delta": {"content": "a\u2028"}, "finish_reason": "stop"}
+    chunks = (delta(content="Lim"), {"choices": [other]}, {"choices": [other, last]}, {"choices": [other]})
+    recorded = "\ufeff" + stream(*chunks).replace("\\u2028", "\u2028")
+
+    assert (Message("assistant", "Lima\u2028"), "stop") == (reply_of(recorded), finish_reason_of(recorded))
+
+
 def test_a_text_is_a_reply() -> None:
     """A step that returns the text of a reply has no tool calls."""
     assert Message("assistant", "Lima") == reply_of("Lima")

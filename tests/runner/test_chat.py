@@ -232,6 +232,19 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
     assert message in final_report(outcome.state, path=path)
 
 
+def test_the_first_choice_of_a_stream_is_the_output(server: Server, path: Path, name: str) -> None:
+    """Of a stream with several choices, the one with index 0 is the output, whatever their order and the first bytes are."""
+    chunks = (
+        '{"index": 0, "delta": {"content": "Li"}}',
+        '{"index": 1, "delta": {"content": "Qui"}}, {"index": 0, "delta": {"content": "ma"}, "finish_reason": "stop"}',
+        '{"index": 1, "delta": {"content": "to"}, "finish_reason": "length"}',
+    )
+    stream = "\ufeff" + "".join(f'data: {{"choices": [{chunk}]}}\r\n\r\n' for chunk in chunks)
+    run_real(define_real(Chat("small", base_url=server.url(name, quote(f"raw:{quote(stream)}"), "v1"), stream=True)), path)
+
+    assert (["Lima"], []) == (outputs(path), notes(path, "evaljournal.finish_reason"))
+
+
 @pytest.mark.parametrize(
     ("steps", "options", "category", "message"),
     [

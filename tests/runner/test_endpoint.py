@@ -36,6 +36,16 @@ from tests.processes import Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
 
+CHOICES = "".join(
+    f'data: {{"choices": [{", ".join(choices)}]}}\n\n'
+    for choices in (
+        ['{"index": 0, "delta": {"content": "LI"}}'],
+        ['{"index": 1, "delta": {"content": "QUI"}}', '{"index": 0, "delta": {"content": "MA"}}'],
+        ['{"index": 1, "delta": {"content": "TO"}}'],
+    )
+)
+"""A stream of OpenAI's API with two choices."""
+
 
 def run_fast(defined: AnyEvaluation, path: Path, *, rate: float, **options: Any) -> Outcome:
     """Run an evaluation under the adaptive policy, on a clock that is `rate` times as fast as the real one."""
@@ -211,6 +221,9 @@ def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, 
         ("ndjson:close", {"output_path": "output", "done_path": "done"}, "LIMA\u2028é"),
         ("ndjson:unended", {"output_path": "output"}, "LIMA\u2028é"),
         ("sse", {"output_path": "output", "done_path": "nowhere"}, "LIMA\u2028é"),  # Ends with [DONE].
+        (quote('raw:\ufeffdata: {"output": "LIMA"}\n\n'), {"output_path": "output"}, "LIMA"),
+        (quote(f"raw:{quote(CHOICES)}"), {"output_path": "choices.0.delta.content"}, "LIMA"),
+        (quote(f"raw:{quote(CHOICES)}"), {"output_path": "choices.1.delta.content"}, "QUITO"),
         ("gzip", {"output_path": "output"}, "LIMA"),
         ("deflate", {"output_path": "output"}, "LIMA"),
         ("deflate:bare", {"output_path": "output"}, "LIMA"),

@@ -1,5 +1,6 @@
 """Model calls: which requests they are, when two are the same, and what is recorded and replayed of a reply."""
 
+import codecs
 import json
 import zlib
 from typing import Any, Final
@@ -148,6 +149,17 @@ def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, siz
     assert {"status": 200, "content_type": STREAM["content-type"], "body": stream.decode()} == reader.step_output()
     assert (1000, 100) == (reader.usage()["input_tokens"], reader.usage()["output_tokens"])
     assert reader.usage().get("cost", 0) or {"unpriced_calls": 1, "unpriced_model": model}.items() <= reader.usage().items()
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_byte_order_mark_hides_no_event(size: int) -> None:
+    """The first event after a byte order mark is read, even if the mark arrives in parts."""
+    stream = codecs.BOM_UTF8 + b'data: {"model":"gpt-4o-mini","usage":{"prompt_tokens":1000,"completion_tokens":100}}\n\n'
+    reader = ReplyReader(200, STREAM)
+    for start in range(0, len(stream), size):
+        reader.feed(stream[start : start + size])
+
+    assert (1000, 100) == (reader.usage().get("input_tokens"), reader.usage().get("output_tokens"))
 
 
 @pytest.mark.parametrize("stream", [CHAT, MESSAGE, RESPONSE])
