@@ -11,18 +11,16 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from journal import chain, segments
-from journal.codec import type_name
-from journal.errors import JournalError, KeyUnavailable
+from journal import chain
+from journal.errors import KeyUnavailable
 from journal.events import Record, RunStarted, SegmentOpened, SessionStarted
 from journal.files import CREATE_NEW, DISK, Files, make_directory, write_all
-from journal.reader import Finder
-from journal.scan import BadLine, Cursor
+from journal.reader import Finder, read
 
 _DOMAIN: Final = b"evaljournal ownership 1"
 _KEY: Final = re.compile(rb"([0-9a-f]{64})\n")
@@ -130,57 +128,36 @@ def _signature(body: bytes, key: bytes, run: bytes, previous_h: bytes) -> bytes:
     return digest.hex()[: chain.HASH_LENGTH].encode()
 
 
-def start_events(path: Path, key: bytes | None, files: Files = DISK) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
-    """Yield the start of each session, newest first, then that of the run, each with whether it is signed with the key.
+def with_signatures(
+    path: Path, records: Iterable[Record], key: bytes | None, files: Files = DISK
+) -> Iterator[tuple[Record, bytes | None]]:
+    """Yield each record of a run, all of them in order, with the key if it is a start that is signed with it, otherwise None.
 
-    Only these lines are parsed, and each is checked against the previous line. Damaged lines are skipped.
+    Only what a reader has verified and parsed counts as a start, so what is checked here is what other readers use.
     """
-    numbers = segments.numbers(path, files)
-    for number in reversed(numbers):
-        yield from _start_events_in(path, number, SessionStarted, key, files)
-    yield from _start_events_in(path, numbers[0], RunStarted, key, files)
+    run, previous_h = b"", chain.GENESIS
+    with Finder(path, files=files) as finder:
+        for record in records:
+            event, signature_key = record.event, None
+            if isinstance(event, SegmentOpened):
+                run = event.run.encode()
+            elif isinstance(event, RunStarted | SessionStarted) and record.segment:  # Salvage has records without a position.
+                signature_key = key if is_signed(finder.line_of(record), key, run, previous_h) else None
+            yield record, signature_key
+            previous_h = record.h.encode()
 
 
-def _start_events_in(
-    path: Path, number: int, kind: type[RunStarted | SessionStarted], key: bytes | None, files: Files
-) -> Iterator[tuple[RunStarted | SessionStarted, bool]]:
-    marker = f'"type":"{type_name(kind)}"'.encode()
-    with files.read(segments.file(path, number)) as stream:
-        lines = stream.read()
-    cursor = Cursor(path)
-    cursor.enter(number)
-    end = len(lines)
-    while (position := lines.rfind(marker, 0, end)) >= 0:  # User data may contain the marker, too.
-        end = start = lines.rfind(b"\n", 0, position) + 1
-        line = lines[start : lines.find(b"\n", position) + 1]
-        previous_h = lines[max(0, start - chain.NEXT_LINE) : start][: chain.HASH_LENGTH]
-        with contextlib.suppress(BadLine, JournalError):  # Reading the whole journal reports the damage.
-            header = cursor.read_header(lines[: lines.find(b"\n") + 1])
-            event = cursor.read_one(header, previous_h, line, start).event
-            if isinstance(event, kind):
-                yield event, is_signed(line, key, cursor.run, previous_h)
+def start_events(
+    path: Path, key: bytes | None, on_record: Callable[[Record], object] | None = None
+) -> list[tuple[RunStarted | SessionStarted, bool]]:
+    """Return the start of each session, newest first, then that of the run, each with whether it is signed with the key.
 
-
-class SignatureCopier:
-    """Decides which records of a copy are signed: those that the user has signed in the source.
-
-    A copy of another user's run does not become the user's own.
+    This reads the whole journal; `on_record` is called with each record.
     """
-
-    def __init__(self, source: Path, files: Files = DISK) -> None:
-        self._source = source
-        self._files = files
-        self._run = b""
-        self._previous_h = chain.GENESIS
-        self._key = available_key()
-
-    def key_of(self, record: Record) -> bytes | None:
-        """Return the key for the copy of a record, or None. Every record of the source must be passed, in order."""
-        event, previous_h = record.event, self._previous_h
-        self._previous_h = record.h.encode()
-        if isinstance(event, SegmentOpened):
-            self._run = event.run.encode()
-        if not isinstance(event, RunStarted | SessionStarted):
-            return None
-        with Finder(self._source, files=self._files) as finder:
-            return self._key if is_signed(finder.line_of(record), self._key, self._run, previous_h) else None
+    starts: list[tuple[RunStarted | SessionStarted, bool]] = []
+    for record, signature_key in with_signatures(path, read(path, load_blobs=False), key):
+        if isinstance(record.event, RunStarted | SessionStarted):
+            starts.insert(0, (record.event, signature_key is not None))
+        if on_record is not None:
+            on_record(record)
+    return starts

@@ -19,7 +19,7 @@ from journal.codec import decode, encode
 from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
 from journal.files import DISK, Files, create
 from journal.lifecycle import Lifecycle
-from journal.ownership import SignatureCopier
+from journal.ownership import available_key, with_signatures
 from journal.recovery import intact_records_after
 from journal.scan import Scan, record_members
 from journal.staging import check_target, staged_run
@@ -60,13 +60,13 @@ async def salvage(
     seq = intact_count = kept_count = 0
     rejects: list[bytes] = []
     unreadable_files: set[str] = set()
-    signatures, references = SignatureCopier(source, files), StepReferences()
+    references = StepReferences()
     async with staged_run(target, files=files, in_thread=in_thread) as draft:
         async with writing(draft, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
-            for record in _intact_records(source, files, run, unreadable_files):
+            intact_records = _intact_records(source, files, run, unreadable_files)
+            # After the damage, the records that a signature covers are lost.
+            for record, key in with_signatures(source, intact_records, available_key(), files):
                 intact_count += 1
-                # After the damage, the records that a signature covers are lost.
-                key = signatures.key_of(record) if record.segment else None
                 seq = record.seq
                 if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                     continue  # They describe the files of the source.

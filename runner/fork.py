@@ -12,7 +12,7 @@ from journal import Event, JournalError, writing
 from journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
 from journal.files import DISK, Files
 from journal.lifecycle import Lifecycle
-from journal.ownership import SignatureCopier
+from journal.ownership import available_key, with_signatures
 from journal.staging import check_target, staged_run
 from journal.step_references import StepReferences
 from journal.threads import InThread, run_in_thread
@@ -37,17 +37,15 @@ async def fork(
     source, target = Path(source), Path(target)
     source_run, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
-    records = source_run.records(load_blobs=True)
-    header = next(records)  # Not copied: the new journal writes its own header.
+    records = with_signatures(source, source_run.records(load_blobs=True), available_key())
+    header, _ = next(records)  # Not copied: the new journal writes its own header.
     times = header.at, header.t
-    signatures, references = SignatureCopier(source), StepReferences()
-    signatures.key_of(header)
+    references = StepReferences()
     async with (
         staged_run(target, files=files, in_thread=in_thread) as draft,
         writing(draft, new=True, clock=lambda: times, files=files, in_thread=in_thread) as journal,
     ):
-        for record in records:
-            key = signatures.key_of(record)
+        for record, key in records:
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             times = record.at, record.t

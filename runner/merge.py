@@ -130,7 +130,7 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
     start = next((record for record in records if isinstance(record.event, events.RunStarted)), None)
     if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
-    signed_starts = list(start_events(path, key))
+    signed_starts = start_events(path, key)
     state = RunState()
     with reject_invalid_record(path, lambda: start.seq):
         for event, _ in reversed(signed_starts):

@@ -2,11 +2,12 @@
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from journal.errors import KeyUnavailable
-from journal.events import SessionStarted
+from journal.events import Record, SessionStarted
 from journal.ownership import start_events, user_key
 from replay.text import printable
 from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
@@ -24,15 +25,21 @@ _BLANKS: Final = re.compile(r"\s{4,}")
 
 
 def locate_evaluation(
-    path: Path, reference: str | None = None, *, verb: str = "resume", trust: bool = False
+    path: Path,
+    reference: str | None = None,
+    *,
+    verb: str = "resume",
+    trust: bool = False,
+    on_record: Callable[[Record], object] | None = None,
 ) -> LoadedEvaluation:
     """Load the evaluation of a run from `reference`, or from where the run was started.
 
+    In the second case the whole journal is read, and `on_record` is called with each record.
     Without a reference or `trust`, nothing that the journal of another user or machine names is imported, executed or read.
     """
     if reference is not None:
         return load_reference(reference)
-    reference = _recorded_reference(path, verb, trust=trust)
+    reference = _recorded_reference(path, verb, trust=trust, on_record=on_record)
     try:
         loaded_evaluation = load_reference(reference)
         source = loaded_evaluation.evaluation.cases.source
@@ -55,7 +62,7 @@ def load_reference(reference: str) -> LoadedEvaluation:
     return evaluation_from_reference(reference, run) if is_option_reference(reference) else load_evaluation(reference)
 
 
-def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
+def _recorded_reference(path: Path, verb: str, *, trust: bool, on_record: Callable[[Record], object] | None) -> str:
     """Return the last recorded reference of the evaluation; reject one that another user or machine has recorded."""
     key, problem = None, ""
     try:
@@ -63,7 +70,7 @@ def _recorded_reference(path: Path, verb: str, *, trust: bool) -> str:
     except KeyUnavailable as exc:
         problem = exc.message
     is_own = True
-    for event, is_signed in start_events(path, key):
+    for event, is_signed in start_events(path, key, on_record):
         is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
         members: object = event.adopted if isinstance(event, SessionStarted) else {"task": event.task}
         reference = members.get("task") if isinstance(members, dict) else None  # A session records only a new reference.

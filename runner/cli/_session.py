@@ -37,7 +37,17 @@ from runner.suggest import command
 if TYPE_CHECKING:
     from runner.engine.nat_output import NatOutput
 
-_SESSION_OPTIONS: Final = ("resume", "adopt", "trust", "ignore_recorded", "retry_failed", "on_ambiguous", "yes", "shard")
+_SESSION_OPTIONS: Final = (
+    "resume",
+    "adopt",
+    "trust",
+    "ignore_recorded",
+    "retry_failed",
+    "on_ambiguous",
+    "yes",
+    "shard",
+    "state",
+)
 
 
 def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":

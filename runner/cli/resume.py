@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import click
 
+from replay import RunState
 from runner.cli._common import run_argument
 from runner.cli._display import check_variant, exit_if_damaged, open_run
 from runner.cli._ending import finish
@@ -67,8 +68,8 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
         _report_finished(path, options)
     changes = overrides(options)
     with user_code():
-        options |= {"resume": True, "trust": trust or reference is not None}
-        evaluation, reference = locate_evaluation(path, reference, trust=trust)
+        options |= {"resume": True, "trust": trust or reference is not None, "state": RunState()}
+        evaluation, reference = locate_evaluation(path, reference, trust=trust, on_record=options["state"].apply)
         if (output := nat_output(options)) is not None:
             output.prepare(path)
         session = CommandSession(evaluation, reference, changes, options)

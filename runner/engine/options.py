@@ -42,6 +42,8 @@ class Options:
 
     resume: bool = False
     """Whether to resume a run instead of starting one."""
+    state: RunState = attrs.field(factory=RunState)
+    """The state of a run to resume, if it was read before."""
     next_path: Callable[[], Path] | None = None
     """Returns another path if another process has started a run at the first one."""
     task: str = ""
@@ -98,6 +100,7 @@ class RunOptions(SettingOptions, total=False):
     shard: str | None
     on_ambiguous: Literal["retry", "fail"]
     task: str
+    state: RunState
     next_path: Callable[[], Path] | None
     observer: Callable[[LiveRun], Awaitable[None]] | None
     listener: Callable[[Record], None] | None

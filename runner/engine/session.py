@@ -209,6 +209,8 @@ class Session:
         """Return the recorded state; an empty one for a new run."""
         if not self.options.resume:
             return RunState()
+        if seq is None and self.options.state.seq:
+            return self.options.state
         try:
             return fold(read(self.path, load_blobs=False, files=self.options.files), at=seq)
         except NotAJournal as exc:
