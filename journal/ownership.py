@@ -29,7 +29,6 @@ _D: Final = b',"d":'
 _SIGNATURE: Final = re.compile(rb',"mac":"([0-9a-f]{32})"(?=%b[0-9]{1,18}$)' % _D)
 _SIGNATURE_LENGTH: Final = 80
 """Bytes at the end of a body that contain the signature, if there is one."""
-_OTHER_USERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def state_directory() -> Path:
@@ -56,6 +55,7 @@ def user_key() -> bytes:
     """Return the user's key; the first call on a machine creates it. Raises `KeyUnavailable`."""
     file = state_directory() / "key"
     try:
+        private_directory(file.parent)
         try:
             return _read_key(file)
         except FileNotFoundError:
@@ -75,20 +75,36 @@ def available_key() -> bytes | None:
 
 def _read_key(file: Path) -> bytes:
     with DISK.read(str(file)) as stream:  # Symlinks are not followed.
-        status = os.fstat(stream.fileno())
-        if os.name == "posix" and status.st_uid != os.geteuid():
-            raise KeyUnavailable(f"the key {file} belongs to another user; remove it")
-        if os.name == "posix" and status.st_mode & _OTHER_USERS:
-            raise KeyUnavailable(f"the key {file} is accessible to other users; remove it, and a new one is created")
+        _check_owner(f"the key {file}", os.fstat(stream.fileno()), stat.S_IRWXG | stat.S_IRWXO)
         match = _KEY.fullmatch(stream.read(66))  # One byte more than a key has.
     if match is None:
         raise KeyUnavailable(f"the file {file} is not a key of evaljournal; remove it, and a new one is created")
     return bytes.fromhex(match[1].decode())
 
 
+def private_directory(path: Path) -> Path:
+    """Return a directory of the user's state, created if needed; raise if it is a symlink or another user can write to it."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        make_directory(DISK, str(path))
+        status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise KeyUnavailable(f"{path} is not a directory, or is a symlink; remove it")
+    _check_owner(f"the directory {path}", status, stat.S_IWGRP | stat.S_IWOTH)
+    return path
+
+
+def _check_owner(name: str, status: os.stat_result, mode: int) -> None:
+    """Raise if a file or directory belongs to another user, or has one of these permissions."""
+    if os.name == "posix" and status.st_uid != os.geteuid():
+        raise KeyUnavailable(f"{name} belongs to another user; remove it")
+    if os.name == "posix" and status.st_mode & mode:
+        raise KeyUnavailable(f"{name} is accessible to other users; remove it, and a new one is created")
+
+
 def _create_key(file: Path) -> None:
     """Create the key atomically; if another process was first, its key is kept."""
-    make_directory(DISK, str(file.parent))
     temporary = file.with_name(f".key-{secrets.token_hex(8)}")
     fd = DISK.open(str(temporary), CREATE_NEW)
     try:

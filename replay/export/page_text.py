@@ -6,9 +6,9 @@ from typing import Any, Final
 import orjson
 
 from journal import Blob
-from journal.blobs import PARENTS, location
+from journal.blobs import content
 from journal.codec import MAX_TIME
-from journal.files import DISK
+from journal.errors import BlobDamaged
 
 MICRO: Final = 1_000_000
 Text = str | list[str] | dict[str, Any] | None
@@ -44,11 +44,10 @@ def visible_text(text: Text) -> str:
 
 
 def _beginning(blob: Blob, length: int) -> Text:
-    """Read the beginning of a blob. Its hash is not checked here; `verify` does that."""
+    """Read the beginning of a blob; empty if the blob is damaged: it may be a link to another file, which must not be shown."""
     try:
-        with DISK.read(str(blob.path / location(blob.sha256)), PARENTS) as stream:
-            text = stream.read(4 * length).decode(errors="ignore")
-    except OSError:
+        text = content(blob)[: 4 * length].decode(errors="ignore")
+    except (BlobDamaged, OSError):
         return {"beginning": "", "bytes": blob.bytes}
     if text.startswith('"'):
         text = text[1 : length + 1]

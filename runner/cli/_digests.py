@@ -17,7 +17,7 @@ import attrs
 from journal import JournalError, segments
 from journal.errors import KeyUnavailable
 from journal.files import DISK
-from journal.ownership import state_directory
+from journal.ownership import private_directory, state_directory
 from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from runner.atomic_write import write_atomically
 from runner.cli._display import open_run
@@ -118,13 +118,11 @@ def _read_entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest,
 
 
 def _directory() -> Path | None:
-    """Return the directory of the cache; None if it cannot be created."""
+    """Return the directory of the cache; None if it cannot be created, or another user may have prepared it."""
     try:
-        directory = state_directory() / "digests"
-        os.makedirs(directory, 0o700, exist_ok=True)
+        return private_directory(private_directory(state_directory()) / "digests")
     except (KeyUnavailable, OSError):
         return None
-    return directory
 
 
 def _remove_oldest(directory: Path) -> None:

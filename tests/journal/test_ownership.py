@@ -95,6 +95,26 @@ def test_a_link_is_rejected(state: Path, tmp_path: Path, *, is_dangling: bool) -
     assert is_dangling != (tmp_path / "target").exists()
 
 
+@posix
+@pytest.mark.parametrize("kind", ["link", "writable by the group", "writable by all", "of another user"])
+def test_a_state_directory_that_others_may_change_is_rejected(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A state directory that is a symlink, or that another user can write to or owns, is not used; nothing is created in it."""
+    directory = tmp_path / "target" if kind == "link" else state.parent
+    directory.mkdir(parents=True)
+    directory.chmod({"writable by the group": 0o770, "writable by all": 0o707}.get(kind, 0o755))
+    if kind == "link":
+        state.parent.parent.mkdir(parents=True)
+        state.parent.symlink_to(directory)
+    if kind == "of another user":
+        monkeypatch.setattr(os, "geteuid", lambda: directory.stat().st_uid + 1)
+
+    with pytest.raises(KeyUnavailable, match=re.escape(str(state.parent))):
+        user_key()
+    assert [] == list(directory.iterdir())
+
+
 @pytest.mark.parametrize("content", [b"", b"0" * 63 + b"\n", b"0" * 64, b"0" * 65 + b"\n", b"G" * 64 + b"\n", bytes(65)])
 def test_a_file_that_is_not_a_key_is_rejected(state: Path, content: bytes) -> None:
     """A file with other content is neither used nor overwritten."""

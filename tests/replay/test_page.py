@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import os
 import random
 import re
 from pathlib import Path
@@ -181,6 +182,21 @@ def test_large_values_are_truncated(tmp_path: Path) -> None:
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
     assert {"beginning": "", "bytes": len(LARGE) + 2} in run_data["columns"]["trials"]["output"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs hard links")
+def test_a_blob_that_is_another_file_is_not_shown(tmp_path: Path) -> None:
+    """A page does not contain a private file that a foreign run has a hard link to, in place of a blob."""
+    run = eventful_run(tmp_path / "run")
+    (tmp_path / "private").write_text("sesame" * 1_000)
+    for blob in run.glob("blobs/*/*.json"):
+        blob.unlink()
+        os.link(tmp_path / "private", blob)
+    assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
+
+    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    assert {"beginning": "", "bytes": len(LARGE) + 2} in run_data["columns"]["trials"]["output"]
+    assert "sesame" not in (tmp_path / "report.html").read_text()
 
 
 def test_truncation_within_an_escape(tmp_path: Path) -> None:

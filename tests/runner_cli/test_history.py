@@ -267,6 +267,21 @@ def test_an_entry_of_another_run_is_not_used(opened: list[Path]) -> None:
     assert set(paths) == set(opened)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX permissions")
+@pytest.mark.parametrize("is_link", [True, False])
+def test_a_cache_that_others_may_change_is_not_used(tmp_path: Path, *, is_link: bool) -> None:
+    """Digests are neither read from nor written to a directory that is a symlink or that other users can write to."""
+    run("capitals/0001", 4)
+    directory = state_directory() / "digests"
+    directory.parent.mkdir(parents=True)
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared").chmod(0o755 if is_link else 0o777)
+    (directory.symlink_to if is_link else (tmp_path / "prepared").rename)(tmp_path / "prepared" if is_link else directory)
+    assert 0 == evaljournal("history").exit_code
+
+    assert [] == cache_files()
+
+
 def test_the_cache_may_be_missing(opened: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a directory for it, every run is read, and nothing fails."""
     path = run("capitals/0001", 4)
