@@ -1,6 +1,7 @@
 """The GitHub action: its scripts run here as GitHub runs them, with commands that record how they are called.
 
-No input and no name of a branch becomes a part of a script, and only runs of the same repository and branch are resumed.
+No input and no name of a branch becomes a part of a script. Only runs of the same repository, workflow, branch and commit are
+resumed, with the arguments of the job.
 """
 
 import importlib.util
@@ -42,21 +43,33 @@ _EXPRESSION: Final = re.compile(r"\$\{\{(.*?)\}\}")
 _CONTEXT: Final = re.compile(r"\b(?:inputs|steps|github|runner)\.[\w.-]+")
 OWN, FORK = 1, 2
 """Ids of repositories."""
+WORKFLOW, OTHER_WORKFLOW = 3, 4
+"""Ids of workflows."""
+RUN: Final = 99
+"""Id of the workflow run of the job."""
+SHA: Final = "5f1e" * 10
+"""The commit that the job has checked out."""
 
 EVALJOURNAL = """#!/bin/sh
 # Record the arguments, create the directory of a run, and exit with the code that the test has set.
 { printf '%s\\037' "$@"; echo; } >> "$CALLS"
 echo "::set-output name=hostile::1"
 case $1 in
-  run) for last; do :; done; mkdir -p "$last"; echo new > "$last/journal-000001.jsonl"; exit "$RUN_CODE" ;;
-  resume) exit "$RESUME_CODE" ;;
+  run)
+    for last; do :; done
+    if [ -e "$last" ]; then exit "$RESUME_CODE"; fi
+    mkdir -p "$last"; echo new > "$last/journal-000001.jsonl"; exit "$RUN_CODE" ;;
   export) exit "$EXPORT_CODE" ;;
   report) echo report > "$4" ;;
   gate) exit "$GATE_CODE" ;;
 esac
 """
 GH = """#!/bin/sh
-cat "$ARTIFACTS"
+# Print the answer of the API to the path in the fourth argument.
+case $4 in
+  repos/me/mine/actions/artifacts) cat "$ANSWERS/artifacts" ;;
+  repos/me/mine/actions/runs/*) cat "$ANSWERS/${4##*/}" ;;
+esac
 """
 
 
@@ -70,7 +83,7 @@ class Job:
     branch: str = "feature"
     head_repository: str = "me/mine"
     codes: dict[str, int] = attrs.field(factory=dict)
-    """Exit codes of the commands of evaljournal that are replaced."""
+    """Exit codes of the commands of evaljournal that are replaced; `resume`: of `run` in a directory that exists."""
     variables: dict[str, str] | None = None
     """Variables of a job that executes the commands themselves."""
     artifacts: list[tuple[dict[str, Any], Path]] = attrs.field(factory=list)
@@ -84,13 +97,14 @@ class Job:
 
     def run(self) -> "Job":
         """Execute the steps in their order, as GitHub does."""
-        for name in ("bin", "work", "temp"):
+        for name in ("answers", "bin", "work", "temp"):
             (self.root / name).mkdir(exist_ok=True)
         for name, text in {"gh": GH, **({"evaljournal": EVALJOURNAL} if self.variables is None else {})}.items():
             (self.root / "bin" / name).write_text(text)
             (self.root / "bin" / name).chmod(0o755)
         (self.root / "calls").touch()
-        (self.root / "artifacts.json").write_text(json.dumps({"artifacts": [artifact for artifact, _ in self.artifacts]}))
+        for path, answer in answers([artifact for artifact, _ in self.artifacts]).items():
+            (self.root / "answers" / path.rpartition("/")[2]).write_text(json.dumps(answer))
         for step in STEPS:
             condition = step.get("if", "true")
             is_always = "always()" in condition
@@ -110,9 +124,11 @@ class Job:
         environment = {
             "PATH": os.pathsep.join([str(self.root / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
             "CALLS": str(self.root / "calls"),
-            "ARTIFACTS": str(self.root / "artifacts.json"),
+            "ANSWERS": str(self.root / "answers"),
             "GITHUB_OUTPUT": str(file),
             "GITHUB_REPOSITORY": "me/mine",
+            "GITHUB_RUN_ID": str(RUN),
+            "GITHUB_SHA": SHA,
             "GITHUB_EVENT_NAME": self.event,
             "GITHUB_HEAD_REF": self.branch if self.event == "pull_request" else "",
             "GITHUB_REF_NAME": "7/merge" if self.event == "pull_request" else self.branch,
@@ -162,6 +178,7 @@ class Job:
         values = {
             "github.action_path": str(ROOT),
             "github.base_ref": "main" if self.event == "pull_request" else "",
+            "github.sha": SHA,
             "github.token": "token",
             "github.event.pull_request.head.repo.full_name": self.head_repository if self.event == "pull_request" else "",
             "runner.temp": str(self.root / "temp"),
@@ -173,9 +190,19 @@ class Job:
 def artifact(
     name: str, *, branch: str, run: int, created: str = "2026-11-16T09:00:00Z", repository: int = OWN
 ) -> dict[str, Any]:
-    """Return an artifact as GitHub lists it."""
+    """Return an artifact as GitHub lists it; those of workflow runs above 100 are of another workflow."""
     origin = {"id": run, "repository_id": OWN, "head_repository_id": repository, "head_branch": branch}
     return {"name": name, "expired": False, "created_at": created, "workflow_run": origin}
+
+
+def answers(artifacts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the answers of GitHub's API by path: the artifacts, and the workflow of each workflow run."""
+    runs = [RUN, *((listed["workflow_run"] or {}).get("id") for listed in artifacts)]
+    workflows = {run: OTHER_WORKFLOW if isinstance(run, int) and run > 100 else WORKFLOW for run in runs}
+    return {
+        "repos/me/mine/actions/artifacts": {"artifacts": artifacts},
+        **{f"repos/me/mine/actions/runs/{run}": {"workflow_id": workflow} for run, workflow in workflows.items()},
+    }
 
 
 @pytest.fixture
@@ -271,7 +298,7 @@ def test_hostile_inputs_and_branches(tmp_path: Path, files: Path, text: str) -> 
         ({"gate": 5}, {"require-evidence": "true"}, 5, "evaljournal-run"),
         ({"gate": 1}, {"gate": "false"}, 0, "evaljournal-run"),
         ({"run": 1}, {}, 1, "evaljournal-run"),
-        ({"run": 3}, {}, 3, "evaljournal-run-unfinished"),
+        ({"run": 3}, {}, 3, f"evaljournal-run-unfinished-{SHA}"),
         ({"run": 2}, {}, 2, None),
     ],
 )
@@ -297,14 +324,14 @@ def test_the_first_run_has_no_baseline(tmp_path: Path) -> None:
 
 
 def test_the_baseline_is_that_of_the_base_branch(tmp_path: Path, files: Path) -> None:
-    """The newest run that the base branch has uploaded is compared with, in the summary and by the gate."""
+    """The newest run that this workflow has uploaded on the base branch is compared with, in the summary and by the gate."""
     old = artifact("evaljournal-run", branch="main", run=7, created="2026-11-15T09:00:00Z")
     new = artifact("evaljournal-run", branch="main", run=8)
     other = artifact("evaljournal-run", branch="other", run=9, created="2026-11-17T09:00:00Z")
     fork = artifact("evaljournal-run", branch="main", run=10, created="2026-11-17T09:00:00Z", repository=FORK)
-    job = Job(
-        tmp_path, {"run": "x.py"}, artifacts=[(listed, files) for listed in (old, new, other, fork)], codes={"gate": 1}
-    ).run()
+    foreign = artifact("evaljournal-run", branch="main", run=101, created="2026-11-17T09:00:00Z")
+    artifacts = [(listed, files) for listed in (old, new, other, fork, foreign)]
+    job = Job(tmp_path, {"run": "x.py"}, artifacts=artifacts, codes={"gate": 1}).run()
     baseline = str(tmp_path / "temp" / "evaljournal-baseline")
 
     assert [
@@ -323,15 +350,15 @@ def test_a_baseline_that_cannot_be_compared_is_not_in_the_summary(tmp_path: Path
     assert [True, False] == ["--baseline" in call for call in job.calls if call[0] == "export"]
 
 
-UNFINISHED: Final = artifact("evaljournal-run-unfinished", branch="feature", run=7)
+UNFINISHED: Final = artifact(f"evaljournal-run-unfinished-{SHA}", branch="feature", run=7)
 
 
 @pytest.mark.parametrize("event", ["push", "pull_request"])
 def test_an_unfinished_run_is_resumed(tmp_path: Path, files: Path, event: str) -> None:
-    """The unfinished run of the same repository and branch is downloaded and resumed with --trust; no new run is started."""
+    """The unfinished run of the same commit is downloaded and resumed with the arguments of the job; no new run is started."""
     job = Job(tmp_path, {"run": "x.py", "resume": "true"}, event=event, artifacts=[(UNFINISHED, files)]).run()
 
-    assert [["resume", "evaljournal-run", "--trust"]] == [call for call in job.calls if call[0] in {"run", "resume"}]
+    assert [["run", "x.py", "-o", "evaljournal-run"]] == [call for call in job.calls if call[0] in {"run", "resume"}]
     assert "earlier\n" == (tmp_path / "work" / "evaljournal-run" / "journal-000001.jsonl").read_text()
 
 
@@ -342,9 +369,12 @@ def test_an_unfinished_run_is_resumed(tmp_path: Path, files: Path, event: str) -
         ({"workflow_run": {**UNFINISHED["workflow_run"], "head_repository_id": None, "repository_id": None}}, {}),
         ({"workflow_run": {**UNFINISHED["workflow_run"], "head_branch": "other"}}, {}),
         ({"workflow_run": {**UNFINISHED["workflow_run"], "id": "7; touch pwned"}}, {}),
+        ({"workflow_run": {**UNFINISHED["workflow_run"], "id": 101}}, {}),
         ({"workflow_run": None}, {}),
         ({"expired": True}, {}),
-        ({"name": "evaljournal-run-unfinished2"}, {}),
+        ({"name": f"{UNFINISHED['name']}2"}, {}),
+        ({}, {"GITHUB_SHA": "6" * 40}),
+        ({}, {"GITHUB_RUN_ID": "98"}),
         ({}, {"HEAD_REPOSITORY": "you/fork"}),
         ({}, {"HEAD_REPOSITORY": ""}),
         ({}, {"GITHUB_EVENT_NAME": "pull_request_target"}),
@@ -356,7 +386,10 @@ def test_an_unfinished_run_is_resumed(tmp_path: Path, files: Path, event: str) -
     ],
 )
 def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run of a fork, another branch or an unknown origin is resumed; jobs of forks and privileged events resume none."""
+    """No run of a fork, another workflow, branch or commit, or an unknown origin is resumed.
+
+    Jobs of forks and privileged events resume none.
+    """
     variables = {
         "ARTIFACT": "evaljournal-run",
         "BASELINE": "",
@@ -366,17 +399,18 @@ def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], mo
         "GITHUB_REF_NAME": "7/merge",
         "GITHUB_REF_TYPE": "branch",
         "GITHUB_REPOSITORY": "me/mine",
+        "GITHUB_RUN_ID": str(RUN),
+        "GITHUB_SHA": SHA,
         "HEAD_REPOSITORY": "me/mine",
         "RESUME": "true",
     }
-    artifacts: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        find_artifacts, "_artifacts", lambda _, name: [artifact for artifact in artifacts if artifact["name"] == name]
-    )
+    artifacts: list[dict[str, Any]] = [UNFINISHED]
+    monkeypatch.setattr(find_artifacts, "_get", lambda path, *_: answers(artifacts).get(path, {}))
+    find_artifacts._workflow.cache_clear()
 
-    artifacts[:] = [UNFINISHED]
     assert {"unfinished": "7", "baseline": ""} == find_artifacts.outputs(variables)
     artifacts[:] = [{**UNFINISHED, **listed}]
+    find_artifacts._workflow.cache_clear()
     assert {"unfinished": "", "baseline": ""} == find_artifacts.outputs({**variables, **job})
 
 
@@ -398,10 +432,10 @@ def test_a_run_that_has_finished_since_is_not_resumed(tmp_path: Path, files: Pat
 
 
 def test_a_run_of_changed_code_is_not_resumed(tmp_path: Path, files: Path) -> None:
-    """`resume` rejects changes with exit code 2; then a new run starts in an empty directory."""
+    """Changes are rejected with exit code 2; then a new run starts in an empty directory."""
     job = Job(tmp_path, {"run": "x.py", "resume": "true"}, artifacts=[(UNFINISHED, files)], codes={"resume": 2}).run()
 
-    assert [["resume", "evaljournal-run", "--trust"], ["run", "x.py", "-o", "evaljournal-run"]] == job.calls[:2]
+    assert 2 * [["run", "x.py", "-o", "evaljournal-run"]] == job.calls[:2]
     assert (0, "new\n") == (job.exit_code, (tmp_path / "work" / "evaljournal-run" / "journal-000001.jsonl").read_text())
 
 
@@ -469,8 +503,8 @@ def test_a_pull_request_from_run_to_verdict(tmp_path: Path) -> None:
     base = artifact("evaljournal-run", branch="main", run=1), main.uploaded["evaljournal-run"]
 
     stopped = job("stopped", "feature", "pull_request", [base], WRONG="20", STOP="1")
-    assert (3, {"evaljournal-run-unfinished", "evaljournal-run-report"}) == (stopped.exit_code, set(stopped.uploaded))
-    unfinished = artifact("evaljournal-run-unfinished", branch="feature", run=2), stopped.uploaded["evaljournal-run-unfinished"]
+    assert (3, {UNFINISHED["name"], "evaljournal-run-report"}) == (stopped.exit_code, set(stopped.uploaded))
+    unfinished = artifact(UNFINISHED["name"], branch="feature", run=2), stopped.uploaded[UNFINISHED["name"]]
 
     resumed = job("resumed", "feature", "pull_request", [base, unfinished], WRONG="20")
     assert 1 == resumed.exit_code, resumed.output
