@@ -42,3 +42,20 @@ def test_no_test_waits_for_a_process_without_limit() -> None:
                 unbounded += [] if is_bounded else [f"{path.relative_to(ROOT)}, line {node.lineno}: {name}"]
 
     assert [] == unbounded
+
+
+def test_actions_are_pinned_by_commit() -> None:
+    """Every action that is used or documented is pinned by a commit hash, with its version behind it; a tag can be moved.
+
+    Exceptions: the action itself, and its name in the documentation.
+    """
+    files = [*ROOT.glob("*.yml"), *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.*"), *(ROOT / "docs").glob("*.md")]
+    uses = [
+        (path.name, action)
+        for path in files
+        for action in re.findall(r"^[\s-]*uses:\s*(\S.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if action != "./" and not action.startswith("OWNER/evaljournal@")
+    ]
+
+    assert {"action.yml", "test.yml", "pull-requests.md", "tutorial-pull-request.md", "shards.md"} == {name for name, _ in uses}
+    assert [] == [use for use in uses if not re.fullmatch(r"[\w-]+/[\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", use[1])]
