@@ -11,6 +11,7 @@ from journal.lifecycle import Lifecycle
 from journal.verification import Verifier
 from replay.audit_types import Audit, Finding
 from replay.auditing import Auditor
+from replay.loaded_run import LoadedRun
 from replay.text import printable
 from runner.definition.gates import gate_results
 from runner.errors import InvalidSetting
@@ -42,15 +43,16 @@ class RunVerification:
         return self.verdict == "ok"
 
 
-def verify(path: Path | str, *, expect_head: str | None = None) -> RunVerification:
+def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> RunVerification:
     """Verify the journal of a run, audit its records and recompute its policy decisions.
 
     `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it detects that records
     have been removed from the end since then, or that the journal was rewritten.
     """
+    path = run.path if isinstance(run, LoadedRun) else Path(run)
     lifecycle = Lifecycle()
     auditor = Auditor(session_rules, lifecycle=lifecycle)
-    verifier = Verifier(Path(path), expect_head=expect_head, lifecycle=lifecycle)
+    verifier = Verifier(path, expect_head=expect_head, lifecycle=lifecycle)
     for record in verifier:
         auditor.apply(record)
     journal, audit, state = verifier.result(), auditor.result(), auditor.state

@@ -22,12 +22,15 @@ from evaljournal import (
     RescoreResult,
     Retry,
     Score,
+    audit,
+    compare,
     evaluation,
     load,
     note,
     rescore,
     run,
     scorers,
+    summarize,
     verify,
 )
 from evaljournal.executors import (
@@ -39,7 +42,7 @@ from evaljournal.executors import (
     SyncExecutor,
     get_executor_on_sync_context,
 )
-from evaljournal.replay import Span
+from evaljournal.replay import Span, Summary
 
 CASES = [
     Case(name="fr", input="Capital of France?", expected="Paris"),
@@ -175,10 +178,16 @@ run(capitals, slotz=4)  # type: ignore[call-arg]
 run(capitals, slots="4")  # type: ignore[arg-type]
 assert_type(run(capitals, only="f*", retry=Retry(errors=1), adopt=True, on_ambiguous="fail", signals=False), Outcome)
 assert_type(verify("runs/capitals/0001", expect_head="1570f2fd").ok, bool)
+assert_type(verify(load("runs/capitals/0001")).ok, bool)
 assert_type(rescore(capitals), RescoreResult)
 assert_type(rescore(capitals, "runs/capitals/0001", all_outputs=True), RescoreResult)
 loaded = load("runs/capitals/0001", at=725)
 assert_type(loaded.trials["fr"].stage, str)
+assert_type(compare("runs/capitals/0001@mini", loaded).common, int)
+assert_type(summarize(loaded).trials.completed, int)
+assert_type(summarize("runs/capitals/0001"), Summary)
+assert_type(audit(loaded).ok, bool)
+compare(loaded, 1)  # type: ignore[arg-type]
 assert_type(next(loaded.outputs()), tuple[str, Any])
 assert_type(loaded.timeline().spans[0], Span)
 assert_type(loaded.timeline().spans[1:], list[Span])

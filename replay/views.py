@@ -1,0 +1,59 @@
+"""The public views of a run: each takes the path of a run or a loaded run, besides what it is computed from."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from journal import JournalError, Record
+from replay import auditing, comparison, summary
+from replay.audit_types import Audit, RulesFactory
+from replay.comparison import Comparison, Side, output_digests
+from replay.loaded_run import LoadedRun, load
+from replay.state import RunState
+from replay.summary_types import Summary
+
+Run = Path | str | LoadedRun
+
+
+def summarize(run: Run | RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
+    """Return the results of a run; with `groups` (trial → group, from `Grouping`), also the results of each group."""
+    return summary.summarize(run if isinstance(run, RunState) else _open(run).state, groups=groups)
+
+
+def compare(a: Run | Side, b: Run | Side, *, groups: Mapping[str, str] | None = None) -> Comparison:
+    """Compare run B with run A; with `groups` (trial of A → group), also the scores of each group.
+
+    A run is a path, a loaded run, or `RUN@VARIANT` for one variant of it.
+
+    Raises:
+        NothingInCommon: No trial is in both runs with the same content.
+    """
+    return comparison.compare(_side(a), _side(b), groups=groups)
+
+
+def audit(run: Run | Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
+    """Audit a run, or its records, starting with the first; without `rules`, decisions are not recomputed."""
+    records = _open(run).records() if isinstance(run, Path | str | LoadedRun) else run
+    return auditing.audit(records, rules=rules)
+
+
+def _open(run: Run) -> LoadedRun:
+    """Return a loaded run; raise an error if the journal at a path is damaged."""
+    if isinstance(run, LoadedRun):
+        return run
+    loaded_run = load(run)
+    if loaded_run.problem is not None:
+        raise loaded_run.problem
+    return loaded_run
+
+
+def _side(run: Run | Side) -> Side:
+    """Return a run as a side of a comparison."""
+    if isinstance(run, Side):
+        return run
+    variant: str | None = None
+    if isinstance(run, str) and "@" in run and not Path(run).exists():
+        run, _, variant = run.rpartition("@")
+    loaded_run = _open(run)
+    if variant is not None and variant not in loaded_run.state.variants:
+        raise JournalError(f"{loaded_run.path} has no variant {variant!r}")
+    return Side(loaded_run.state, output_digests(loaded_run.records()), variant)
