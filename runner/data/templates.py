@@ -21,6 +21,8 @@ _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")
 _PLAIN_FIELD: Final = re.compile(r"[\w.-]+")
 """A name that is probably meant as a field: the error for it does not explain literal braces."""
+_DOUBLED_FIELD: Final = re.compile(r"\{\s*([^{}\s]+)\s*\}")
+"""A name that was in double braces, in a rendered template."""
 _MISSING: Final = object()
 
 
@@ -77,7 +79,7 @@ class Fields:
         name, _, inner_path = path.partition(".")
         value = self._find(name)
         if value is _MISSING:
-            names = self._names()
+            names = self.names
             hint = suggest(name, [*names, *sorted(INPUT_NAMES)], limit=1, render="{{{}}}".format)
             if not hint and not _PLAIN_FIELD.fullmatch(path):
                 hint = "; write {{ and }} for literal braces"
@@ -86,6 +88,9 @@ class Fields:
             return value_at(value, inner_path) if inner_path else value
         except MissingField as exc:
             raise MissingField(f"the case {self.case.name!r} has no field {{{path}}}: {exc}") from exc
+
+    def __contains__(self, name: str) -> bool:
+        return self._find(name) is not _MISSING
 
     def _find(self, name: str) -> Any:
         value, metadata = self.case.input, self.case.metadata
@@ -98,7 +103,9 @@ class Fields:
             return value
         return _MISSING
 
-    def _names(self) -> list[str]:
+    @property
+    def names(self) -> list[str]:
+        """The names of the fields; the input also has all usual names."""
         value = self.case.input
         members = value if isinstance(value, Mapping) else ()
         return list(dict.fromkeys([*self.extra_fields, *members, *self.case.metadata, "id", self.case.input_name]))
@@ -181,3 +188,26 @@ def fill_body(value: Any, fields: Fields) -> Any:
             return [fill_body(member, fields) for member in value]
         case _:
             return value
+
+
+def has_fields(value: Any) -> bool:
+    """Return whether a parsed template has a field."""
+    match value:
+        case Template():
+            return bool(value.fields)
+        case dict():
+            return any(map(has_fields, cast("dict[str, Any]", value).values()))
+        case list():
+            return any(has_fields(member) for member in value)
+        case _:
+            return False
+
+
+def constant_template_error(name: str, text: str, case: Case) -> UsageError:
+    """Return the error for a template without a field, whose rendered text is the same for this case and all others."""
+    fields = Fields(case)
+    field = next((match[1] for match in _DOUBLED_FIELD.finditer(text) if match[1] in fields), None)
+    return UsageError(
+        f"{name} has no field, so all cases would send the same request; fields: {list_names(fields.names)}",
+        hint="" if field is None else f"write {{{field}}}; {{{{{field}}}}} is literal text in braces",
+    )

@@ -11,8 +11,10 @@ import attrs
 from journal.events import RunStarted
 from replay import RunState
 from replay.shards import Shard
-from runner.data.case import Trial
+from replay.text import as_text
+from runner.data.case import Case, Trial
 from runner.data.dataset import Trials
+from runner.data.templates import constant_template_error
 from runner.data.to_json import to_json
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import check_gates
@@ -92,7 +94,7 @@ def make_plan(
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
     evaluation, keys = selection.evaluation, selection.keys
     variants = list(evaluation.with_variants(only_variants).tasks)
-    trials = _read_first(selection.trials)
+    trials = _read_first(selection.trials, evaluation)
     shards = shard.count if shard else 1
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
@@ -146,6 +148,9 @@ def select_trials(
             cases = cases.with_check(keys.check)
         variants = list(evaluation.with_variants(only_variants).tasks)
         trials = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
+        if (trials.all_cases or 0) > 1 and _constant_templates(evaluation):
+            for trial in itertools.islice(trials, 1):
+                raise _constant_template_error(evaluation, trial.case)
     _check_loops(evaluation, settings)
     if settings.gateway:
         for task in evaluation.tasks.values():
@@ -228,13 +233,34 @@ def _convert_read_errors() -> Generator[None]:
         raise UsageError(f"the cases cannot be read: {error.type}: {error.message}") from exc
 
 
-def _read_first(trials: Trials) -> Iterable[Trial]:
-    """Return the trials. If the cases can be read only once, the first is read, which rejects an empty source."""
+def _constant_templates(evaluation: Evaluation[Any, Any, Any]) -> dict[str, str]:
+    """Return the variants that would send the same request for every case, each with its template."""
+    templates = {name: str(getattr(task, "constant_template", "")) for name, task in evaluation.tasks.items()}
+    return {name: template for name, template in templates.items() if template}
+
+
+def _constant_template_error(evaluation: Evaluation[Any, Any, Any], case: Case) -> UsageError:
+    variant, template = next(iter(_constant_templates(evaluation).items()))
+    task: Any = evaluation.tasks[variant]
+    name = f"variant {variant!r}: {template}" if variant else template
+    return constant_template_error(name, as_text(task.request(case)), case)
+
+
+def _read_first(trials: Trials, evaluation: Evaluation[Any, Any, Any]) -> Iterable[Trial]:
+    """Return the trials. If the cases can be read only once, the first is read, which rejects an empty source.
+
+    If every case would send the same request, the second is read, too, and rejected.
+    """
     if trials.cases is not None:
         return trials
     iterator = iter(trials)
     with _convert_read_errors():
-        return itertools.chain(list(itertools.islice(iterator, 1)), iterator)
+        first_trials = list(itertools.islice(iterator, 1))
+        for trial in iterator if _constant_templates(evaluation) else ():
+            first_trials.append(trial)
+            if trial.case is not first_trials[0].case:
+                raise _constant_template_error(evaluation, trial.case)
+        return itertools.chain(first_trials, iterator)
 
 
 def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, path: Path, options: Options) -> None:

@@ -17,7 +17,7 @@ from replay.text import as_text
 from runner.data.case import Case
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, Template, fill_body, parse_body, value_at
+from runner.data.templates import Fields, MissingField, Template, fill_body, has_fields, parse_body, value_at
 from runner.errors import UsageError, is_whole_number
 from runner.notes import engine_note, note
 from runner.retries.classify import Fatal
@@ -202,6 +202,13 @@ class Chat:
         """Raise a UsageError if the case lacks a field of the messages or the model."""
         self.conversation(case)
         self.model_for(case)
+
+    @property
+    def constant_template(self) -> str:
+        """The template that makes the request the same for all cases; empty if requests differ."""
+        if self.turns is not None or not self.has_one_model or has_fields(self._template):
+            return ""
+        return "the prompt" if self.prompt is not None else "the list of messages" if self.messages is not None else ""
 
     @property
     def has_one_model(self) -> bool:

@@ -16,7 +16,7 @@ import orjson
 from replay.text import as_text
 from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, fill_body, parse_body, value_at
+from runner.data.templates import Fields, MissingField, fill_body, has_fields, parse_body, value_at
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
@@ -110,6 +110,12 @@ class Endpoint:
         request = self.request(case)
         if self.turns is not None and request == self.request_with(turn_fields(case, [{"role": "user", "content": ""}])):
             raise UsageError("the body lacks {messages} and {turn}, so all turns would send the same request")
+
+    @property
+    def constant_template(self) -> str:
+        """The template that makes the request the same for all cases; empty if requests differ."""
+        is_constant = self._body is not None and not has_fields(self._body) and not self._address.is_template
+        return "the body" if is_constant else ""
 
     def target(self, fields: Fields) -> str | None:
         """Return path and query for a case; None if they are the same for all."""

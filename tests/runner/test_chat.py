@@ -1,6 +1,8 @@
 """Chat tasks over real sockets: requests, replies, usage and prices; and the SDKs of OpenAI and Anthropic."""
 
 import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +29,23 @@ def sent(server: Server, name: str) -> dict[str, Any]:
     """Return the body of the only call."""
     (request,) = server.requests(name)
     return dict(json.loads(request["body"]))
+
+
+@pytest.mark.parametrize(("case_count", "calls"), [(1, 2), (3, 0)])
+def test_a_prompt_without_a_field(server: Server, path: Path, name: str, case_count: int, calls: int) -> None:
+    """It is rejected as soon as a second case is read from a stream; nothing is called then."""
+    numbers: list[int] = []
+
+    def stream() -> Iterator[str]:
+        for number in range(case_count):
+            numbers.append(number)
+            yield str(number)
+
+    evaluation = define_real(Chat("small", base_url=server.url(name, "ok", "v1"), prompt="Hi"), stream, repeats=2)
+    with nullcontext() if calls else pytest.raises(UsageError, match="the prompt has no field"):
+        run_real(evaluation, path)
+
+    assert (min(case_count, 2), calls) == (len(numbers), len(server.requests(name)))
 
 
 def test_a_prompt_is_filled_in(server: Server, path: Path, name: str) -> None:

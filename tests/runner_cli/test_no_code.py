@@ -126,6 +126,15 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --output-key generated", "has no field {generated}"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt {qestion}", "did you mean {question}?"),
         ("--data qa.jsonl --chat m --base-url http://h --prompt @no.txt", "--prompt @no.txt: cannot be read"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt Hi", "the prompt has no field, so all cases would send"),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt Hi --dry-run", "fields: 'topic', 'id', 'question'"),
+        (
+            "--data qa.jsonl --chat m --base-url http://h --prompt 'Q: {{ question }}'",
+            "write {question}; {{question}} is literal",
+        ),
+        ("--data qa.jsonl --chat m --base-url http://h --prompt Hi --prompt {input}", "variant 'Hi': the prompt has no field"),
+        ("--data qa.jsonl --chat m --base-url http://h --messages hi.json", "the list of messages has no field"),
+        ('--data qa.jsonl --endpoint http://h --body \'{"q": ["{{topic}}"]}\'', "the body has no field"),
         ("--data qa.jsonl --command no-such-command", "command 'no-such-command' not found"),
         ("--data qa.jsonl --command cat --score exat", "max_steps or file.py:function; did you mean 'exact'"),
         ("--data qa.jsonl --command cat --score nope", "unknown scorer 'nope'; use exact, iexact, contains, one_of"),
@@ -163,12 +172,29 @@ def test_scorers_may_be_functions() -> None:
 )
 def test_invalid_options(arguments: str, message: str) -> None:
     """An invalid option or combination of options exits with 2 before anything is started; a key is not printed."""
+    Path("hi.json").write_text('[{"role": "user", "content": "Hi"}]')
     result = evaljournal("run", *shlex.split(arguments))
 
     assert 2 == result.exit_code
     assert message in result.stderr
     assert "abcdefgh1" not in result.stderr
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--chat", "{topic}", "--prompt", "Hi"],
+        ["--chat", "m", "--prompt", "Hi", "--system", "{topic}"],
+        ["--chat", "m", "--prompt", "Hi", "--limit", "1"],
+        ["--endpoint", "http://h/{id}", "--body", "{}"],
+    ],
+)
+def test_a_prompt_without_a_field(options: list[str]) -> None:
+    """A prompt or a body needs no field if another part of the request has one, or if there is one case."""
+    url = [] if "--endpoint" in options else ["--base-url", "http://h"]
+
+    assert 0 == evaljournal("run", "--data", "qa.jsonl", *options, *url, "--dry-run").exit_code
 
 
 def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> None:
