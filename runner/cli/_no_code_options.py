@@ -39,6 +39,7 @@ DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if 
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
+_NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.+)")
 _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 
@@ -248,14 +249,31 @@ def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None
             raise UsageError(f"unknown scorer {text!r}; {choices}{suggest(text, scorers.NAMES)}")
         yield None, load_function(text) if scorer is None else scorer
     judge = _arguments("judge", values)
-    if "model" not in judge:
+    models = judge.pop("model", ())
+    if not models:
         judge_options = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
         if judge_options:
             raise UsageError(f"{_flag(judge_options[0])} requires --judge")
         return
     if "base_url" not in judge:
         judge = {"base_url": values.get("base_url"), "key_env": values.get("key_env"), **judge}
-    yield "judge", scorers.judge(judge.pop("model"), **{name: value for name, value in judge.items() if value is not None})
+    arguments = {name: value for name, value in judge.items() if value is not None}
+    for name, model in _judges(models).items():
+        yield name, scorers.judge(model, **arguments)
+
+
+def _judges(texts: Iterable[str]) -> dict[str, str]:
+    """Return the models of the judges by scorer: NAME=MODEL; a model without a name is `judge`, `judge-2` and so on."""
+    models: dict[str, str] = {}
+    unnamed_count = 0
+    for text in texts:
+        match = _NAMED_JUDGE.fullmatch(text)
+        unnamed_count += match is None
+        name, model = match.groups() if match else ("judge" if unnamed_count == 1 else f"judge-{unnamed_count}", text)
+        if name in models:
+            raise UsageError(f"--judge {text!r}: two judges have the name {name!r}; write --judge NAME=MODEL")
+        models[name] = model
+    return models
 
 
 def _score(text: str) -> bool | float | str:

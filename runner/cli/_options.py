@@ -252,7 +252,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '["exact"]',
             multiple=True,
         ),
-        Option("--judge MODEL", "Score the outputs with a chat model.", "judge.model", '"gpt-4o"'),
+        Option(
+            "--judge MODEL",
+            "Score the outputs with a chat model; NAME=MODEL names the scorer; repeatable (default: judge, judge-2, …).",
+            "judge.model",
+            '["gpt-4o"]',
+            multiple=True,
+        ),
         Option(
             "--rubric TEXT",
             "The judge's prompt with {output}, {trajectory}, {expected} and {fields}; @FILE reads it from a file "

@@ -16,7 +16,8 @@ from journal.events import (
 )
 from replay.auditing import audit
 from runner import Chat
-from runner.cli._no_code_options import scorers_from_options
+from runner.cli._no_code_options import evaluation_from_reference, scorers_from_options
+from runner.cli.run import run
 from runner.recompute.rules import session_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
 from tests.runs import events
@@ -96,6 +97,28 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     assert "cost $0.00350" in result.stdout
 
 
+def test_several_judges(server: Server, name: str) -> None:
+    """Each judge is a scorer, with its own name or a number; `resume` and a configuration file have the same judges."""
+    url = server.url(name, "reply:verdict: correct", "v1")
+    target = ("--data", "qa.jsonl", "--command", "cat", "--limit", 1, "--judge-url", url)
+    judges = ("--judge", "a", "--judge", "strict=b", "--judge", "x/y=z", "--judge", "q=v=w", "--fail-under", "judge-2=1")
+    result = evaljournal("run", *target, *judges)
+    reference = events("runs/qa/0001", RunStarted)[0].task
+    Path("eval.toml").write_text(
+        'judge = ["a", "strict=b", "x/y=z", "q=v=w"]\ndata = "qa.jsonl"\ncommand = "cat"\njudge-url = "http://h"'
+    )
+    resumed, configured = (
+        {scorer: getattr(judge.function, "chat").model for scorer, judge in evaluation.scorers.items()}  # noqa: B009
+        for evaluation, _ in (evaluation_from_reference(reference, run), evaluation_from_reference("--config eval.toml", run))
+    )
+
+    assert 0 == result.exit_code, result.stderr
+    models = {"judge": "a", "strict": "b", "judge-2": "x/y=z", "q": "v=w"}
+    assert [models, models] == [resumed, configured]
+    assert {*models.values()} == {orjson.loads(request["body"])["model"] for request in server.requests(name)}
+    assert {"peru": True} == scores("runs/qa/0001", "judge") == scores("runs/qa/0001", "q")
+
+
 def test_recorded_outputs_are_scored() -> None:
     """With --output-key, the outputs are read from the dataset and nothing is called."""
     Path("done.csv").write_text("id,question,answer,generated\n1,q,LIMA,LIMA\n2,q2,0042,\n")
@@ -148,6 +171,7 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --endpoint 'http://['", "'http://[' is not a valid http"),
         ("--data qa.jsonl --chat none --base-url http://h --limit 0", "--limit 0: must be"),
         ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
+        ("--data qa.jsonl --command cat --judge j=a --judge j=b --judge-url http://h", "two judges have the name 'j'"),
         ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
         ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
@@ -247,7 +271,7 @@ def test_a_judge_has_the_endpoint_and_the_key_of_the_task(monkeypatch: pytest.Mo
 
     def judge(*names: str) -> tuple[str, str | None]:
         options = {name: value for name, value in {**urls, **keys}.items() if name in names}
-        ((_, scorer),) = scorers_from_options({"judge": "big", **options})
+        ((_, scorer),) = scorers_from_options({"judge": ("big",), **options})
         return scorer.chat.base_url, scorer.chat.key_env
 
     default = Chat("big", key_env="KEY_A").base_url
