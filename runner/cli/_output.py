@@ -4,7 +4,7 @@ import codecs
 import os
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 
 import click
 
@@ -44,7 +44,7 @@ def echo(text: str, *, err: bool = False) -> None:
     """Print text and a line feed, with control characters escaped."""
     from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
-    with nullcontext() if err else writing_output():
+    with suppress(ValueError) if err else writing_output():  # A task may have replaced standard error by a closed file.
         click.echo(escape_controls(text), err=err)
 
 

@@ -11,16 +11,22 @@ _STANDARD: Final = (0, 1, 2)
 
 
 class _LossyStderr(io.TextIOWrapper):
-    """Standard error that drops what cannot be written, to a full disk or a closed pipe for example."""
+    """Standard error that drops what cannot be written, to a full disk or a closed pipe for example.
+
+    It stays open: a task may close `sys.stderr`, or `sys.stdout`, which is the same while a run executes tasks.
+    """
 
     def write(self, text: str, /) -> int:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # ValueError: its buffer was closed or detached.
             super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             super().flush()
+
+    def close(self) -> None:
+        self.flush()
 
 
 def prepare_streams() -> None:

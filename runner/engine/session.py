@@ -4,7 +4,6 @@ Starting a run and resuming one differ only in what the journal already records.
 """
 
 import math
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -42,6 +41,7 @@ from runner.secrets import add_environment
 from runner.suggest import suggest
 from runner.tasks import Task
 from runner.workers.driver import Workers
+from runner.workers.streams import print_error
 
 T = TypeVar("T")
 
@@ -383,12 +383,9 @@ class Session:
             self._observer_scope.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):
                 await self._observer_end.wait()
-            sys.stderr.write(
-                f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive_calls))}\n"
-            )
+            print_error(f"not responding to cancellation, abandoned: {', '.join(map(printable, executor.unresponsive_calls))}")
             if outcome.stop_reason and self.options.on_unresponsive is None:
-                sys.stderr.write(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}\n")
-            sys.stderr.flush()
+                print_error(f"all records are on disk; to continue: {self.options.how_to_resume(self.path)}")
             self.on_unresponsive(outcome)
             if outcome.stop_reason:
                 await trio.sleep_forever()  # Another thread has the outcome now, and this one is abandoned.

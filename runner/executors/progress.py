@@ -1,6 +1,7 @@
 """Progress on stderr: a tqdm bar if tqdm is installed, otherwise a line of text."""
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -45,9 +46,14 @@ class _Line:
     def update(self, _: int) -> None:
         live_run = self._live_run
         text = line(live_run.state, now=live_run.now(), durable=live_run.journal.durable_seq, total=live_run.total)
-        sys.stderr.write(f"\r{text.ljust(len(self._last_text))}")
-        sys.stderr.flush()
+        self._write(f"\r{text.ljust(len(self._last_text))}")
         self._last_text = text
 
     def close(self) -> None:
-        sys.stderr.write("\n")
+        self._write("\n")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with suppress(AttributeError, OSError, ValueError):  # A task may have closed or removed it.
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -26,7 +26,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.runner_cli.commands import COMMAND, evaljournal, process, run_process
+from tests.runner_cli.commands import COMMAND, evaljournal, process, run_in_terminal, run_process
 
 
 @pytest.mark.parametrize("command", ["verify", "log", "salvage"])
@@ -289,6 +289,42 @@ def test_a_closed_pipe_of_standard_error_does_not_change_the_exit_code(tmp_path:
     os.close(writing)
 
     assert 2 == done.returncode
+
+
+CLOSING = """
+import io, sys
+import trio
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name=f"t{{number}}", input=number) for number in range(2)], slots=1)
+async def closing(number: int) -> int:
+    if not number:
+        {statement}
+    await trio.sleep(0.3)
+    return number
+"""
+
+
+@pytest.mark.parametrize("in_terminal", [False, True], ids=["pipe", "terminal"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "sys.stdout.close()",
+        "sys.stderr.close()",
+        "sys.stderr.buffer.close()",
+        "sys.stderr = io.StringIO(); sys.stderr.close()",
+    ],
+)
+def test_a_task_that_closes_a_standard_stream_does_not_end_the_run(statement: str, *, in_terminal: bool) -> None:
+    """The progress may be lost; all trials are completed, and the summary is printed."""
+    Path("closing.py").write_text(CLOSING.format(statement=statement))
+    if in_terminal:
+        code, out = run_in_terminal("run", "closing.py", until=b"not printed")
+    else:
+        code, out, _ = run_process("run", "closing.py")
+
+    assert 0 == code, out
+    assert "2 ok of 2 done" in out
 
 
 @pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])
