@@ -15,6 +15,7 @@ import orjson
 from journal.errors import UnknownEvent, Unserializable
 from journal.events import Event, Extension, KnownEvent
 from journal.fact import PAYLOAD, fields_of
+from journal.files import MAX_SIZE
 
 RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "mac", "d", "h", "blobs"})
 """Members of a line that belong to the record, not to its event."""
@@ -35,6 +36,11 @@ _MAX_DEPTH: Final = 255
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS
 """Rejects dataclasses: orjson would not check their values, and they would be read back as objects."""
 _UNCHANGED_BY_JSON: Final = frozenset({str, int, float, bool})
+_SMALL: Final = frozenset({type(None), int, float, bool})
+_CONTAINERS: Final = frozenset({dict, list, tuple})
+_WITH_LENGTH: Final = _CONTAINERS | {str}
+_MANY: Final = 100
+"""Number of values from which a faster check of all of them pays off."""
 
 
 def type_name(event: type[Event]) -> str:
@@ -105,13 +111,56 @@ def _invalid_member(member: str, value: Any) -> ValueError:
     return ValueError(f"{member} is {_short_repr(value)}")
 
 
+def reject_large(value: Any, event: str, member: str = "") -> None:
+    """Raise if a value is too large for a file of the journal: orjson crashes if there is not enough memory for its JSON."""
+    if exceeds(value, MAX_SIZE):
+        raise Unserializable(event, member, f"has more bytes as JSON than the {MAX_SIZE:,} that are allowed")
+
+
+def exceeds(value: Any, size: int) -> bool:
+    """Return whether the JSON of a value certainly has more bytes than this, at one byte for each character."""
+    if value.__class__ is str:
+        return len(value) > size
+    try:
+        return value.__class__ in _CONTAINERS and _remaining_size(value, size, _MAX_DEPTH) < 0
+    except (TypeError, RecursionError):
+        return False  # A key is not a string, or the value is nested too deeply: the encoder rejects it.
+
+
+def _remaining_size(value: Any, size: int, depth: int) -> int:
+    """Return `size` without the least bytes of an object or a list; negative if there are more."""
+    if not depth:
+        raise RecursionError
+    size -= 2 * len(value)  # A comma or a bracket after each value.
+    if value.__class__ is dict:
+        if len(value) > _MANY:  # A small object is not worth the time.
+            size -= sum(map(len, value))
+        value = value.values()
+    if size < 0 or (len(value) > _MANY and _WITH_LENGTH.isdisjoint(map(type, value))):
+        return size
+    for item in value:
+        kind = item.__class__
+        if kind is str:
+            size -= len(item)
+        elif kind in _CONTAINERS:
+            size = _remaining_size(item, size, depth - 1)
+            if size < 0:
+                break
+    return size
+
+
 def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
     """Generate a function that returns the members of a line for an event; a loop would take three times as long.
 
     It checks types, because an invalid record could not be removed from the journal, and omits fields that have their default.
-    Payloads are neither checked nor compared (an array has no truth value); they are omitted only if they are None.
+    Of payloads, only the size is checked. They are omitted only if they are None: an array has no truth value.
     """
-    names: dict[str, Any] = {"invalid": _invalid_field, "mapping": _is_mapping_of_text}
+    names: dict[str, Any] = {
+        "invalid": _invalid_field,
+        "mapping": _is_mapping_of_text,
+        "small": _SMALL,
+        "reject_large": reject_large,
+    }
     checks: list[str] = []
     literal_items = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
     assignments: list[str] = []
@@ -123,6 +172,8 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         if not is_payload(field):
             check, names[f"legal_{member}"] = _type_check(field)
             checks.append(f"if {check.format(value=member, legal=f'legal_{member}')}: raise invalid(event, {member!r})")
+        else:
+            checks.append(f"if {member}.__class__ not in small: reject_large({member}, {cls.__name__!r}, {member!r})")
         if is_required and not assignments:
             literal_items.append(f"{member!r}: {member}")
         elif is_required:
@@ -175,6 +226,7 @@ def encode_payloads(event: Event) -> dict[str, bytes]:
     for field in PAYLOAD_FIELDS.get(type(event), ()):
         value = getattr(event, field)
         if value is not None:
+            reject_large(value, _name(event), field)
             try:
                 text = texts[field] = orjson.dumps(value, option=_OPTIONS)
             except TypeError as exc:

@@ -13,6 +13,8 @@ from typing import Any, Final, cast
 
 import orjson
 
+from journal.codec import exceeds
+from journal.files import MAX_SIZE
 from runner.secret_shapes import (
     MASK,
     is_secret_member,
@@ -226,7 +228,7 @@ def mask_output(output: Any) -> Any:
 
     A value may be split over the chunks of a stream: texts at the same path of a list's items are searched as one.
     """
-    if not sent_secrets:
+    if not sent_secrets or exceeds(output, MAX_SIZE):  # The journal rejects what is larger.
         return output
     if isinstance(output, str):
         masked_output = sent_secrets.mask(output)

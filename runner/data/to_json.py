@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from journal.codec import reject_large
 from journal.errors import Unserializable
 from runner.signals import is_from_signal
 
@@ -19,8 +20,9 @@ def to_json(value: Any) -> Any:
     """Convert dataclasses, attrs classes, pydantic models, mappings, lists and tuples to JSON values.
 
     Other values are returned unchanged; the journal rejects those that it cannot store. An exception from the value's class
-    becomes an `Unserializable`.
+    becomes an `Unserializable`, which is also raised if the value is too large for the journal.
     """
+    reject_large(value, "the value")
     try:
         return _to_json(value)
     except BaseException as exc:

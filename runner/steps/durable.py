@@ -13,6 +13,7 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 import attrs
 import orjson
 
+from journal.codec import reject_large
 from journal.errors import Unserializable
 from journal.events import StepKind
 from runner.data.fingerprint import canonical
@@ -88,6 +89,7 @@ def _is_unchanged_by_json(value: Any) -> bool:
 
 def _as_json(value: Any, name: str) -> Any:
     """Return a value as it is read back from the journal; `name` is its name in errors."""
+    reject_large(value, name)
     try:
         text = orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
         has_null = b"null" in text

@@ -5,11 +5,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.codec import EVENT_TYPES, RECORD_MEMBERS, decode, encode, event_type, is_payload
+from journal.codec import EVENT_TYPES, RECORD_MEMBERS, decode, encode, encode_payloads, event_type, exceeds, is_payload
 from journal.errors import UnknownEvent, Unserializable
 from journal.events import (
     AttemptFailed,
@@ -328,3 +329,38 @@ def test_extension_cannot_use_members_of_the_record(member: str) -> None:
     error = rejection(Extension(type="x-a", data={member: 1}))
 
     assert ("x-a", member) == (error.event, error.member)
+
+
+LARGE = [
+    ["x" * (1 << 20)] * 300,
+    {"a": {"b": ({"c": "x" * (1 << 20)},) * 300}},
+    [["x" * 1_000] * 1_000] * 300,
+]
+
+
+@pytest.mark.parametrize("value", LARGE, ids=["list", "nested", "lists"])
+@pytest.mark.parametrize("call", [lambda event: encode(event, 1, "", 0.0), encode_payloads], ids=["record", "blob"])
+def test_a_value_that_is_too_large_is_not_encoded(value: Any, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value that certainly has more than 256 MiB of JSON is rejected before orjson gets it."""
+    monkeypatch.setattr(orjson, "dumps", lambda *_, **__: pytest.fail("orjson was called"))
+    with pytest.raises(Unserializable, match="has more bytes as JSON than the 268,435,456 that are allowed"):
+        call(AttemptSucceeded(trial="a", attempt=1, output=value, elapsed=0.0))
+
+
+@given(JSON)
+def test_the_estimate_of_a_size_is_not_too_high(value: Any) -> None:
+    """No value exceeds the size of its JSON."""
+    assert not exceeds(value, len(orjson.dumps(value)))
+
+
+def test_keys_count() -> None:
+    """The keys of a large object are part of its size."""
+    assert exceeds({f"key-{number}": 0 for number in range(200)}, 1_000)
+
+
+def test_a_list_that_contains_itself_is_measured() -> None:
+    """The search for large values ends in a list that contains itself."""
+    value: list[Any] = []
+    value += [value, value]
+
+    assert not exceeds(value, 1 << 28)

@@ -1,20 +1,22 @@
 """`run`: output, records, dry runs and exit codes."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
 import pytest
 
 from journal import verify
-from journal.events import AttemptStarted, RunStarted, TrialCompleted
+from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, RunStarted, TrialCompleted
 from replay import load
 from tests.journal.samples import (
     complete_run,
     content,
     write_sync,
 )
-from tests.runner_cli.commands import ONE_BY_ONE, QUICK, define, evaljournal
+from tests.runner_cli.commands import COMMAND, ONE_BY_ONE, QUICK, define, evaljournal
 from tests.runs import events
 
 pytestmark = pytest.mark.usefixtures("evaluations")
@@ -380,3 +382,26 @@ def test_no_run_replaces_a_directory_of_runs() -> None:
     assert "mine contains runs" in rejected[1].stderr
     assert "is inside the run" in rejected[2].stderr
     assert before == content(Path())
+
+
+HUGE = """
+from runner import Case, evaluation
+
+@evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(3)])
+async def huge(number: int) -> object:
+    return ["x" * (1 << 20)] * 900 if number == 1 else number
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the address space")
+def test_an_output_that_does_not_fit_into_memory_fails_its_trial() -> None:
+    """Its JSON would need more memory than the process may have: the trial fails, and the others are completed."""
+    Path("huge.py").write_text(HUGE)
+    command = ["sh", "-c", 'ulimit -v 1000000; exec "$@"', "sh", *COMMAND, "run", "huge.py", "-o", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert 1 == done.returncode, done.stderr
+    assert {"t0", "t2"} == {event.trial for event in events(Path("run"), AttemptSucceeded)}
+    (failed,) = events(Path("run"), AttemptFailed)
+    assert ("t1", "Unserializable", "fatal") == (failed.trial, failed.error, failed.category)
+    assert "than the 268,435,456 that are allowed" in failed.message
