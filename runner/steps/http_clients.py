@@ -1,7 +1,8 @@
 """Requests of HTTP clients as steps, without changes to the task: `@evaluation(durable="http")`.
 
-They are intercepted at the transports of httpx and httpx2, which the SDKs of OpenAI and Anthropic use. Outside an attempt, and
-for requests that are not steps, a transport works as usual.
+They are intercepted where a client of httpx or httpx2 passes a request to its transport: this covers the SDKs of OpenAI and
+Anthropic, litellm, subclasses of the clients, and any transport. Outside an attempt, and for requests that are not steps, a
+client works as usual.
 """
 
 import functools
@@ -18,27 +19,25 @@ from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, reply_from_outpu
 from runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
-_AIOHTTP_TRANSPORT: Final = "AiohttpTransport"
-"""Name of the transports for aiohttp, which the SDKs contain."""
 _API_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 _UNREADABLE_ENCODINGS: Final = frozenset({"br", "zstd"})
 _READABLE_ENCODINGS: Final = "gzip, deflate"
 """The encodings of replies that can be recorded as text."""
-_wrapped_transports: Final[set[type]] = set()
+_wrapped_clients: Final[set[type]] = set()
 _lock: Final = threading.Lock()
 
 
 def watch_clients() -> None:
-    """Make the transports of the installed HTTP clients record steps from now on; raise a `UsageError` if there is none."""
+    """Make the installed HTTP clients record steps from now on; raise a `UsageError` if there is none."""
     modules = [module for name in _LIBRARIES if (module := _import_module(name)) is not None]
     if not modules:
         raise UsageError("durable needs httpx or httpx2, which the SDKs of OpenAI and Anthropic install")
     with _lock:
         for module in modules:
-            _replace_method(module.HTTPTransport, "handle_request", functools.partial(_wrap_send, module))
-            for transport in (module.AsyncHTTPTransport, *module.AsyncBaseTransport.__subclasses__()):
-                if transport is module.AsyncHTTPTransport or transport.__name__ == _AIOHTTP_TRANSPORT:
-                    _replace_method(transport, "handle_async_request", functools.partial(_wrap_async_send, module))
+            for client in (module.Client, module.AsyncClient):
+                if client not in _wrapped_clients:
+                    _wrapped_clients.add(client)
+                    client._transport_for_url = _wrap(module, client._transport_for_url)  # noqa: SLF001  # no public hook sees all requests
 
 
 def _import_module(name: str) -> ModuleType | None:
@@ -48,57 +47,54 @@ def _import_module(name: str) -> ModuleType | None:
         return None
 
 
-def _replace_method(transport: type, method: str, wrapper: Callable[[Any], Any]) -> None:
-    if transport not in _wrapped_transports:
-        _wrapped_transports.add(transport)
-        setattr(transport, method, wrapper(getattr(transport, method)))
+def _wrap(module: ModuleType, transport_for_url: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the method of a client that returns the transport for each request."""
+
+    @functools.wraps(transport_for_url)
+    def wrapper(client: Any, url: Any) -> Any:
+        transport = transport_for_url(client, url)
+        return transport if current_steps() is None else _RecordedTransport(module, transport)
+
+    return wrapper
 
 
-def _wrap_send(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return the method of a transport that records the requests of an attempt."""
-    stream_class = _stream_class(module)
+class _RecordedTransport:
+    """A transport for one request of an attempt, which is recorded if it is a step."""
 
-    @functools.wraps(send)
-    def handle_request(transport: Any, request: Any) -> Any:
+    def __init__(self, module: ModuleType, transport: Any) -> None:
+        self._module, self._transport = module, transport
+
+    def handle_request(self, request: Any) -> Any:
         steps = _steps_for(request)
         if steps is None:
-            return send(transport, request)
+            return self._transport.handle_request(request)
         call = _Call(steps, request, request.read())
         if (earlier_result := steps.begin(call.step)) is not None:
-            return _response(module, earlier_result.output)
+            return _response(self._module, earlier_result.output)
         try:
-            response = send(transport, request)
+            response = self._transport.handle_request(request)
         except Exception as exc:
             steps.fail(call.step, exc)
             raise
-        if call.open(response):
-            response.stream = stream_class(response.stream, call)
+        if call.open(response, self._module):
+            wait_in_thread(steps)
         return response
 
-    return handle_request
-
-
-def _wrap_async_send(module: ModuleType, send: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    stream_class = _stream_class(module)
-
-    @functools.wraps(send)
-    async def handle_async_request(transport: Any, request: Any) -> Any:
+    async def handle_async_request(self, request: Any) -> Any:
         steps = _steps_for(request)
         if steps is None:
-            return await send(transport, request)
+            return await self._transport.handle_async_request(request)
         call = _Call(steps, request, await request.aread())
         if (earlier_result := steps.begin(call.step)) is not None:
-            return _response(module, earlier_result.output)
+            return _response(self._module, earlier_result.output)
         try:
-            response = await send(transport, request)
+            response = await self._transport.handle_async_request(request)
         except Exception as exc:
             steps.fail(call.step, exc)
             raise
-        if call.open(response):
-            response.stream = stream_class(response.stream, call)
+        if call.open(response, self._module):
+            await wait_in_loop(steps)
         return response
-
-    return handle_async_request
 
 
 def _steps_for(request: Any) -> AttemptSteps | None:
@@ -135,21 +131,32 @@ class _Call:
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
             request.headers["accept-encoding"] = _READABLE_ENCODINGS
 
-    def open(self, response: Any) -> bool:
-        """Start to read a reply; return whether it can be a result or an error of the step. A redirect is neither."""
+    def open(self, response: Any, module: ModuleType) -> bool:
+        """Start to read a reply; return whether it was recorded now. A redirect is neither a result nor an error."""
         if response.has_redirect_location:
             return False
         is_http2 = response.extensions.get("http_version") == b"HTTP/2"
-        self._reader = ReplyReader(response.status_code, _headers(response), ends_by_closing=False if is_http2 else None)
+        headers = _headers(response)
+        if response.is_stream_consumed:  # The transport has read and decoded it.
+            headers.pop("content-encoding", None)
+        self._reader = ReplyReader(response.status_code, headers, ends_by_closing=False if is_http2 else None)
         if not self._reader.is_success:
             name, value = NO_SDK_RETRY
             response.headers[name] = value
-        return True
+        if response.is_stream_consumed:
+            return self.feed(response.content) or self.end()
+        response.stream = _stream_class(module)(response.stream, self)
+        return False
 
     def feed(self, chunk: bytes) -> bool:
         """Add received bytes; return whether the result was recorded now."""
         self._reader.feed(chunk)
         return self._reader.is_complete and self._record()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether only the last event of a stream is missing."""
+        return self._reader.is_ending
 
     def end(self) -> bool:
         """Handle the end of the reply; return whether the result was recorded now."""
@@ -181,40 +188,50 @@ class _Call:
 
 
 class _RecordedStream:
-    """The body of a reply, recorded before the client gets its end."""
+    """The body of a reply, recorded before the client gets its end, or what it may take for the end."""
 
     def __init__(self, stream: Any, call: _Call) -> None:
         self._stream, self._call = stream, call
 
     def __iter__(self) -> Iterator[bytes]:
-        call = self._call
+        call, content = self._call, b""
         try:
             for chunk in self._stream:
                 if call.feed(chunk):
                     wait_in_thread(call.steps)
-                yield chunk
+                content += chunk
+                if not call.is_ending:
+                    yield content
+                    content = b""
         except Exception as exc:
             call.fail(exc)
             raise
         if call.end():
             wait_in_thread(call.steps)
+        if content:
+            yield content
 
     def close(self) -> None:
         self._stream.close()
         self._call.close()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        call = self._call
+        call, content = self._call, b""
         try:
             async for chunk in self._stream:
                 if call.feed(chunk):
                     await wait_in_loop(call.steps)
-                yield chunk
+                content += chunk
+                if not call.is_ending:
+                    yield content
+                    content = b""
         except Exception as exc:
             call.fail(exc)
             raise
         if call.end():
             await wait_in_loop(call.steps)
+        if content:
+            yield content
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -162,6 +162,11 @@ class ReplyReader:
         )
 
     @property
+    def is_ending(self) -> bool:
+        """Whether only the last event of a stream is missing."""
+        return self._events is not None and self._events.is_ending and not self._events.is_done
+
+    @property
     def _is_data_incomplete(self) -> bool:
         return self._decompressor is not None and not self._decompressor.eof
 

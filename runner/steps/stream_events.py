@@ -25,6 +25,8 @@ class StreamEvents:
     def __init__(self) -> None:
         self.is_done = False
         """Whether the last event has arrived."""
+        self.is_ending = False
+        """Whether only the last event of an Anthropic stream is missing; litellm stops reading here."""
         self.error: ErrorReply | None = None
         self.response: dict[str, Any] = {}
         """`model` and `usage`, as in a reply that is not a stream."""
@@ -56,6 +58,8 @@ class StreamEvents:
             self.error = ErrorReply(message, error_code(value.get("response") or value))
         elif event in _LAST_EVENTS and value:
             self.is_done = True
+        delta = value.get("delta")
+        self.is_ending = isinstance(delta, Mapping) and bool(delta.get("stop_reason"))
         for part in (value, value.get("message"), value.get("response")):
             if isinstance(part, Mapping):
                 self._add_usage(part)
