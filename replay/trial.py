@@ -93,6 +93,8 @@ class AttemptDetails:
     """Completed steps of earlier attempts that it may reuse and has not reused."""
     steps: list[StepDetails] = attrs.field(factory=list)
     """In the order in which they ended."""
+    ended_at: str = ""
+    """Wall time; empty while in flight."""
 
     def apply(self, event: Event) -> None:
         """Apply an event of the attempt."""
@@ -271,6 +273,8 @@ class TrialDetails:
         if 1 <= number <= len(self.attempts):
             attempt = self.attempts[number - 1]
             attempt.apply(event)
+            if isinstance(event, events.AttemptEnd):
+                attempt.ended_at = record.at
             if isinstance(event, events.StepEvent) and (step := self._trajectory.apply(record)) is not None:
                 attempt.steps.append(step)
                 attempt.unused_steps = self._trajectory.unused_steps

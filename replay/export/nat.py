@@ -5,18 +5,18 @@ the averages. `workflow_output.jsonl` is in the order in which trials ended, so 
 exported later are the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
 
 from replay.export.file_names import file_names
+from replay.export.model_call import call_of_step
 from replay.export.source import Source
 from replay.export.trial_index import TrialIndex
 from replay.model_messages import messages_of, reply_of
 from replay.summary import score_of
-from replay.trajectory import StepDetails
 from replay.trajectory_text import message_text
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE_STAGES
@@ -75,53 +75,83 @@ def item(trial: TrialDetails) -> dict[str, Any]:
         "answer": "" if trial.expected is None else trial.expected,  # As NAT writes it.
         **{f"metadata_{name}" if name in _RESERVED_NAMES else name: value for name, value in metadata.items()},
         "generated_answer": trial.output if trial.stage == "completed" else "",
-        "intermediate_steps": [_step(trial, attempt, step) for attempt in trial.attempts[-1:] for step in attempt.steps],
+        "intermediate_steps": [step for attempt in trial.attempts[-1:] for step in _steps(trial, attempt)],
         "expected_intermediate_steps": metadata.get("expected_intermediate_steps") or [],
     }
     fields.pop("metadata_expected_intermediate_steps", None)
     return fields if trial.stage == "completed" else fields | {"error": trial.failure}
 
 
-def _step(trial: TrialDetails, attempt: AttemptDetails, step: StepDetails) -> dict[str, Any]:
-    """Return the end of a step as NAT's `IntermediateStep`, with its input, output and usage."""
-    number, end_time = attempt.span.attempt, _timestamp(step.at)
-    request, result = step.input, f"{step.error}: {step.message}" if step.error else step.output
-    if step.kind == "model":
-        messages, reply = messages_of(step.input), reply_of(step.output)
-        request = messages[-1].text if messages else request
-        result = message_text(reply) if reply is not None else result
+def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, Any]]:
+    """Yield an attempt as NAT's `IntermediateStep`s: its steps between the start and the end of NAT's workflow.
+
+    NAT reads the question from the start of the workflow.
+    """
+    span, uuid = attempt.span, f"{trial.trial}/{attempt.span.attempt}/"
+    workflow = {"UUID": f"{uuid}0", "name": "workflow"}
+    times = [_times(step.at, step.elapsed) for step in attempt.steps]
+    start, end = _times(attempt.ended_at, span.end - span.start)
+    start = min([start, *(step_start for step_start, _ in times)])  # NAT sorts by time.
+    yield _step("root", "WORKFLOW_START", trial.input, None, **workflow, event_timestamp=start)
+    for step, (step_start, step_end) in zip(attempt.steps, times, strict=True):
+        name, request, result = step.name, step.input, f"{step.error}: {step.message}" if step.error else step.output
+        if step.kind == "model":
+            messages, reply = messages_of(step.input), reply_of(step.output)
+            name = call_of_step(step.input).model or name
+            request = messages[-1].text if messages else request
+            result = message_text(reply) if reply is not None else result
+        sums: dict[str, float] = {}
+        add(sums, None if step.is_reused else step.usage)
+        yield _step(
+            f"{uuid}{step.parent}",
+            _STEP_TYPES.get(step.kind, "FUNCTION_END"),
+            request,
+            result,
+            UUID=f"{uuid}{step.number}",
+            name=name,
+            event_timestamp=step_end,
+            span_event_timestamp=step_start,
+            metadata={"step": step.number, "attempt": span.attempt, "outcome": step.outcome, **_cost(sums)},
+            usage_info=None if step.is_reused else _usage(sums, step.kind),
+        )
+    metadata = {"attempt": span.attempt, "outcome": span.outcome, **_cost(attempt.total_usage)}
+    workflow_times = {"event_timestamp": end, "span_event_timestamp": start}
+    yield _step("root", "WORKFLOW_END", None, attempt.output, **workflow, **workflow_times, metadata=metadata)
+
+
+def _step(parent: str, event_type: str, request: Any, result: Any, **payload: Any) -> dict[str, Any]:
+    """Return NAT's `IntermediateStep`."""
+    defaults = {"span_event_timestamp": None, "framework": None, "tags": None, "metadata": None, "usage_info": None}
     return {
-        "parent_id": f"{trial.trial}/{number}/{step.parent}" if step.parent else "root",
+        "parent_id": parent,
         "function_ancestry": {"function_id": "root", "function_name": "root", "parent_id": None, "parent_name": None},
         "payload": {
-            "event_type": _STEP_TYPES.get(step.kind, "FUNCTION_END"),
-            "event_timestamp": end_time,
-            "span_event_timestamp": round(end_time - step.elapsed, 6),
-            "framework": None,
-            "name": step.name,
-            "tags": None,
-            "metadata": {"step": step.number, "attempt": number, "outcome": step.outcome},
+            "event_type": event_type,
+            **defaults,
+            **payload,
             "data": {"input": request, "output": result, "chunk": None},
-            "usage_info": None if step.is_reused else _usage(step),
-            "UUID": f"{trial.trial}/{number}/{step.number}",
         },
     }
 
 
-def _usage(step: StepDetails) -> dict[str, Any]:
-    sums: dict[str, float] = {}
-    add(sums, step.usage)
+def _cost(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the cost under its name in NAT's trajectories (ATIF); NAT's steps have no field for it."""
+    return {"cost_usd": sums["cost"]} if "cost" in sums else {}
+
+
+def _usage(sums: Mapping[str, float], kind: str) -> dict[str, Any]:
     prompt, completion = (as_integer(sums.get(a, sums.get(b, 0))) for a, b in _TOKEN_KEYS)
     tokens = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-    return {"token_usage": tokens, "num_llm_calls": int(step.kind == "model"), "seconds_between_calls": 0}
+    return {"token_usage": tokens, "num_llm_calls": int(kind == "model"), "seconds_between_calls": 0}
 
 
-def _timestamp(time: str) -> float:
-    """Return a wall time in seconds since 1970; 0 if it is invalid."""
+def _times(end: str, elapsed: float) -> tuple[float, float]:
+    """Return the start and the end of what ended at a wall time, in seconds since 1970; the end is 0 if it is invalid."""
     try:
-        return datetime.fromisoformat(time).timestamp()
+        timestamp = datetime.fromisoformat(end).timestamp()
     except (ValueError, OverflowError):
-        return 0.0
+        timestamp = 0.0
+    return round(timestamp - elapsed, 6), timestamp
 
 
 def _scorer_file(index: TrialIndex, scorer: str, variant: str | None) -> Iterator[bytes]:

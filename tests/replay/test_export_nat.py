@@ -15,7 +15,7 @@ def test_item(run: Path) -> None:
     """An item has the fields of NAT's items, in their order, and every other field of the dataset."""
     items = orjson.loads(export_files(run, "nat")["workflow_output.json"])
 
-    assert {
+    assert {**items[0], "intermediate_steps": []} == {
         "id": "peru",
         "question": "The capital of Peru?",
         "answer": "Lima",
@@ -24,9 +24,25 @@ def test_item(run: Path) -> None:
         "generated_answer": "Lima",
         "intermediate_steps": [],
         "expected_intermediate_steps": [],
-    } == items[0]
+    }
     assert ["id", "question", "answer"] == list(items[0])[:3]
     assert ["generated_answer", "intermediate_steps", "expected_intermediate_steps"] == list(items[0])[-3:]
+
+
+def test_question_and_answer_of_the_workflow(run: Path) -> None:
+    """NAT's trajectory evaluator reads the question from the start of the workflow; it is there without steps, too."""
+    peru, chad = orjson.loads(export_files(run, "nat")["workflow_output.json"])[:2]
+    payloads = [step["payload"] for step in peru["intermediate_steps"]]
+
+    assert [("WORKFLOW_START", "The capital of Peru?", None), ("WORKFLOW_END", None, "Lima")] == [
+        (payload["event_type"], payload["data"]["input"], payload["data"]["output"]) for payload in payloads
+    ]
+    assert [payloads[0]["UUID"]] * 2 == [payload["UUID"] for payload in payloads]
+    assert (payloads[0]["event_timestamp"], None) == (
+        payloads[1]["span_event_timestamp"],
+        payloads[0]["span_event_timestamp"],  # NAT's schema allows it at an end only.
+    )
+    assert "timed_out" == chad["intermediate_steps"][-1]["payload"]["metadata"]["outcome"]
 
 
 def test_open_and_withdrawn_trials_are_excluded(run: Path) -> None:

@@ -15,7 +15,7 @@ from replay import load
 from replay.export import FORMATS, Source
 from replay.export.trial_index import TrialIndex
 from tests.journal.samples import session, started, trial, write_sync
-from tests.replay.agent_run import ANSWER, MODEL, QUESTION, USAGE, agent_run, completed
+from tests.replay.agent_run import ANSWER, QUESTION, USAGE, agent_run, completed
 from tests.replay.eventful_run import export_files, export_of
 
 with warnings.catch_warnings():
@@ -175,7 +175,7 @@ class EventData(_Strict):
 class Payload(_Strict):
     """What happened."""
 
-    event_type: Literal["LLM_END", "TOOL_END", "FUNCTION_END"]
+    event_type: Literal["WORKFLOW_START", "WORKFLOW_END", "LLM_END", "TOOL_END", "FUNCTION_END"]
     event_timestamp: float
     span_event_timestamp: float | None
     framework: None
@@ -196,25 +196,31 @@ class IntermediateStep(_Strict):
 
 
 def test_nat(run: Path) -> None:
-    """NAT's items have the steps of the last attempt, as its schema defines them."""
+    """NAT's items have the steps of the last attempt, as its schema defines them; those of models have the model's name."""
     (item,) = orjson.loads(export_files(run, "nat")["workflow_output.json"])
     steps = [IntermediateStep.model_validate(step) for step in item["intermediate_steps"]]
 
     assert [
-        ("LLM_END", MODEL),
+        ("WORKFLOW_START", "workflow"),
+        ("LLM_END", "gpt-5-mini"),
         ("TOOL_END", "get_weather"),
-        ("LLM_END", MODEL),
+        ("LLM_END", "gpt-5-mini"),
         ("TOOL_END", "units"),
         ("FUNCTION_END", "check"),
+        ("WORKFLOW_END", "workflow"),
     ] == [(step.payload.event_type, step.payload.name) for step in steps]
-    assert steps[4].payload.UUID == steps[3].parent_id
-    assert "root" == steps[0].parent_id
+    assert steps[5].payload.UUID == steps[4].parent_id
+    assert ["root", "weather/2/0"] == [step.parent_id for step in steps[:2]]
     contents = {step.payload.UUID: step.payload.data for step in steps if step.payload.data is not None}
     assert [(QUESTION, 'get_weather({"city":"Lima"})'), ('{"celsius":21}', ANSWER)] == [
         (contents[f"weather/2/{number}"].input, contents[f"weather/2/{number}"].output) for number in (1, 3)
     ]
     usages = [step.payload.usage_info for step in steps]
-    assert [None, None, 120, 0, 0] == [usage and usage.token_usage.total_tokens for usage in usages]
+    assert [None, None, None, 120, 0, 0, None] == [usage and usage.token_usage.total_tokens for usage in usages]
+    costs = [(step.payload.metadata or {}).get("cost_usd") for step in steps]
+    assert [None, None, None, 0.25, None, None, 0.25] == costs
+    ends = [step.payload.event_timestamp for step in steps]
+    assert (sorted(ends), ends[0]) == (ends, steps[-1].payload.span_event_timestamp)
 
 
 @pytest.fixture

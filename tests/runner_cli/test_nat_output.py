@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_be_created() -> None:
 def test_a_removed_directory_does_not_affect_the_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A write error is logged in one line with the command that writes the files, and the run continues."""
     Path("file").write_text("")
-    monkeypatch.setattr(NatOutput, "prepare", lambda _: None)
+    monkeypatch.setattr(NatOutput, "prepare", lambda *_: None)
     result = evaljournal("run", "quick.py", "--nat-output", "file/nat")
 
     assert (1, 5) == (result.exit_code, len(evaljournal("export").stdout.splitlines()))
