@@ -28,6 +28,10 @@ class Source:
         self._at = at
         self.problem: JournalError | None = None
         """The first damage."""
+        self.trial = ""
+        """The trial that is being read, or was read last."""
+        self.damaged_trial = ""
+        """The trial with the first damaged blob."""
         self._finder = Finder(path, load_blobs=False)
 
     def __enter__(self) -> Self:
@@ -68,7 +72,8 @@ class Source:
         try:
             return value.load() if isinstance(value, Blob) else value
         except BlobDamaged as exc:
-            self.problem = self.problem or exc
+            if self.problem is None:
+                self.problem, self.damaged_trial = exc, self.trial
             return None
 
     def with_blobs(self, event: Event) -> Event:

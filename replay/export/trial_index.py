@@ -133,7 +133,7 @@ class TrialIndex:
         while index >= 0:
             locations.append(self._locations[index])
             index = self._previous_index[index]
-        details = TrialDetails(name)
+        details, self.source.trial = TrialDetails(name), name
         for location in reversed(locations):
             details.apply(self.source.find(unpack_location(location)), self.timeline)
         details.stage, details.truncated = self.state.trials[name].stage, self.state.is_truncated(name)

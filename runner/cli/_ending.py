@@ -25,13 +25,15 @@ def finish(
     report: str = "",
     stop_reason: str = "",
     scorers: Iterable[str] = (),
+    output_problem: str = "",
     **members: Any,
 ) -> NoReturn:
     """Print the report of a run and exit with the code of the run.
 
-    With `as_json`, its summary and `members` are printed as JSON, and the report goes to standard error.
+    With `as_json`, its summary and `members` are printed as JSON, and the report goes to standard error. `output_problem` is
+    why other files of the run are incomplete: it is printed last, and the exit code of a finished run is then 1.
     """
-    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers)
+    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers) or (FAILED if output_problem else 0)
     try:
         if report:
             echo(report, err=as_json)
@@ -39,6 +41,8 @@ def finish(
             summary = {"stopped": stop_reason or None, **members, "exit_code": code, **view_json(summarize(state))}
             print_json({"path": str(path), **summary})
         flush_output()
+        if output_problem:
+            echo(f"Error: {output_problem}", err=True)
     except OutputFailed as exc:
         ending = f"not finished: {stop_reason}" if stop_reason else "finished"
         message = f"{exc}; only the summary is missing, the run is {ending}; {command('status', path)} shows it"

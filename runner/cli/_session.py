@@ -163,13 +163,13 @@ class CommandSession:
         if outcome.stop_reason and outcome.state.started is None:
             code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
             raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
-        if self._nat_output is not None:
-            self._nat_output.finish(outcome.path)
+        problem = self._nat_output.finish(outcome.path) if self._nat_output is not None else ""
         write_head(self._head_file, outcome.head)
         finish(
             outcome.state,
             outcome.path,
             as_json=self._as_json,
+            output_problem=problem,
             report=outcome.report,
             stop_reason=outcome.stop_reason,
             detail=outcome.detail or None,

@@ -87,13 +87,14 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores})
     if gates:
         state.settings["fail_under"] = list(gates)
+    problem = ""
     if (output := nat_output(options)) is not None:
         output.prepare(path)
-        output.finish(path)
+        problem = output.finish(path)
     write_head(options["head_file"], state.head)
     echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
     if state.failed:
         echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
     for line in gate_problems(state):
         echo(line, err=True)
-    finish(state, path, as_json=options["json"])
+    finish(state, path, as_json=options["json"], output_problem=problem)

@@ -21,6 +21,7 @@ from journal.reader import POLL_INTERVAL
 from replay.export import Source
 from replay.export.nat import LINES_FILE, LIST_FILE, line, nat
 from replay.export.trial_index import TrialIndex
+from replay.text import printable
 from replay.trial_state import DONE_STAGES
 from runner.atomic_write import write_atomically, write_directory
 from runner.errors import UsageError
@@ -94,20 +95,30 @@ class NatOutput:
         except Exception as exc:  # noqa: BLE001  # the run continues
             self._log_failure("is no longer updated", run, exc)
 
-    def finish(self, run: Path) -> None:
-        """Rewrite all files at the end of a session."""
-        try:
-            with Source(run) as source:
+    def finish(self, run: Path) -> str:
+        """Rewrite all files at the end of a session; return what is missing and why, empty if nothing is."""
+        with Source(run) as source:
+            try:
                 self._claim(source.run_id)
                 write_directory(self.directory, nat(source))
-        except Exception as exc:  # noqa: BLE001  # the outcome of the run does not depend on it
-            self._log_failure("could not be written", run, exc)
+            except Exception as exc:  # noqa: BLE001  # what the run has recorded does not depend on it
+                item = next(iter(self._due_trials), source.trial)
+                place = f" at item {printable(item)!r}" if item else ""
+                return self._log_failure(f"could not be written{place}", run, exc)
+            if source.problem is None:
+                return ""
+            part = f"a value of item {printable(source.damaged_trial)!r}" if source.damaged_trial else "a part of the run"
+            message = f"{self.directory} lacks {part}: {source.problem}"
+            _log.error("%s", message)
+            return message
 
-    def _log_failure(self, problem: str, run: Path, exc: Exception) -> None:
-        """Log an error, with its traceback if its message is not enough."""
+    def _log_failure(self, problem: str, run: Path, exc: Exception) -> str:
+        """Log an error, with its traceback if its message is not enough; return its message."""
         rewrite_command = command("export", run, f" --format nat -o {self.directory} --force")
         exc_info = None if isinstance(exc, OSError | JournalError | UsageError) else exc
-        _log.error("%s %s: %s; %s rewrites it", self.directory, problem, exc, rewrite_command, exc_info=exc_info)
+        message = f"{self.directory} {problem}: {exc}; {rewrite_command} rewrites it"
+        _log.error("%s", message, exc_info=exc_info)
+        return message
 
     def _claim(self, run: str) -> None:
         self._check_owner(run)

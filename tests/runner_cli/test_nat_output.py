@@ -136,6 +136,41 @@ def test_a_removed_directory_does_not_affect_the_run(monkeypatch: pytest.MonkeyP
     assert "Traceback" not in caplog.text
 
 
+def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that could not be written are the last line, with the item and the cause, and the exit code is 1."""
+    Path("quick.py").write_text("FAILS = None" + QUICK)
+
+    def fail_at_cuba(details: TrialDetails) -> dict[str, object]:
+        if details.trial == "cuba":
+            raise OSError(28, "No space left on device")
+        return {"id": details.trial}
+
+    monkeypatch.setattr(sys.modules["replay.export.nat"], "item", fail_at_cuba)
+    result = evaljournal("run", "quick.py", "-o", "run", "--nat-output", "nat", "--json")
+
+    assert (1, 1) == (result.exit_code, orjson.loads(result.stdout)["exit_code"])
+    rewrite = "`evaljournal export run --format nat -o nat --force` rewrites it"
+    assert (
+        f"Error: nat could not be written at item 'cuba': [Errno 28] No space left on device; {rewrite}"
+        == result.stderr.splitlines()[-1]
+    )
+
+
+def test_a_damaged_value_is_reported_at_the_end() -> None:
+    """An output that cannot be read is null in the files; the item is named last, and the exit code is 1."""
+    Path("quick.py").write_text(QUICK.replace("FAILS", "None").replace("name.upper()\n\n", "name.upper() * 100_000\n\n"))
+    evaljournal("run", "quick.py", "-o", "run", "--only", "cuba")
+    (blob,) = Path("run/blobs").rglob("*.json")
+    blob.chmod(0o600)
+    blob.write_text("damaged")
+    result = evaljournal("resume", "run", "--nat-output", "nat")
+
+    assert 1 == result.exit_code
+    assert [None] == [item["generated_answer"] for item in orjson.loads(Path("nat/workflow_output.json").read_bytes())]
+    last_line = result.stderr.splitlines()[-1]
+    assert last_line.startswith("Error: nat lacks a value of item 'cuba': run: blobs/")
+
+
 def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """All reads and writes during the run are in another thread."""
     threads: list[threading.Thread] = []
