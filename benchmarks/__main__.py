@@ -1,12 +1,14 @@
 """Run a benchmark: `python -m benchmarks journal`; `python -m benchmarks --help` lists them."""
 
 import ast
+import os
 import pkgutil
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import benchmarks
+from runner.concurrency.guarded import RAISE_VARIABLE
 
 
 def main() -> int:
@@ -14,6 +16,7 @@ def main() -> int:
     modules = pkgutil.iter_modules(benchmarks.__path__)
     names = sorted(module.name for module in modules if not module.ispkg and not module.name.startswith("_"))
     if len(sys.argv) > 1 and sys.argv[1] in names:
+        os.environ[RAISE_VARIABLE] = "1"
         result = import_module(f"benchmarks.{sys.argv[1]}").main(sys.argv[2:])
         assert isinstance(result, int)
         return result

@@ -320,6 +320,7 @@ class Noted:
     """The task, a scorer or the runner recorded a named value."""
 
     name: str
+    """Names that start with `evaljournal.` are those of the runner."""
     value: Json
     trial: str = ""
     """Empty if the value belongs to the run."""

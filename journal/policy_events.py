@@ -12,7 +12,7 @@ class LimitChanged:
     reason: str
     """`start`, `climbing` (no limit of the endpoint is known yet), `trying` (another limit is tested), `in_flight` (429s
     depend on the number in flight), `latency`, `timeouts`, `no_response`, `rate_limit`, `random_429s` (429s do not depend on
-    the load) or `window` (AIMD)."""
+    the load), `window` (AIMD) or `policy_failed` (a fixed limit takes over)."""
     evidence: str = ""
     """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
     key: str = ""
@@ -28,7 +28,8 @@ class PaceChanged:
     after: float | None = None
     """Starts per second; null: starts are not paced."""
     reason: str
-    """`start` (the first starts of a run are spread), `rate_limit`, `test` (whether 429s are random) or `no_limit`."""
+    """`start` (the first starts of a run are spread), `rate_limit`, `test` (whether 429s are random), `no_limit` or
+    `policy_failed`."""
     evidence: str = ""
     key: str = ""
     """The rate-limit key it applies to, if there are several."""

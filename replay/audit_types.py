@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from journal import Record
-from journal.events import PolicyEvent, RetryScheduled, RunStarted, TrialFailed
+from journal.events import Noted, PolicyEvent, RetryScheduled, RunStarted, TrialFailed
 from replay.budget import BudgetUse
 from replay.trial_state import TrialState
 
@@ -29,11 +29,11 @@ class Rules(Protocol):
         """Return the first decision for a rate-limit key, whose policy starts here."""
         ...
 
-    def take(self, record: Record) -> Sequence[PolicyEvent]:
+    def take(self, record: Record) -> Sequence[PolicyEvent | Noted]:
         """Process the start or end of an attempt or scorer call, or a note; return the decisions that must follow."""
         ...
 
-    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent]:
+    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent | Noted]:
         """Return what the policy of a rate-limit key decides at `t` without a new record."""
         ...
 

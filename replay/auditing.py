@@ -14,7 +14,7 @@ from journal.errors import IllegalEvent
 from journal.lifecycle import Lifecycle
 from replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
 from replay.budget_rules import end_problems, start_problems, stop_problems
-from replay.decision_rules import TIME_TOLERANCE, DecisionRules
+from replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE, DecisionRules
 from replay.handlers import handlers
 from replay.idle import slots_of
 from replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
@@ -268,6 +268,10 @@ class Auditor:
 
     def _on_policy_shared(self, event: events.PolicyShared, _: Record) -> None:
         self._decisions.share(event.key)
+
+    def _on_noted(self, event: events.Noted, record: Record) -> None:
+        if event.name == POLICY_FAILED and not event.trial and isinstance(event.value, dict):
+            self._decisions.fail(str(event.value.get("key", "")), record)
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)

@@ -12,6 +12,8 @@ from replay.state import RunState
 
 T = TypeVar("T")
 
+POLICY_FAILED: Final = f"{events.NOTE_PREFIX}policy_failed"
+"""The note that a policy raised an exception, and a fixed limit has taken over."""
 TIME_TOLERANCE: Final = 2e-6
 """Seconds by which two times may differ, since each is rounded to the microsecond."""
 
@@ -25,11 +27,13 @@ class DecisionRules:
         self._findings = findings
         self._rules: Rules | None = None
         """None if decisions are not recomputed."""
-        self._due_decisions: deque[tuple[int, events.PolicyEvent]] = deque()
+        self._due_decisions: deque[tuple[int, events.PolicyEvent | events.Noted]] = deque()
         """Decisions that must come next, each with the record that caused it."""
         self._shared_keys: set[str] = set()
         """Rate-limit keys whose policy is shared with another run."""
-        self._shared_trials: set[str] = set()
+        self._excluded_keys: set[str] = set()
+        """Rate-limit keys whose decisions are not recomputed: these, and those whose policy failed."""
+        self._excluded_trials: set[str] = set()
         """Trials whose last attempt used one of these keys."""
         self.reproduced_count = 0
         self.not_reproduced_count = 0
@@ -39,7 +43,8 @@ class DecisionRules:
         self._rules = rules
         self._due_decisions.clear()
         self._shared_keys.clear()
-        self._shared_trials.clear()
+        self._excluded_keys.clear()
+        self._excluded_trials.clear()
 
     def stop(self) -> None:
         """Recompute no more decisions of this session."""
@@ -49,26 +54,40 @@ class DecisionRules:
     def share(self, key: str) -> None:
         """Recompute no more decisions of a rate-limit key whose policy is shared with another run."""
         self._shared_keys.add(key)
-        self._due_decisions = deque((seq, decision) for seq, decision in self._due_decisions if decision.key != key)
+        self._exclude(key)
+
+    def fail(self, key: str, record: Record) -> None:
+        """Recompute no more decisions of a rate-limit key whose policy failed; a fixed limit has taken over."""
+        self._findings.note(f"decisions after record {record.seq:,} were not recomputed: the policy failed")
+        self._exclude(key)
+
+    def _exclude(self, key: str) -> None:
+        self._excluded_keys.add(key)
+        self._due_decisions = deque((seq, decision) for seq, decision in self._due_decisions if _key_of(decision) != key)
 
     def is_shared(self, key: str) -> bool:
         """Return whether the policy of a rate-limit key is shared with another run."""
         return key in self._shared_keys
 
     def start(self, event: events.AttemptStarted) -> None:
-        """Keep whether the attempt uses a shared policy, which may settle its trial."""
-        (self._shared_trials.add if event.key in self._shared_keys else self._shared_trials.discard)(event.trial)
+        """Keep whether the decisions about an attempt are recomputed: they may settle its trial."""
+        (self._excluded_trials.add if event.key in self._excluded_keys else self._excluded_trials.discard)(event.trial)
 
     def inform(self, record: Record, key: str | None) -> None:
-        """Pass a record to the policy of a rate-limit key, unless the policy is shared with another run."""
-        if self._rules is None or key is None or key in self._shared_keys:
+        """Pass a record to the policy of a rate-limit key, unless its decisions are not recomputed."""
+        if self._rules is None or key is None or key in self._excluded_keys:
             return
         self.require_no_due(record)
         rules = self._rules
         if rules is not None:  # Otherwise a decision was missing.
-            self._expect(record, self._call_rules(record, lambda: rules.take(record), ()))
+            try:
+                self._expect(record, rules.take(record))
+            except Exception as exc:  # noqa: BLE001  # the run's own policy may have failed here, too
+                self._excluded_trials.add(getattr(record.event, "trial", ""))
+                error = f"{type(exc).__name__}: {exc}"
+                self._expect(record, [events.Noted(name=POLICY_FAILED, value={"key": key, "error": error})])
 
-    def _expect(self, record: Record, decisions: Sequence[events.PolicyEvent]) -> None:
+    def _expect(self, record: Record, decisions: Sequence[events.PolicyEvent | events.Noted]) -> None:
         self._due_decisions.extend((record.seq, decision) for decision in decisions)
 
     def require_no_due(self, record: Record) -> None:
@@ -81,7 +100,7 @@ class DecisionRules:
     def check_start(self, subject: str, key: str, record: Record) -> None:
         """Check whether the policy of a rate-limit key allows a start."""
         rules = self._rules
-        if rules is None or key in self._shared_keys:
+        if rules is None or key in self._excluded_keys:
             return
         block_reason = self._call_rules(record, lambda: rules.block_reason(key, record.t + TIME_TOLERANCE), "")
         if block_reason:
@@ -92,7 +111,7 @@ class DecisionRules:
         rules = self._rules
         if rules is None:
             return
-        if event.key in self._shared_keys:
+        if event.key in self._excluded_keys:
             self.not_reproduced_count += 1
             return
         if event.key not in self._state.limits:
@@ -118,7 +137,7 @@ class DecisionRules:
         expected = self._call_rules(record, lambda: rules.settle(event, trial, over_budget=over_budget), event)
         if expected == event:
             self.reproduced_count += 1
-        elif event.trial in self._shared_trials:
+        elif event.trial in self._excluded_trials:
             self.not_reproduced_count += 1  # This journal does not record whether the attempt was a probe.
         else:
             message = f"the retry rules decide {_decision_text(expected)}, but the record is {_decision_text(event)}"
@@ -144,6 +163,12 @@ class DecisionRules:
             self._findings.note(f"record {record.seq:,}: {message}; but {caveat}")
         else:
             self._findings.add(record, check, message)
+
+
+def _key_of(decision: events.PolicyEvent | events.Noted) -> str:
+    if isinstance(decision, events.Noted):
+        return str(decision.value["key"]) if isinstance(decision.value, dict) else ""
+    return decision.key
 
 
 def _decision_text(event: Event) -> str:

@@ -14,6 +14,7 @@ import trio.testing
 from trio._core import _run as scheduler
 
 import runner
+from runner.concurrency.guarded import RAISE_VARIABLE
 from tests.ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from tests.server import Server, serving
 
@@ -89,6 +90,14 @@ def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the key that signs runs in a temporary directory, for child processes too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def policy_errors() -> Iterator[None]:
+    """Let an exception inside a policy end the run, in child processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(RAISE_VARIABLE, "1")
         yield
 
 

@@ -108,7 +108,7 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
     ]
     if audit.decisions_not_reproduced:
         decisions = plural(audit.decisions_not_reproduced, "decision")
-        lines.append(f"{decisions} checked but not reproduced: the policy was shared with another run")
+        lines.append(f"{decisions} checked but not reproduced: the policy was shared with another run, or failed")
     lines += [f"budget: {line}" for line in use_lines(audit.budget)]
     if expect_head and result.expected_at is not None:
         new_records = plural(result.records - result.expected_at, "record")

@@ -1,6 +1,8 @@
 """A fixed concurrency limit. Retry-After pauses the whole rate-limit key; nothing else changes anything."""
 
-from journal.events import PolicyEvent
+from collections.abc import Iterable
+
+from journal.events import IntakePaused, PolicyEvent
 from runner.concurrency.pause import Pause
 from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit
 
@@ -8,13 +10,21 @@ from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Star
 class Fixed:
     """Allows `slots` attempts in flight."""
 
-    def __init__(self, slots: int, *, trials: int | None = None) -> None:  # noqa: ARG002  # not used
+    def __init__(
+        self,
+        slots: int,
+        *,
+        trials: int | None = None,  # noqa: ARG002  # not used
+        in_flight: Iterable[str] = (),
+        pause: IntakePaused | None = None,
+    ) -> None:
+        """Start with these attempts in flight, and with the pause that is in force."""
         if slots < 1:
             raise ValueError(f"a policy needs at least one slot, not {slots!r}")
         self.limit = slots
         """Attempts that may be in flight."""
-        self._in_flight: set[str] = set()
-        self._pause = Pause()
+        self._in_flight = set(in_flight)
+        self._pause = Pause(pause)
         self._default_decision = Decision(limit=slots)
 
     def take(self, signal: Signal) -> Decision:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from journal.events import FailureCategory, PolicyEvent
+from journal.events import FailureCategory, Noted, PolicyEvent
 from journal.fact import fact
 
 
@@ -70,6 +70,10 @@ class Interrupted:
 Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
 
 
+Change: TypeAlias = PolicyEvent | Noted
+"""A change of the limit, the pace or a pause, or the note that a policy failed."""
+
+
 @fact
 class Decision:
     """The limit after a signal, until the next one, and the changes."""
@@ -78,7 +82,7 @@ class Decision:
     """Attempts that may be in flight; excess ones are not interrupted."""
     probe: bool = False
     """Whether the attempt that started is a probe, which does not use up its trial's retry budget."""
-    changes: tuple[PolicyEvent, ...] = ()
+    changes: tuple[Change, ...] = ()
     """The changes since the previous decision, in order, to be recorded; the rate-limit key is added then."""
 
 

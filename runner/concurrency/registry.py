@@ -14,8 +14,8 @@ from typing import Final
 import attrs
 import trio
 
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
-from runner.concurrency.policy import FULL, Decision, Interrupted, Policy, Signal, Started, StartPermit, evolve_fact
+from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
+from runner.concurrency.policy import FULL, Change, Decision, Interrupted, Policy, Signal, Started, StartPermit, evolve_fact
 
 TURN: Final = 0.1
 """Seconds for which the other runs wait for the run whose turn it is."""
@@ -75,7 +75,7 @@ class Member:
         """Starts that count for the turns."""
         self.is_waiting = False
         """Whether it has something to start and was not allowed to."""
-        self._inbox: list[PolicyEvent] = []
+        self._inbox: list[Change] = []
         """Changes that are not recorded in this run yet, in its time."""
         self.new_runs: list[str] = []
         """Runs that have joined; not recorded in this run yet."""
@@ -112,7 +112,7 @@ class Member:
             member.call()
         return Decision(limit=self.limit, changes=changes)
 
-    def take_changes(self) -> tuple[PolicyEvent, ...]:
+    def take_changes(self) -> tuple[Change, ...]:
         """Empty the inbox; return the changes, which the caller records."""
         with self._shared_policy.lock:
             changes, self._inbox = tuple(self._inbox), []
@@ -185,7 +185,7 @@ class Member:
             member.is_waiting = False
         return self
 
-    def _post(self, changes: tuple[PolicyEvent, ...]) -> "list[Member]":
+    def _post(self, changes: tuple[Change, ...]) -> "list[Member]":
         """Put changes into the inboxes of all runs; return the runs to notify."""
         shared_policy = self._shared_policy
         for change in changes:
@@ -197,7 +197,7 @@ class Member:
                 member.receive(change)
         return [member for member in shared_policy.members if member is not self and (changes or member.is_waiting)]
 
-    def receive(self, change: PolicyEvent) -> None:
+    def receive(self, change: Change) -> None:
         """Put a change into the inbox, in this run's time."""
         if isinstance(change, IntakePaused):
             change = evolve_fact(change, until=change.until - self._offset)

@@ -6,10 +6,10 @@ policy uses is in the journal, and its decisions can be recomputed.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, assert_never, cast, get_args
+from typing import Any, Final, assert_never, cast, get_args
 
 from journal import Record, events
-from runner.concurrency.policy import Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolve_fact
+from runner.concurrency.policy import Change, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolve_fact
 
 MAX_FREE_PROBES: Final = 3
 """Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""
@@ -46,7 +46,7 @@ class Steering:
         """Return the event that records the first limit."""
         return events.LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
 
-    def take(self, record: Record) -> list[events.PolicyEvent]:
+    def take(self, record: Record) -> list[Change]:
         """Process a start or an end; return the decisions to record after it.
 
         A call that returns several scores ends with the first; do not pass the others.
@@ -68,24 +68,26 @@ class Steering:
             self._probes.clear()
         return self._add_key(decision.changes) if decision.changes else []
 
-    def elapse(self, t: float) -> list[events.PolicyEvent]:
+    def elapse(self, t: float) -> list[Change]:
         """Return the decisions that are due at `t` by time alone, to be recorded with that time."""
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._add_key(decision.changes)
 
-    def adopt(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
+    def adopt(self, changes: Sequence[Change]) -> list[Change]:
         """Return the events to record for changes caused by another run that shares the policy."""
         self.limit = self._policy.limit
         return self._add_key(changes)
 
-    def _add_key(self, changes: Sequence[events.PolicyEvent]) -> list[events.PolicyEvent]:
-        return [
-            evolve_fact(change, key=self._key, until=round(change.until, 6))
-            if isinstance(change, events.IntakePaused)
-            else evolve_fact(change, key=self._key)
-            for change in changes
-        ]
+    def _add_key(self, changes: Sequence[Change]) -> list[Change]:
+        return [self._with_key(change) for change in changes]
+
+    def _with_key(self, change: Change) -> Change:
+        if isinstance(change, events.Noted):
+            return evolve_fact(change, value={"key": self._key, **cast("dict[str, Any]", change.value)})
+        if isinstance(change, events.IntakePaused):
+            return evolve_fact(change, key=self._key, until=round(change.until, 6))
+        return evolve_fact(change, key=self._key)
 
     def _record_start(self, source: str, t: float, *, probe: bool) -> None:
         if probe:

@@ -12,6 +12,7 @@ from journal.events import SCORER_PREFIX
 from replay.text import as_text
 from runner.concurrency import POLICIES
 from runner.concurrency.aimd import AIMD_NUMBERS, Aimd
+from runner.concurrency.guarded import Guarded
 from runner.concurrency.policy import Policy
 from runner.concurrency.registry import REGISTRY, Identity
 from runner.data.case import MAX_NAME, Case
@@ -196,8 +197,8 @@ def policy_maker(
         slots = slots_by_key.get(key, settings.slots or 0)
         identity = _shared_identity(key, tasks, scorers)
         if identity is None or policy_factory is not None or settings.policy == "fixed":
-            return make_policy(slots)
+            return Guarded(make_policy(slots), slots)
         run, now = recorder.journal.run, recorder.clock.now()
-        return REGISTRY.join((settings.policy, *identity), run, slots, now, partial(make_policy, slots))
+        return REGISTRY.join((settings.policy, *identity), run, slots, now, lambda: Guarded(make_policy(slots), slots))
 
     return policy

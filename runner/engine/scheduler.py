@@ -12,11 +12,11 @@ from typing import Any, Final
 import trio
 
 from journal import Record
-from journal.events import IntakePaused, PolicyEvent, PolicyShared, TrialCompleted
+from journal.events import IntakePaused, PolicyShared, TrialCompleted
 from replay.budget import Block
 from replay.budget_text import block_text
 from replay.pauses import NO_RESPONSE
-from runner.concurrency.policy import Policy
+from runner.concurrency.policy import Change, Policy
 from runner.concurrency.registry import Member
 from runner.concurrency.steering import Steering
 from runner.definition.settings import Settings
@@ -307,7 +307,7 @@ class Scheduler:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
         return name in self.queues.lanes[job.key].steering.free_probes
 
-    def _apply(self, lane: Lane, events: Sequence[PolicyEvent], when: float | None = None) -> None:
+    def _apply(self, lane: Lane, events: Sequence[Change], when: float | None = None) -> None:
         """Record the decisions of a policy, and act on them."""
         self._record_shared(lane, when)
         for event in events:

@@ -8,7 +8,7 @@ from journal import Record, events
 from replay import TrialState
 from replay.audit_types import Settlement
 from runner.concurrency import POLICIES
-from runner.concurrency.policy import Policy
+from runner.concurrency.policy import Change, Policy
 from runner.concurrency.steering import CallEvent, Steering, call_id
 from runner.engine.environment import installed_version
 from runner.engine.rate_limits import new_policy, recorded_policy
@@ -70,7 +70,7 @@ class SessionRules:
         steering = self._steerings[key] = Steering(self._new_policy(key), patience=self._retry.rate_limits, key=key)
         return steering.begin()
 
-    def take(self, record: Record) -> Sequence[events.PolicyEvent]:
+    def take(self, record: Record) -> Sequence[Change]:
         """Pass the start or end of an attempt or a call to its policy; return the policy's decisions."""
         event = record.event
         name: str = getattr(event, "trial", "")
@@ -85,7 +85,7 @@ class SessionRules:
             self._last_steerings.pop(name, None)
         return [] if steering is None else steering.take(record)
 
-    def elapse(self, key: str, t: float) -> Sequence[events.PolicyEvent]:
+    def elapse(self, key: str, t: float) -> Sequence[Change]:
         """Return the decisions of the policy at time `t`, without a new record."""
         return self._steerings[key].elapse(t) if key in self._steerings else []
 

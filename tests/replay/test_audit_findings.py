@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
@@ -23,7 +23,9 @@ from journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
+    Noted,
     PaceChanged,
+    PolicyEvent,
     RetryScheduled,
     RunFinished,
     RunStarted,
@@ -36,10 +38,11 @@ from journal.events import (
 from journal.fact import fields_of
 from replay.audit_types import MAX_FINDINGS, Audit, Finding
 from replay.auditing import Auditor, audit
-from replay.decision_rules import TIME_TOLERANCE
+from replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE
 from runner import RateLimited
 from runner.api import arun
 from runner.concurrency.fixed import Fixed
+from runner.concurrency.in_flight import InFlight
 from runner.recompute.rules import session_rules
 from runner.testing import Return, Scripted, deterministic_options
 from tests.journal.disk import SimulatedDisk
@@ -228,6 +231,39 @@ def test_custom_policy_is_a_note() -> None:
     assert () == result.findings
     assert result.notes[0].startswith("decisions of session 1 were not recomputed: policy ")
     assert result.notes[0].endswith("Careful' is not a built-in policy")
+
+
+def failed_policy(limit: int) -> list[TimedEvent]:
+    """Return the events of a run whose policy fails at its first failure; the limit is `limit` from then on."""
+    events = recorded_events()
+    index = index_of(events, AttemptFailed) + 1
+    t, before = events[index - 1][0], [event.after for _, event in events[:index] if isinstance(event, LimitChanged)][-1]
+    note = Noted(name=POLICY_FAILED, value={"key": "", "error": "ZeroDivisionError: division by zero", "traceback": ""})
+    change = LimitChanged(before=before, after=limit, reason="policy_failed")
+    policy_events = get_args(PolicyEvent)
+    return [
+        *events[:index],
+        (t, note),
+        (t, change),
+        *(pair for pair in events[index:] if not isinstance(pair[1], policy_events)),
+    ]
+
+
+def test_a_failed_policy_is_a_note() -> None:
+    """Decisions after the note that the policy failed are not recomputed; its limit is at most `slots`."""
+    valid, invalid = (audit(rewrite(failed_policy(limit)), rules=session_rules) for limit in (24, 25))
+
+    assert [] == list(valid.findings)
+    assert any(note.endswith("were not recomputed: the policy failed") for note in valid.notes)
+    assert ["it sets a limit of 25, but the settings have slots=24"] == [finding.message for finding in invalid.findings]
+
+
+def test_an_exception_of_the_rules_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the policy fails only when its decisions are recomputed, the journal lacks the note."""
+    monkeypatch.setattr(InFlight, "accept", lambda *_: 1 // 0)
+    [finding] = audit(rewrite(recorded_events()), rules=session_rules).findings
+
+    assert ("policy", True) == (finding.check, "ZeroDivisionError" in finding.message)
 
 
 def test_other_release_is_a_note() -> None:

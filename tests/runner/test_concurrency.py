@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
+from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from runner.concurrency.adaptive import Adaptive
 from runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
-from runner.concurrency.policy import Decision, Failed, Signal, Started, Succeeded, TimedOut
+from runner.concurrency.policy import Change, Decision, Failed, Signal, Started, Succeeded, TimedOut
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""
@@ -85,7 +85,7 @@ class Drive:
                 self.succeed(name) if accepted else self.rate_limit(name)
         return limited
 
-    def changes(self) -> list[PolicyEvent]:
+    def changes(self) -> list[Change]:
         return [change for decision in self.decisions for change in decision.changes]
 
     @property

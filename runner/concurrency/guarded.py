@@ -1,0 +1,108 @@
+"""A policy that cannot end a run: if it raises an exception, the fixed limit takes over."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from journal.events import IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
+from replay.decision_rules import POLICY_FAILED
+from replay.pauses import NO_RESPONSE
+from replay.text import printable
+from runner.concurrency.fixed import Fixed
+from runner.concurrency.policy import Change, Decision, Policy, Signal, Started, StartPermit, evolve_fact
+from runner.retries.classify import describe
+from runner.secrets import mask
+
+T = TypeVar("T")
+
+RAISE_VARIABLE: Final = "EVALJOURNAL_RAISE_POLICY_ERRORS"
+"""Environment variable of tests and benchmarks: an exception inside a policy is raised."""
+_REASON: Final = "policy_failed"
+_MAX_ERROR: Final = 200
+"""Characters of an error that are printed."""
+
+_log = logging.getLogger("evaljournal")
+
+
+class Guarded:
+    """Passes everything on to a policy; after an exception to a fixed limit, which takes over the calls and the pause."""
+
+    def __init__(self, policy: Policy, slots: int) -> None:
+        self._policy = policy
+        self._slots = slots
+        self.limit = policy.limit
+        """Attempts that may be in flight, as it was returned last."""
+        self._in_flight: set[str] = set()
+        self._pause: IntakePaused | None = None
+        """The pause that is in force."""
+        self._pace: float | None = None
+        self._changes: list[Change] = []
+        """The changes because of an exception that are not returned yet."""
+
+    @property
+    def slots(self) -> int:
+        """Attempts that may be in flight in all runs that share the policy."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: int) -> None:
+        self._slots = slots
+        self._ask(lambda policy: setattr(policy, "slots", slots))
+
+    def take(self, signal: Signal) -> Decision:
+        """Process a signal; return the decision."""
+        (self._in_flight.add if isinstance(signal, Started) else self._in_flight.discard)(signal.attempt)
+        return self._decide(lambda policy: policy.take(signal))
+
+    def elapse(self, t: float) -> Decision:
+        """Process that time has passed until `t`."""
+        return self._decide(lambda policy: policy.elapse(t))
+
+    def may_start(self, t: float) -> StartPermit:
+        """Return whether an attempt may start at `t`; none may before the changes because of an exception are returned."""
+        permit = self._ask(lambda policy: policy.may_start(t))
+        return StartPermit(open=False, check_at=t) if self._changes else permit
+
+    def _decide(self, decide: Callable[[Policy], Decision]) -> Decision:
+        decision = self._ask(lambda policy: self._follow(decide(policy)))
+        if not self._changes:
+            return decision
+        changes, self._changes = (*self._changes, *decision.changes), []
+        return evolve_fact(decision, changes=changes)
+
+    def _follow(self, decision: Decision) -> Decision:
+        """Keep what is in force after a decision."""
+        self.limit = decision.limit
+        for change in decision.changes:
+            if isinstance(change, IntakePaused):
+                self._pause = change
+                if change.reason == NO_RESPONSE:
+                    self._in_flight.clear()  # They do not count against the limit.
+            elif isinstance(change, IntakeResumed):
+                self._pause = None
+            elif isinstance(change, PaceChanged):
+                self._pace = change.after
+        return decision
+
+    def _ask(self, question: Callable[[Policy], T]) -> T:
+        try:
+            return question(self._policy)
+        except Exception as exc:
+            if os.environ.get(RAISE_VARIABLE):
+                raise
+            self._replace(exc)
+            return question(self._policy)
+
+    def _replace(self, exc: Exception) -> None:
+        error = describe(exc)
+        text = mask(f"{error.type}: {error.message}")
+        self._changes.append(Noted(name=POLICY_FAILED, value={"error": text, "traceback": mask(error.traceback)}))
+        message = "the concurrency policy failed (%s); a fixed limit of %d takes over"
+        _log.warning(message, printable(text, _MAX_ERROR), self._slots)
+        if self._pace is not None:
+            self._changes.append(PaceChanged(before=self._pace, after=None, reason=_REASON, evidence=text))
+        if self.limit != self._slots:
+            self._changes.append(LimitChanged(before=self.limit, after=self._slots, reason=_REASON, evidence=text))
+        self._policy = Fixed(self._slots, in_flight=self._in_flight, pause=self._pause)
+        self.limit = self._slots

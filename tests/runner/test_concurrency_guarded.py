@@ -1,0 +1,216 @@
+"""Policies that raise exceptions: the run continues with a fixed limit, and its journal is valid."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from journal import read
+from journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged, RunFinished
+from replay.audit_types import Audit
+from replay.auditing import audit
+from runner import Case, Outcome
+from runner.concurrency.adaptive import Adaptive
+from runner.concurrency.guarded import RAISE_VARIABLE, Guarded
+from runner.concurrency.policy import Decision, Started, StartPermit, evolve_fact
+from runner.recompute.rules import session_rules
+from tests.journal.disk import SimulatedDisk
+from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
+from tests.runs import PATH, define, events, numbered_cases, run_virtual
+
+SLOTS = 6
+
+
+@pytest.fixture
+def is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do as outside of tests: an exception inside a policy does not end the run."""
+    monkeypatch.delenv(RAISE_VARIABLE)
+
+
+class Careful:
+    """A policy of a user: two in flight, until a method raises."""
+
+    def __init__(self, slots: int, method: str = "take", after: int = 7) -> None:
+        self.slots, self.limit = slots, 2
+        self._in_flight: set[str] = set()
+        self._method, self._calls_left = method, after
+        self._next_start = 0.0
+
+    def _count(self, method: str) -> None:
+        self._calls_left -= method == self._method
+        if self._calls_left < 0:
+            raise ZeroDivisionError("division by zero")
+
+    def take(self, signal: Any) -> Decision:
+        self._count("take")
+        (self._in_flight.add if isinstance(signal, Started) else self._in_flight.discard)(signal.attempt)
+        self._next_start = signal.t + 0.01
+        return Decision(limit=2)
+
+    def elapse(self, _: float) -> Decision:
+        self._count("elapse")
+        return Decision(limit=2)
+
+    def may_start(self, t: float) -> StartPermit:
+        self._count("may_start")
+        is_open = len(self._in_flight) < 2
+        if is_open and t < self._next_start:
+            return StartPermit(open=False, check_at=self._next_start)
+        return StartPermit(open=is_open)
+
+
+class Forgetful(Careful):
+    """A policy of a user that returns no decision."""
+
+    def take(self, signal: Any) -> Decision:
+        return None if self._calls_left < 3 else super().take(signal)  # type: ignore[return-value]  # on purpose
+
+
+async def answer(_: str) -> str:
+    await trio.sleep(1)
+    return "yes"
+
+
+async def run_with(disk: SimulatedDisk, factory: Callable[[int], Any] | None = None, **options: Any) -> Outcome:
+    return await run_virtual(define(answer, numbered_cases(30), slots=SLOTS), disk, policy_factory=factory, **options)
+
+
+def failures(disk: SimulatedDisk) -> list[Any]:
+    return [event.value for event in events(disk, Noted) if event.name == "evaljournal.policy_failed"]
+
+
+def audited(disk: SimulatedDisk) -> Audit:
+    return audit(read(PATH, files=disk), rules=session_rules)
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Let the default policy raise an exception when it takes this many signals."""
+    take, signals = Adaptive.take, list[Any]()
+
+    def failing_take(self: Adaptive, signal: Any) -> Decision:
+        signals.append(signal)
+        if len(signals) >= count:
+            raise ZeroDivisionError("division by zero")
+        return take(self, signal)
+
+    monkeypatch.setattr(Adaptive, "take", failing_take)
+
+
+@pytest.mark.usefixtures("is_guarded")
+@pytest.mark.parametrize("count", [1, 2, 9, 20])
+@pytest.mark.parametrize("audit_fails", [True, False])
+async def test_a_run_continues_with_a_fixed_limit(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int, *, audit_fails: bool
+) -> None:
+    """The failure is recorded with its traceback and printed in one line; an audit accepts it, whatever it recomputes."""
+    disk = SimulatedDisk()
+    with monkeypatch.context() as patch:
+        fail_after(patch, count)
+        await run_with(disk)
+    if audit_fails:
+        fail_after(monkeypatch, count)
+    result = audited(disk)
+
+    assert 30 == events(disk, RunFinished)[0].completed
+    [failure] = failures(disk)
+    assert ("", "ZeroDivisionError: division by zero") == (failure["key"], failure["error"])
+    assert "in failing_take" in failure["traceback"]
+    assert [
+        "the concurrency policy failed (ZeroDivisionError: division by zero); a fixed limit of 6 takes over"
+    ] == caplog.messages
+    assert SLOTS == [event.after for event in events(disk, LimitChanged)][-1]
+    assert [] == list(result.findings)
+    assert any("the policy failed" in note for note in result.notes)
+
+
+@pytest.mark.usefixtures("is_guarded")
+@pytest.mark.parametrize("method", ["take", "elapse", "may_start"])
+async def test_a_policy_of_a_user_cannot_end_a_run(method: str) -> None:
+    """Whichever method raises, all trials are completed, in six slots from then on, and an audit accepts the run."""
+    disk = SimulatedDisk()
+    outcome = await run_with(disk, lambda slots: Careful(slots, method))
+    changes = [(event.before, event.after, event.reason) for event in events(disk, LimitChanged)]
+
+    assert (30, 1) == (outcome.state.completed, len(failures(disk)))
+    assert [(0, 2, "start"), (2, SLOTS, "policy_failed")] == changes
+    assert SLOTS == 1 + max(event.slot for event in events(disk, AttemptStarted))
+    assert audited(disk).ok
+
+
+@pytest.mark.usefixtures("is_guarded")
+async def test_a_wrong_decision_is_an_exception_inside_the_policy() -> None:
+    """A policy that returns no decision is replaced, too."""
+    disk = SimulatedDisk()
+    await run_with(disk, Forgetful)
+
+    assert [["AttributeError"]] == [[failure["error"].partition(":")[0]] for failure in failures(disk)]
+    assert 30 == events(disk, RunFinished)[0].completed
+
+
+async def test_a_test_gets_the_exception() -> None:
+    """In tests and benchmarks, an exception inside a policy is raised."""
+    with pytest.RaisesGroup(pytest.RaisesExc(ZeroDivisionError), flatten_subgroups=True, allow_unwrapped=True):
+        await run_with(SimulatedDisk(), Careful)
+
+
+class Paused(Careful):
+    """A policy that pauses and sets a pace after the first start, and then raises."""
+
+    def take(self, signal: Any) -> Decision:
+        decision = super().take(signal)
+        pause = IntakePaused(until=10.0, reason="retry_after")
+        return evolve_fact(decision, changes=(pause, PaceChanged(after=2.0, reason="rate_limit")))
+
+
+@pytest.mark.usefixtures("is_guarded")
+def test_the_pause_in_force_is_kept() -> None:
+    """The fixed limit counts what is in flight, starts nothing before the end of the pause, and has no pace."""
+    policy = Guarded(Paused(3, after=1), 3)
+    policy.take(Started(t=0.0, attempt="a"))
+    decision = policy.take(Started(t=1.0, attempt="b"))
+    pace, limit = decision.changes[1:]
+
+    assert ["Noted", "PaceChanged", "LimitChanged"] == [type(change).__name__ for change in decision.changes]
+    assert (2.0, None) == (getattr(pace, "before", 0), getattr(pace, "after", 0))
+    assert (2, 3, 3) == (getattr(limit, "before", 0), getattr(limit, "after", 0), decision.limit)
+    assert StartPermit(open=False, check_at=10.0) == policy.may_start(5.0)
+    assert [IntakeResumed(reason="retry_after", evidence="pause over")] == list(policy.elapse(10.0).changes)
+    assert policy.may_start(10.0).open
+    policy.take(Started(t=10.0, attempt="c"))
+    assert StartPermit(open=False) == policy.may_start(11.0)
+
+
+@pytest.mark.usefixtures("is_guarded")
+async def test_a_shared_policy_that_fails_ends_none_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure is recorded in each of the runs, and each is completed with its own slots."""
+    fail_after(monkeypatch, 30)
+    identity = new_identity()
+    disks = await run_concurrently([evaluation_of(answer, 40, identity) for _ in range(2)])
+
+    assert [1, 1] == [len(failures(disk)) for disk in disks]
+    assert [40, 40] == [events(disk, RunFinished)[0].completed for disk in disks]
+    assert [20, 20] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
+    assert [True, True] == [audited(disk).ok for disk in disks]
+
+
+@pytest.mark.usefixtures("is_guarded")
+async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the policy of one key has failed, the decisions of the others are still recomputed."""
+    take = Adaptive.take
+
+    def failing_take(self: Adaptive, signal: Any) -> Decision:
+        if signal.attempt == "case-4":
+            raise ZeroDivisionError("division by zero")
+        return take(self, signal)
+
+    monkeypatch.setattr(Adaptive, "take", failing_take)
+    disk = SimulatedDisk()
+    cases = [Case(name=f"case-{n}", input=f"case-{n}", metadata={"model": "ab"[n % 2]}) for n in range(40)]
+    await run_virtual(define(answer, cases, slots=SLOTS, limit_key="model"), disk)
+    result = audited(disk)
+
+    assert ["a"] == [failure["key"] for failure in failures(disk)]
+    assert 40 == events(disk, RunFinished)[0].completed
+    assert result.ok
+    assert result.decisions_reproduced > 0
