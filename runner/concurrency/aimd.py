@@ -73,7 +73,6 @@ class Aimd:
             self._in_flight.add(signal.attempt)
         elif signal.attempt in self._in_flight:
             self._in_flight.remove(signal.attempt)
-            changes += self._close_window(now)
             if isinstance(signal, Succeeded):
                 self._successes += 1
                 old_latency = signal.elapsed if self.latency is None else self.latency
@@ -82,6 +81,7 @@ class Aimd:
                 isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable")
             ):
                 changes += self._count_overload(now)
+            changes += self._close_window(now)
             if isinstance(signal, Failed) and signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
                 changes += self._pause.begin_retry_after(now, signal.retry_after, evidence)
@@ -99,7 +99,7 @@ class Aimd:
         return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)
 
     def _close_window(self, now: float) -> list[PolicyEvent]:
-        """If the window is over, change the target and start the next window."""
+        """If the window is over, change the target and start the next window; the call that ends it belongs to it."""
         if self._window is None or now - self._window < self.window_seconds:
             return []
         successes, overloads, elapsed = self._successes, self._overloads, now - self._window

@@ -83,7 +83,7 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     decision = policy.take(Failed(t=14.9, attempt="b", category="unavailable"))
 
     assert decision.limit == 1
-    assert decision.changes[-1] == LimitChanged(before=20, after=1, reason="window", evidence="2 overloads in 14.9 s")
+    assert decision.changes[-1] == LimitChanged(before=40, after=1, reason="window", evidence="2 overloads in 14.9 s")
 
 
 def test_aimd_does_not_count_a_tasks_own_error() -> None:
