@@ -349,6 +349,8 @@ class RunState(Totals):
         trial = self.trials[event.trial]
         if event.worker:
             self._worker(event.worker).count(event, record.t, len(self.sessions))
+        if self._records_model_calls and self.running[event.trial].last_step is None:
+            self.steps.attempts_without += 1
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
         self.latencies.append(event.elapsed)
@@ -357,6 +359,12 @@ class RunState(Totals):
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial, event.attempt)
+
+    @property
+    def _records_model_calls(self) -> bool:
+        """Whether the model calls of the task's HTTP clients should be steps: `durable="http"`."""
+        durable = self.settings.get("durable")
+        return isinstance(durable, list) and "http" in durable
 
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]

@@ -168,6 +168,15 @@ def _saved_text(steps: Steps) -> str:
     return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
 
 
+def missing_step_lines(state: RunState) -> Iterator[str]:
+    """Yield how many attempts have no step although `durable` is set, if any, with the reason and what to do."""
+    if count := state.steps.attempts_without:
+        yield (
+            f"{plural(count, 'attempt')} without a step: durable sees only calls of httpx clients, and none in a thread pool; "
+            "use asyncio.to_thread, @durable or the gateway"
+        )
+
+
 def truncated_lines(state: RunState) -> Iterator[str]:
     """Yield how many outputs were truncated, if any; a scorer may have failed them for that reason alone."""
     if state.truncated:

@@ -198,6 +198,15 @@ def test_truncated_outputs() -> None:
     assert text in screen_lines(state, now=18.0)
 
 
+def test_attempts_without_a_step() -> None:
+    """Attempts whose calls should have been steps are shown while the run is running."""
+    state = run_state([*ok("peru"), *ok("cuba")], durable=["http"])
+
+    lines = screen_lines(state, now=18.0)
+    assert row(lines, "steps").startswith("2 attempts without a step: durable sees only calls of httpx clients")
+    assert " · 2 attempts without a step · " in line(state, now=18.0, durable=1, total=2)
+
+
 def test_attempt_without_timeout() -> None:
     """Without a timeout, only the time so far is shown."""
     state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=None)

@@ -40,9 +40,9 @@ def state_of(events: Iterable[Event]) -> RunState:
     return fold(records(events))
 
 
-def run_state(events: Iterable[Event], *, slots: int = 8, timeout: float | None = 30.0) -> RunState:
+def run_state(events: Iterable[Event], *, slots: int = 8, timeout: float | None = 30.0, **settings: Any) -> RunState:
     """Return the state of a run with these events and settings, and without scorers of its own."""
-    run = attrs.evolve(started(), scorers={}, settings={"slots": slots, "timeout": timeout})  # type: ignore[misc]  # an event is an attrs class
+    run = attrs.evolve(started(), scorers={}, settings={"slots": slots, "timeout": timeout, **settings})  # type: ignore[misc]  # an event is an attrs class
     return fold(records(events, run))
 
 

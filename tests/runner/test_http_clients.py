@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+import urllib.request
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,7 @@ import pytest
 
 from journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
 from replay import load
+from replay.ending import final_report
 from runner import Endpoint, RateLimited, Retry, UsageError, durable, verify
 from runner.engine.recorder import LateRecorder
 from runner.steps import http_clients
@@ -438,6 +441,56 @@ def test_aiohttp(path: Path, server: Server, name: str) -> None:
 
     assert ["LIMA", "LIMA"] == texts
     assert 1 == len(server.requests(name))
+
+
+def call_in_pool(url: str) -> int:
+    """Call a model in a thread that does not belong to the attempt."""
+    with ThreadPoolExecutor() as pool:
+        return pool.submit(post, url).result().status_code
+
+
+def call_in_thread(url: str) -> int:
+    """Call a model in a thread that belongs to the attempt."""
+    return asyncio.run(asyncio.to_thread(post, url)).status_code
+
+
+def call_with_urllib(url: str) -> int:
+    """Call a model with the client of the standard library."""
+    with urllib.request.urlopen(url, b"{}") as reply:  # noqa: S310  # our own server
+        return int(reply.status)
+
+
+@pytest.mark.parametrize(
+    ("call", "setting", "expected"),
+    [
+        (call_in_pool, "http", 2),
+        (call_with_urllib, "http", 2),
+        (call_in_thread, "http", 0),
+        (lambda url: post(url).status_code, "http", 0),
+        (durable(call_with_urllib), "http", 0),
+        (call_in_pool, "http://tools.example/", 0),
+        (call_in_pool, (), 0),
+    ],
+    ids=["pool", "urllib", "to_thread", "httpx", "durable", "address", "off"],
+)
+def test_calls_that_are_not_seen_are_reported(
+    path: Path, server: Server, name: str, *, call: Callable[[str], int], setting: Any, expected: int
+) -> None:
+    """Attempts that returned an output without a step are counted, and reported in one line; failed attempts are not."""
+    url = server.url(name, "ok", "v1/chat/completions")
+    attempts: list[None] = []
+
+    def agent(_: Any) -> int:
+        attempts.append(None)
+        if len(attempts) == 1:
+            raise ConnectionError
+        return call(url)
+
+    outcome = run_real(define_real(agent, ["lima", "quito"], slots=1, durable=setting, retry=RETRY), path)
+    report = final_report(load(path).state, path=path)
+
+    assert (3, expected) == (len(attempts), outcome.state.steps.attempts_without)
+    assert bool(expected) == report.count("2 attempts without a step: durable sees only calls of httpx clients")
 
 
 @pytest.mark.parametrize("value", ["https", "tools.example", "ftp://tools.example/", "https://tools.example/?q=1", 3])
