@@ -116,14 +116,15 @@ class JournalDamaged(JournalError):
 
 
 class NotSalvageable(JournalError):
-    """A damaged journal has lost the record that defines its run."""
+    """A damaged journal has no intact records, or has lost the id of its run, without which none can be checked."""
 
     def __init__(self, problem: JournalError, unreadable_files: Sequence[str]) -> None:
         self.unreadable_files = tuple(unreadable_files)
         """Files that the system could not read, or only in part."""
         reason = f"; the system could not read {', '.join(unreadable_files)}" if unreadable_files else ""
         hint: Hint | None = "make_readable" if unreadable_files else "read_log"
-        super().__init__(f"cannot salvage {problem.path}: its run_started record is lost{reason}", path=problem.path, hint=hint)
+        message = f"cannot salvage {problem.path}: it has no intact records, or the id of its run is lost{reason}"
+        super().__init__(message, path=problem.path, hint=hint)
 
 
 class InvalidRecord(JournalError):

@@ -71,6 +71,11 @@ class RunStarted:
     """The shards that were merged into this run, in order: a list of `run`, `shard`, `head`, `trials` (null: unknown), the
     number of `sessions`, and `forked_from`, if the shard has it."""
 
+    @property
+    def is_replacement(self) -> bool:
+        """Whether salvage wrote it in place of a lost record; what defined the run is then unknown."""
+        return not self.task_fingerprint
+
 
 @fact
 class SessionStarted:

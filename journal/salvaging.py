@@ -5,6 +5,7 @@ appended, because records that it depends on are lost, is written to `excluded.j
 """
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Final
 import attrs
 import orjson
 
-from journal import events
+from journal import chain, events
 from journal.blobs import unloaded_blobs, with_loaded_blobs
 from journal.codec import decode, encode
 from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
@@ -29,6 +30,9 @@ from journal.verification import verify
 from journal.writer import Journal, writing
 
 EXCLUDED_FILE: Final = "excluded.jsonl"
+_RUN_ID: Final = re.compile(rb'"run":"([0-9a-f]{32})"')
+_MAX_HEADER: Final = 1_000
+"""Bytes of the first line that are searched for a changed bit."""
 _MAX_SESSIONS: Final = 10_000
 """Sessions of a run up to which lost ones are added; a forged record may have any number."""
 
@@ -56,13 +60,15 @@ async def salvage(
     """Copy the intact records of a damaged journal into a new directory."""
     source, target = Path(source), Path(target)
     check_target(source, target, files)
-    record, run, problem = _first_record(source, files)
+    record, run, problem, replacement = _first_record(source, files)
     seq = intact_count = kept_count = 0
     rejects: list[bytes] = []
     unreadable_files: set[str] = set()
     references = StepReferences()
     async with staged_run(target, files=files, in_thread=in_thread) as draft:
         async with writing(draft, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
+            if replacement is not None:
+                journal.append(replacement)
             intact_records = _intact_records(source, files, run, unreadable_files)
             # After the damage, the records that a signature covers are lost.
             for record, key in with_signatures(source, intact_records, available_key(), files):
@@ -113,23 +119,58 @@ def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
             return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
-def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError]:
-    """Return the `RunStarted` record, the run's id and the problem; raise if the journal cannot or need not be salvaged."""
+def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError, events.RunStarted | None]:
+    """Return the first record, the run's id, the problem and, if it is lost, what replaces the `RunStarted` of the run.
+
+    Raises if the journal cannot or need not be salvaged.
+    """
     problem = verify(source, files=files).problem
     if problem is None:
         raise JournalError(f"{source} is not damaged; there is nothing to salvage", path=source)
     scan = Scan(source, files).read_all()
     for run in [scan.cursor.run] if scan.cursor.seq else _possible_runs(scan):
+        first_record: events.Record | None = None
+        scorers: dict[str, str] = {}
         for record in _intact_records(source, files, run, scan.unreadable_files):
-            if isinstance(record.event, events.RunStarted):
-                return record, run, problem
+            event = record.event
+            if isinstance(event, events.RunStarted):
+                return record, run, problem, None
+            if isinstance(event, events.TrialScored):
+                scorers[event.scorer] = event.version
+            if first_record is None and not isinstance(event, events.FileEvent | events.JournalRecovered):
+                first_record = record
+        if first_record is not None:
+            return first_record, run, problem, _replacement(scorers)
     raise NotSalvageable(problem, sorted(scan.unreadable_files))
 
 
+def _replacement(scorers: dict[str, str]) -> events.RunStarted:
+    """Return the start of a run whose own is lost, as far as it is known; the next session records the evaluation again."""
+    return events.RunStarted(
+        evaluation="unknown",
+        task="",
+        task_fingerprint="",
+        scorers=scorers,
+        dataset="unknown",
+        dataset_fingerprint="",
+        settings={},
+        settings_fingerprint="",
+        durability="sync",
+        environment={},
+    )
+
+
 def _possible_runs(scan: Scan) -> Iterator[bytes]:
-    """Yield every run id in the files, for a journal whose first line is damaged."""
+    """Yield the run ids in the files of a journal whose first line is damaged; then that of the line without a flipped bit."""
     for number in scan.numbers:
-        yield from dict.fromkeys(re.findall(rb'"run":"([0-9a-f]{32})"', scan.read_from(number, 0)))
+        yield from dict.fromkeys(_RUN_ID.findall(scan.read_from(number, 0)))
+    line = bytearray(scan.read_from(scan.numbers[0], 0).partition(b"\n")[0][:_MAX_HEADER])
+    for byte, bit in itertools.product(range(len(line)), range(8)):
+        line[byte] ^= 1 << bit
+        run, parts = _RUN_ID.search(line), chain.split(bytes(line))
+        if run and parts and chain.link(bytes(run[1]), chain.GENESIS, parts[0]).encode() == parts[1]:
+            yield bytes(run[1])
+        line[byte] ^= 1 << bit
 
 
 def _intact_records(source: Path, files: Files, run: bytes, unreadable_files: set[str]) -> Iterator[events.Record]:

@@ -287,6 +287,8 @@ class RunState(Totals):
         new_start = self.started = attrs.evolve(old_start, **changes)  # type: ignore[misc]  # an event is an attrs class
         self.sessions[-1].adopted = tuple(adopted_changes(old_start, new_start))
         self.scores.set_versions(new_start.scorers)
+        if old_start.is_replacement:
+            return  # What the trials so far were run with is unknown; the user has named it now.
         location = record.segment, record.offset
         self.variants.adopt(old_start.definition, new_start.definition, location)
         if new_start.task_fingerprint != old_start.task_fingerprint:

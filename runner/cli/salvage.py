@@ -14,6 +14,7 @@ from replay.text import plural, printable
 from runner.cli import DAMAGED, CommandError
 from runner.cli._common import RunType, output_option
 from runner.cli._output import echo
+from runner.suggest import command
 
 _MAX_PROBLEM: Final = 1_000
 """Maximum characters of the source's problem that are printed."""
@@ -26,8 +27,9 @@ def salvage(run: Path, target: Path) -> None:
     """Copy the intact records of a damaged journal to a new run, NEW.
 
     The damaged run is not changed. Intact records that depend on lost ones are kept in NEW/excluded.jsonl; `resume`
-    re-runs their trials. Outputs whose scores are lost are listed; `rescore NEW` scores them. Exit code 4 if the system could
-    not read a file (EIO, permissions): the rest is copied; salvage again once the file is readable.
+    re-runs their trials. Outputs whose scores are lost are listed; `rescore NEW` scores them. If the start of the run is lost,
+    `resume` needs --task. Exit code 4 if the system could not read a file (EIO, permissions): the rest is copied; salvage again
+    once the file is readable.
 
     \b
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
@@ -36,7 +38,13 @@ def salvage(run: Path, target: Path) -> None:
     if result.problem is not None:
         echo(printable(result.problem.message, _MAX_PROBLEM), err=True)
     echo(f"{target}: {plural(result.kept, 'record')} kept, {result.lost:,} lost, {result.excluded:,} excluded", err=True)
-    for line in unscored_lines(unscored_counts(load(target).state), target):
+    state = load(target).state
+    if state.started is not None and state.started.is_replacement:
+        echo(
+            f"the run's definition and settings are lost; to continue: {command('resume', target, ' --task REFERENCE')}",
+            err=True,
+        )
+    for line in unscored_lines(unscored_counts(state), target):
         echo(line, err=True)
     echo(f"next: evaljournal verify {target}", err=True)
     if result.unreadable_files:

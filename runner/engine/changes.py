@@ -130,7 +130,8 @@ def case_changes(state: RunState, trials: Iterable[Trial]) -> Iterator[str]:
     for names, change in ((changed_cases, "changed"), (removed_cases, "removed")):
         if names:
             yield f"{plural(len(names), 'case')} {change}: {examples(names)}"
-    if not changed_cases and not removed_cases:
+    is_known = state.started is not None and not state.started.is_replacement
+    if is_known and not changed_cases and not removed_cases:
         yield "the cases run so far are unchanged; others were added, changed or removed"
 
 

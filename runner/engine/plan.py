@@ -267,7 +267,7 @@ def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, pat
     old_start = state.started
     if old_start is None or is_done(state, options) or options.adopt:
         return
-    changes = differences(old_start, new_start, state.settings)
+    changes = [] if old_start.is_replacement else differences(old_start, new_start, state.settings)
     if new_start.dataset_fingerprint != old_start.dataset_fingerprint:
         changes += case_changes(state, trials)
     if changes:

@@ -1,6 +1,6 @@
 """Salvage: intact records are copied to a new run, the others are counted, and the source is only read."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import orjson
@@ -17,6 +17,7 @@ from journal.events import (
     JournalSalvaged,
     Noted,
     RunFinished,
+    RunStarted,
     RunStopped,
     SessionStarted,
     TrialEvent,
@@ -254,15 +255,44 @@ async def test_converted_line_ends_lose_nothing(tmp_path: Path, line_end: bytes)
     assert ("CR LF" in result.problem.check) == (line_end == b"\r\n")
 
 
-async def test_lost_definition_is_an_error(tmp_path: Path) -> None:
-    """Without the record that defines the run, salvage is an error, and nothing is created."""
-    await write(tmp_path / "run", complete_run())
-    corrupt(tmp_path / "run", started())
+def flip_line(line: bytes, percent: int) -> bytes:
+    """Flip a bit of a line."""
+    position = (len(line) - 1) * percent // 100
+    return line[:position] + bytes([line[position] ^ 4]) + line[position + 1 :]
 
-    with pytest.raises(NotSalvageable) as raised:
-        await salvage_run(tmp_path / "run", tmp_path / "new")
-    assert ((), "read_log") == (raised.value.unreadable_files, raised.value.hint)
-    assert not (tmp_path / "new").exists()
+
+DAMAGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    **{f"line 1 at {n} %": lambda lines, n=n: [flip_line(lines[0], n), *lines[1:]] for n in range(0, 101, 5)},  # type: ignore[misc]  # mypy cannot infer it
+    **{f"line 2 at {n} %": lambda lines, n=n: [lines[0], flip_line(lines[1], n), *lines[2:]] for n in range(0, 101, 5)},  # type: ignore[misc]  # mypy cannot infer it
+    "no line 1": lambda lines: lines[1:],
+    "no line 2": lambda lines: [lines[0], *lines[2:]],
+    "no lines 1 and 2": lambda lines: lines[2:],
+}
+"""Changes to the first records: `segment_opened`, `run_started` and `session_started`."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", ["sealed", "killed", "several files"])
+async def test_a_lost_definition_loses_no_trial(tmp_path: Path, kind: str, damage: str) -> None:
+    """If the first records are lost, the start of the run is replaced, and every record of a trial is kept, with its blobs."""
+    trials = [*trial("a", output=LONG), *trial("b")]
+    await write(tmp_path / "run", [started(), session(), *trials], roll_at=1_000 if kind == "several files" else 1 << 20)
+    first_lines = segment(tmp_path / "run").read_bytes().splitlines(keepends=True)
+    if kind == "killed":
+        first_lines = first_lines[:-1]
+    overwrite(segment(tmp_path / "run"), b"".join(DAMAGES[damage](first_lines)))
+    if kind == "killed" and damage.startswith(("no line 1", "no lines")):
+        with pytest.raises(NotSalvageable):  # The id of the run was in the first line only.
+            await salvage_run(tmp_path / "run", tmp_path / "new")
+        return
+    result = await salvage_run(tmp_path / "run", tmp_path / "new")
+    start, *events = events_of(tmp_path / "new")
+
+    assert isinstance(start, RunStarted)
+    assert (start == started()) != start.is_replacement
+    assert {"exact": "v1"} == start.scorers
+    assert trials == [event for event in events if isinstance(event, TrialEvent)]
+    assert (0, True, 1) == (result.excluded, verify(tmp_path / "new").ok, verify(tmp_path / "new").blobs)
 
 
 async def test_zeroed_run_is_an_error(tmp_path: Path) -> None:
@@ -375,7 +405,8 @@ def test_nothing_is_invented(tmp_path_factory: pytest.TempPathFactory, damage: l
 
     result = trio.run(main)
     if result is not None:
-        new = [event for event in events_of(path / "new")[:-1] if not isinstance(event, SessionStarted)]
+        replaced = (SessionStarted, RunStarted)
+        new = [event for event in events_of(path / "new")[:-1] if event == started() or not isinstance(event, replaced)]
 
         assert is_subsequence(new, complete_run(3))
         assert result.kept - len(new) in (0, 1)  # Whether the session's own record survived.

@@ -86,7 +86,7 @@ async def salvage_run(path: Path, files: UnsyncedDisk) -> tuple[Path, Any]:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_a_segment_that_cannot_be_opened(path: Path, number: int) -> None:
-    """`verify` and `read` name the segment; the records of all others are salvaged, unless the start of the run is lost."""
+    """`verify` and `read` name the segment; the records of all others are salvaged."""
     await write_trials(path, 30)
     name = segment(path, number).name
     files = FailingDisk(name)
@@ -96,17 +96,22 @@ async def test_a_segment_that_cannot_be_opened(path: Path, number: int) -> None:
     assert (name, True) == (problem.file, "cannot be read" in problem.check)
     with pytest.raises(JournalDamaged, match=name):
         list(read(path, files=files))
-    if number == 1:
-        with pytest.raises(NotSalvageable) as raised:
-            await salvage_run(path, files)
-        assert ((name,), "make_readable") == (raised.value.unreadable_files, raised.value.hint)
-        assert name in str(raised.value)
-    else:
-        target, result = await salvage_run(path, files)
-        lost = len(segment(path, number).read_bytes().splitlines())
-        assert verify(target).ok
-        assert lost == result.lost or number == 3  # How many the last file had is unknown.
-        assert result.kept > 30
+    target, result = await salvage_run(path, files)
+    lost = len(segment(path, number).read_bytes().splitlines())
+    assert verify(target).ok
+    assert lost == result.lost or number == 3  # How many the last file had is unknown.
+    assert ((name,), True) == (result.unreadable_files, result.kept > 30)
+
+
+async def test_without_a_readable_file_nothing_is_salvaged(path: Path) -> None:
+    """If no file can be read, the error names them."""
+    await write_trials(path, 3, roll_at=1 << 20)
+    name = segment(path).name
+    with pytest.raises(NotSalvageable) as raised:
+        await salvage_run(path, FailingDisk(name))
+
+    assert ((name,), "make_readable") == (raised.value.unreadable_files, raised.value.hint)
+    assert name in str(raised.value)
 
 
 async def test_a_block_that_cannot_be_read(path: Path) -> None:

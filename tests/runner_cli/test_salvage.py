@@ -1,0 +1,82 @@
+"""`salvage` of a run that has lost its definition, and what the other commands do with the new run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from runner.cli import cli
+from tests.journal.samples import lines_of, overwrite, segment
+from tests.journal.test_salvage import DAMAGES
+
+EVALUATION = """
+from pathlib import Path
+from evaljournal import Case, evaluation
+
+@evaluation(cases=[Case(name=name, input=name) for name in "abcde"], slots=1, fail_fast=True)
+def letters(letter):
+    with Path("calls").open("a") as file:
+        file.write(letter)
+    if letter == "c":
+        raise TypeError
+    return letter * 300_000
+
+@letters.score
+def exact(output):
+    return True
+"""
+
+
+def evaljournal(*arguments: object) -> Result:
+    """Invoke a command in this process."""
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def rows(path: str) -> list[dict[str, Any]]:
+    """Return the exported trials of a run."""
+    result = evaljournal("export", path, "-f", "jsonl")
+    assert 0 == result.exit_code, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("damage", ["line 1 at 50 %", "line 2 at 50 %", "no line 1", "no line 2", "no lines 1 and 2"])
+@pytest.mark.parametrize("variants", ["", ', variants={"size": [300_000, 3]}'])
+def test_a_run_without_its_definition_is_usable(damage: str, variants: str) -> None:
+    """Its trials are exported and shown, and `resume --task` continues it without calling a recorded trial again."""
+    text = EVALUATION.replace("fail_fast=True", f"fail_fast=True{variants}")
+    Path("letters.py").write_text(text.replace("letters(letter)", "letters(letter, size)") if variants else text)
+    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
+    rows_before, calls_before = rows("run"), Path("calls").read_text()
+    overwrite(segment(Path("run")), b"".join(DAMAGES[damage](lines_of(Path("run")))))
+    assert 4 == evaljournal("verify", "run").exit_code
+
+    salvaged = evaljournal("salvage", "run", "-o", "new")
+    assert 0 == salvaged.exit_code, salvaged.output
+    for command in ("verify", "show", "report", "ls", "log"):
+        result = evaljournal(command, "new")
+        assert 0 == result.exit_code, (command, result.output)
+    assert [(row["trial"], row["output"]) for row in rows_before] == [(row["trial"], row["output"]) for row in rows("new")]
+
+    result = evaljournal("resume", "new", "--plain")
+    assert (2, True) == (result.exit_code, "--task REFERENCE" in result.output), result.output
+    result = evaljournal("resume", "new", "--task", "letters.py", "--plain", "--no-fail-fast")
+    assert 1 == result.exit_code, result.output
+    calls = Path("calls").read_text()
+    assert (calls_before, "abc"[: len(set(calls_before))]) == (calls[: len(calls_before)], "".join(sorted(set(calls_before))))
+    assert (10 if variants else 5) == len(calls) == len(rows("new"))
+    assert 0 == evaljournal("verify", "new").exit_code
+    assert "nothing to resume" in evaljournal("resume", "new", "--plain").output
+
+
+def test_another_evaluation_is_rejected() -> None:
+    """Without a recorded definition, `resume --task` still requires the recorded cases."""
+    Path("letters.py").write_text(EVALUATION)
+    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
+    overwrite(segment(Path("run")), b"".join(DAMAGES["no line 2"](lines_of(Path("run")))))
+    assert "`evaljournal resume new --task REFERENCE`" in evaljournal("salvage", "run", "-o", "new").output
+    Path("letters.py").write_text(EVALUATION.replace("abcde", "xyz"))
+
+    result = evaljournal("resume", "new", "--task", "letters.py")
+    assert (2, True) == (result.exit_code, "5 cases removed: 'a', 'b', 'c', 'd', 'e'" in result.output), result.output
