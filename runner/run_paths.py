@@ -10,7 +10,7 @@ import orjson
 
 from journal import JournalError, Record, chain, segments
 from journal.events import RunFinished, RunStarted
-from journal.files import DISK
+from journal.files import DISK, Files
 from journal.reader import fetch, read
 from replay.shards import Shard
 from runner.errors import UsageError
@@ -105,18 +105,18 @@ def last_record(path: Path) -> Record | None:
     return None
 
 
-def sealed_head(path: Path) -> str | None:
+def sealed_head(path: Path, files: Files = DISK) -> str | None:
     """Return the hash of the last record of a run that has ended; None if the journal is not sealed. Nothing is verified."""
-    number = segments.numbers(path, DISK)[-1]
-    for _, line in _last_lines(path / segments.name(number)):
+    number = segments.numbers(path, files)[-1]
+    for _, line in _last_lines(path / segments.name(number), files):
         body_and_hash = chain.split(line.removesuffix(b"\n")) if b'"type":"segment_sealed"' in line else None
         return None if body_and_hash is None else body_and_hash[1].decode(errors="replace")
     return None
 
 
-def _last_lines(file: Path) -> Iterator[tuple[int, bytes]]:
+def _last_lines(file: Path, files: Files = DISK) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file from the last to the first, each with its byte offset."""
-    with DISK.read(str(file)) as stream:
+    with files.read(str(file)) as stream:
         end, length = stream.seek(0, os.SEEK_END), _TAIL
         while end:
             start = stream.seek(max(0, end - length))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+import trio
 
 from replay import RunState
 from runner.cli._common import run_argument
@@ -24,6 +25,7 @@ from runner.cli._options import overrides
 from runner.cli._output import echo
 from runner.cli._session import CommandSession, nat_output, user_code
 from runner.definition.gates import check_gates, gate_problems
+from runner.engine.session import seal
 from runner.run_paths import run_finish
 from runner.suggest import command
 
@@ -79,6 +81,7 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
 
 def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     """Report that there is nothing to resume; check the gates of the command line, otherwise those of the run."""
+    trio.run(seal, path)
     view = open_run(path)
     exit_if_damaged(view.problem)
     for variant in options["only_variant"]:

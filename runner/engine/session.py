@@ -16,7 +16,8 @@ import trio
 from journal import read, writing
 from journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from journal.events import RunStopped, SessionStarted
-from journal.threads import run_in_thread
+from journal.files import DISK, Files
+from journal.threads import InThread, run_in_thread
 from replay import RunState, fold
 from replay.ending import ending_text, final_report, final_summary
 from replay.text import printable
@@ -36,6 +37,7 @@ from runner.engine.recorder import Clock, Recorder
 from runner.engine.session_workers import new_workers
 from runner.engine.shutdown import Shutdown
 from runner.errors import RunFailed, UsageError
+from runner.run_paths import sealed_head
 from runner.scorers.scorer import OpenScorer
 from runner.secrets import add_environment
 from runner.suggest import suggest
@@ -108,6 +110,20 @@ class Outcome:
         return "\n".join([text, *([] if self.stop_reason else gate_problems(self.state))])
 
 
+async def seal(path: Path, *, files: Files = DISK, in_thread: InThread = run_in_thread) -> str | None:
+    """Sync and seal a finished run whose process died before that, and set a torn tail aside; return the new head.
+
+    None if the run is sealed, or another process is about to seal it.
+    """
+    if await in_thread(lambda: sealed_head(path, files)) is not None:
+        return None
+    with suppress(JournalLocked):
+        async with writing(path, new=False, files=files, in_thread=in_thread) as journal:
+            pass
+        return journal.head
+    return None
+
+
 class Session:
     """One session of a run of an evaluation."""
 
@@ -169,7 +185,8 @@ class Session:
             raise KeyboardInterrupt  # Nothing was written.
         state, plan = preparation
         if plan is None:
-            return self._already_finished(state)
+            head = await seal(self.path, files=self.options.files, in_thread=self.options.in_thread)
+            return attrs.evolve(self._already_finished(state), head=head or state.head)
         if plan.settings.workers is None:
             return await self._run_at_free_path(state, plan)
         workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, self.options.task)

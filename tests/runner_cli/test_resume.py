@@ -22,6 +22,7 @@ from tests.journal.samples import (
     flip,
     forge,
     opened,
+    overwrite,
     segment,
     session,
     started,
@@ -45,6 +46,28 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
     assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
     assert 0 == evaljournal("resume", "--retry-failed").exit_code
     assert before == content(Path("runs"))
+
+
+@pytest.mark.parametrize("tail", [b"", b'{"seq":99,"at":"2026'])
+@pytest.mark.parametrize("in_python", [True, False])
+def test_a_finished_run_that_was_killed_before_its_seal_is_sealed(tail: bytes, *, in_python: bool) -> None:
+    """`resume` syncs and seals it, and sets torn bytes aside; the next one changes nothing."""
+    evaljournal("run", "evals/capitals.py")
+    path = Path("runs/capitals/0001")
+    cut_tail(segment(path), 1)
+    overwrite(segment(path), segment(path).read_bytes() + tail)
+    assert verify(path).unconfirmed_records
+    if in_python:
+        head = run(load_evaluation("evals/capitals.py").evaluation, path, resume=True, quiet=True).head
+    else:
+        assert 0 == evaljournal("resume", "--head-file", "head").exit_code
+        head = Path("head").read_text().split()[0]
+
+    result = verify(path)
+    assert (True, 0, 0, head) == (result.ok, result.unfinished_bytes, result.unconfirmed_records, result.head)
+    assert ([tail] if tail else []) == [file.read_bytes() for file in path.glob("torn/*")]
+    before = content(path)
+    assert (0, 0, before) == (evaljournal("verify").exit_code, evaljournal("resume").exit_code, content(path))
 
 
 def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
