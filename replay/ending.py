@@ -168,9 +168,12 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
             count = "" if attempts == state.interrupted else f"{attempts:,} "
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
+    scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if not _has_failures(state, scorer)}
     if state.outcome == "unauthorized" and (unauthorized_scorer := state.unauthorized_scorer) is not None:
         message = f": {one_line(unauthorized_scorer.message, 200)}" if unauthorized_scorer.message not in detail else ""
         yield f"scorer {printable(unauthorized_scorer.scorer, 24)}: unauthorized{message}"
+        scorer_errors.pop(unauthorized_scorer.scorer, None)
+    yield from summary_text.scorer_error_lines(scorer_errors)
     error = state.last_error
     is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
@@ -185,6 +188,11 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
         yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
+
+
+def _has_failures(state: RunState, scorer: str) -> bool:
+    """Return whether the scores show the last error of a scorer."""
+    return (tally := state.scores.get(scorer)) is not None and tally.failed > 0
 
 
 def _reusable_steps(state: RunState) -> int:

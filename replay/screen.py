@@ -6,6 +6,7 @@ errors and labels are untrusted and are printed escaped.
 
 import heapq
 import math
+import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +36,8 @@ _QUIET_SECONDS: Final = 10.0
 _QUIET_TRIALS: Final = 5
 """Without a finished trial for 10 s and for 5 times the average time per trial, a run counts as stalled."""
 _MINUTE: Final = 60
+_LABEL_WIDTH: Final = 9
+_MAX_ERROR_ROWS: Final = 3
 
 _STOP_REASONS: Final = {
     "failed_fast": "too many trials failed",
@@ -81,7 +84,10 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
 def _quiet_text(state: RunState, now: float, done_before: int) -> str:
     """Return how long no trial has ended; empty unless that is a long time."""
     quiet_seconds, done = now - state.done_at, state.done - done_before
-    is_waiting = state.running or state.backing_off or any(pause.is_in_force(now) for pause in state.pauses.values())
+    is_scoring = state.scorer_calls or state.delayed_calls
+    is_waiting = (
+        state.running or state.backing_off or is_scoring or any(pause.is_in_force(now) for pause in state.pauses.values())
+    )
     min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
     return (
         f"no trial done for {duration(quiet_seconds)}"
@@ -117,11 +123,13 @@ def panel(
     if stop_status is not None:
         lines.append(Text(f"stopping {stopping_text(state, *stop_status)}", style="bold yellow"))
     for label, text, style in _rows(state, now, durable, total):
-        line = Text()
-        line.append(f"{label if label != previous_label else '':<9}", style="dim")
-        line.append(text, style=style)
-        lines.append(line)
-        previous_label = label
+        # An error may end with its cause, so it is not truncated to one line.
+        for row in textwrap.wrap(text, max(20, width - _LABEL_WIDTH))[:_MAX_ERROR_ROWS] if label == "error" else [text]:
+            line = Text()
+            line.append(f"{label if label != previous_label else '':<{_LABEL_WIDTH}}", style="dim")
+            line.append(row, style=style)
+            lines.append(line)
+            previous_label = label
     for line in lines:
         line.plain = escape_controls(line.plain)
         line.no_wrap = True
@@ -184,6 +192,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
         yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
     if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
         yield "error", summary_text.error_text(error, now), "yellow"
+    yield from (("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.scorer_errors, now))
     yield "trials", summary_text.trials_text(state), ""
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
@@ -270,5 +279,6 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
         parts.append(quiet_text)
     if state.last_error and (quiet_text or _pause_text(state, now)):
         parts.append(summary_text.error_text(state.last_error, now))
+    parts += summary_text.scorer_error_lines(state.scorer_errors, now)
     parts.append(f"seq {state.seq:,}, synced up to {durable:,}")
     return " · ".join(parts)

@@ -1,4 +1,4 @@
-"""Errors of a session: the last error, the error that the first trials failed with, and an unauthorized scorer."""
+"""Errors of a session: the last of attempts and scorers, the one that the first trials failed with, an unauthorized scorer."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,14 +11,14 @@ ERROR_CHARS: Final = 200
 
 @attrs.frozen
 class LastError:
-    """The last failure of any attempt in the current session."""
+    """The last failure of any attempt, or of any call of a scorer, in the current session."""
 
     message: str
     """Type and message, shortened."""
     t: float
     """When it was recorded, in seconds of `t`."""
     consecutive: int
-    """Attempts that have failed or timed out since the last output, this one included."""
+    """Attempts that have failed or timed out since the last output, or calls since the last score; this one included."""
     outputs: int
     """Outputs recorded by then."""
 

@@ -131,6 +131,8 @@ class RunState(Totals):
     last_error: LastError | None = None
     repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
     """The error that the first trials of this session failed with."""
+    scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
+    """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
     unauthorized_scorer: UnauthorizedScorer | None = None
     """The scorer whose call was unauthorized in this session."""
     done_at: float = 0.0
@@ -267,6 +269,7 @@ class RunState(Totals):
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
         self.scorer_keys.clear()
+        self.scorer_errors.clear()
 
     def _begin_budget(self, session: int) -> None:
         """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
@@ -466,10 +469,15 @@ class RunState(Totals):
         if event.delay is not None:
             self.delayed_calls[call_id] = record.t + event.delay
         self.calls_failed[event.category] += 1
+        last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
+        count = 1 if last_error is None else last_error.consecutive + 1
+        self.scorer_errors[event.scorer] = LastError(message, record.t, count, len(self.latencies))
         if self.budget is not None and event.category == "timed_out":
             self.budget.interrupt_call(event.trial)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
+        if self.scorer_errors:
+            self.scorer_errors.pop(event.scorer.partition(".")[0], None)
         if self.scorer_calls:
             self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
         self.scores.add(event, self.trials[event.trial])

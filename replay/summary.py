@@ -72,6 +72,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             calls_in_backoff=len(state.delayed_calls),
             calls_started=dict(state.calls_started),
             calls_failed=dict(state.calls_failed),
+            errors=dict(state.scorer_errors),
             limits=state.scorer_limits,
             holds_attempts=state.holds_attempts,
         ),

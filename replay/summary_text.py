@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from replay.session_errors import LastError
+from replay.session_errors import ERROR_CHARS, LastError
 from replay.state import RunState
 from replay.summary_types import GroupSummary, Latency, Score, Steps
 from replay.tally import Tally
@@ -19,6 +19,7 @@ _MAX_VARIANTS: Final = 8
 """Maximum number of variants to list."""
 _MAX_SCORES: Final = 3
 """Maximum number of scores in a line."""
+_MAX_SCORER_ERRORS: Final = 3
 _COSTS: Final = ("cost", "judge.cost")
 
 
@@ -223,10 +224,16 @@ def version_notes(state: RunState) -> Iterator[str]:
             yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {versions}"
 
 
+def scorer_error_lines(errors: Mapping[str, LastError], now: float | None = None) -> Iterator[str]:
+    """Yield the last errors of scorers whose last calls failed."""
+    for scorer, error in islice(errors.items(), _MAX_SCORER_ERRORS):
+        yield f"scorer {printable(scorer, 24)}: {error_text(error, now)}"
+
+
 def error_text(error: LastError, now: float | None = None) -> str:
     """Return the last error: `3 in a row, the last 2 s ago: TimeoutError: …`."""
     parts = [f"{error.consecutive:,} in a row"] if error.consecutive > 1 else []
     if now is not None:
         age = f"{duration(now - error.t)} ago"
         parts.append(f"the last {age}" if parts else age)
-    return f"{', '.join(parts)}{': ' if parts else ''}{one_line(error.message, 120)}"
+    return f"{', '.join(parts)}{': ' if parts else ''}{one_line(error.message, ERROR_CHARS)}"

@@ -138,6 +138,8 @@ class Scoring:
     """By scorer, over all sessions."""
     calls_failed: Mapping[str, int]
     """By category, over all sessions."""
+    errors: Mapping[str, LastError]
+    """Scorer → the error of its last call in the last session, if that call failed."""
     limits: Mapping[str, int]
     """Rate-limit key → concurrency limit; `scorer:NAME`, or the task's key if they share one."""
     holds_attempts: bool

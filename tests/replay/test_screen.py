@@ -2,6 +2,7 @@
 
 import io
 import itertools
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,6 +16,8 @@ from journal.events import (
     LimitChanged,
     Noted,
     RunStopped,
+    ScorerCallFailed,
+    ScorerCallStarted,
     SessionStarted,
     TrialCompleted,
     TrialScored,
@@ -28,6 +31,7 @@ from tests.replay.trial_events import attempt_started, failed, fatal, queued, ra
 
 PASS, FAIL = True, False
 CONTROL = "\x1b]0;owned\x07\x1b[31m[bold]red[/bold]\r\n\u202eevil"
+SESSION = SessionStarted(session=2, pid=1, host="here", boot_id="b1")
 
 
 def completed(name: str, *scores: bool | float | str, attempt: int = 1, elapsed: float = 0.25) -> list[Event]:
@@ -118,6 +122,37 @@ def test_unauthorized_scorer() -> None:
     assert "judge" not in final_report(interrupted, path="r")
 
 
+def test_an_unreachable_scorer() -> None:
+    """Its URL and the cause are on the screen, in the progress line and in the final report, until it scores an output."""
+    message = f"no response from http://judge.internal.example:8000/{'v' * 40}/chat/completions: Connection refused"
+    output = AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=1.0)
+    events: list[Event] = [*queued("a"), attempt_started("a"), output]
+    for number in (1, 2):
+        error: dict[str, Any] = {
+            "error": "NoResponse",
+            "message": message,
+            "category": "unavailable",
+            "elapsed": 0.1,
+            "delay": 1.0,
+        }
+        events += [
+            ScorerCallStarted(trial="a", scorer="judge", call=number, key="scorer:judge"),
+            ScorerCallFailed(trial="a", scorer="judge", call=number, **error),
+        ]
+    scored = TrialScored(trial="a", scorer="judge.tone", version="1", value=True, elapsed=0.1)
+    state, recovered = run_state(events), run_state([*events, scored])
+    lines = screen_lines(state, now=state.t + 2, width=80)
+    first_line = next(index for index, text in enumerate(lines) if text.startswith("error"))
+    shown_error = "".join(text[9:] for text in lines[first_line : first_line + 3])
+
+    expected = f"scorer judge: 2 in a row, the last 2 s ago: NoResponse: {message}"
+    assert expected.replace(" ", "") == shown_error.replace(" ", "")
+    assert f" · {expected} · " in line(state, now=state.t + 2, durable=0, total=1)
+    assert f"\n  scorer judge: 2 in a row: NoResponse: {message}\n" in final_report(state, path="r")
+    assert "no trial done for 30 s" in line(state, now=30, durable=0, total=1)
+    assert ({}, {}) == (recovered.scorer_errors, run_state([*events, SESSION]).scorer_errors)
+
+
 def test_last_error() -> None:
     """The last error is shown until an output follows, and for at least a minute."""
     errors = [*ok("z"), *queued("a", "b"), attempt_started("a"), *rate_limited("a"), attempt_started("b"), timed_out("b")]
@@ -129,7 +164,7 @@ def test_last_error() -> None:
     assert not [line for line in screen_lines(recovered, now=125.5) if line.startswith("error")]
     assert "\n  no output since the last error, 2 in a row: timed out after 5 s\n" in final_report(state, path="r")
     assert "the last error" not in final_report(recovered, path="r")
-    assert None is run_state([*errors, SessionStarted(session=2, pid=1, host="here", boot_id="b1")]).last_error
+    assert None is run_state([*errors, SESSION]).last_error
 
 
 def test_consecutive_errors() -> None:

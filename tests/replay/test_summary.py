@@ -94,6 +94,7 @@ def test_json() -> None:
             "calls_in_backoff": 0,
             "calls_started": {},
             "calls_failed": {},
+            "errors": {},
             "limits": {},
             "holds_attempts": False,
         },
