@@ -1,10 +1,14 @@
 """The final report of a run: how it ended, the counts and scores, the failures, and the next command."""
 
+import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
+
+import attrs
 
 from replay import summary_text
 from replay.budget_text import budget_lines, budget_options
@@ -16,6 +20,9 @@ from replay.text import as_words, duration, one_line, plural, printable
 from replay.trial_state import TrialState
 from replay.worker_totals import worker_lines
 
+_NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
+"""In the error of an endpoint that does not know the model or the path."""
+_MAX_COMMAND: Final = 1_000
 _MAX_FAILURES: Final = 5
 """Failed trials shown one by one."""
 _MAX_SHARDS: Final = 20
@@ -39,7 +46,7 @@ _OUTCOMES: Final = {
 def final_report(state: RunState, *, path: Path | str, head: str = "", **options: Any) -> str:
     """Return the final summary of a run, the hash of its last record and the next command."""
     heads = [f"head: {head}"] if head else []
-    return "\n".join([final_summary(state, path=path, **options), *heads, f"next: {next_command(state, path)}"])
+    return "\n".join([final_summary(state, path=path, **options), *heads, f"next: {next_step(state, path)}"])
 
 
 def final_summary(
@@ -94,11 +101,22 @@ def total_trials(state: RunState, total: int | None = None) -> int | None:
     return max(total or 0, state.total, state.planned) if total or state.planned else None
 
 
+def next_step(state: RunState, path: Path | str) -> str:
+    """Return the command to run next, and before it the edit without which the trials would fail again."""
+    repair = _repair(state)
+    return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{next_command(state, path)}"
+
+
 def next_command(state: RunState, path: Path | str) -> str:
     """Return the command to run next, ready to copy."""
+    repair = _repair(state)
+    if repair is not None and repair.new_run:
+        return repair.new_run
     run = _quote(path)
     has_task = state.started is not None and state.started.task
     task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
+    if repair is not None:
+        return f"evaljournal resume {run} {repair.options}{task}"
     if state.outcome != "finished":
         options = " --adopt --retry-failed" if state.outcome == "same_error" else ""
         if state.outcome == "budget":
@@ -107,6 +125,51 @@ def next_command(state: RunState, path: Path | str) -> str:
     if state.failed:
         return f"evaljournal resume {run} --retry-failed{task}"
     return f"evaljournal verify {run}"
+
+
+@attrs.frozen
+class _Repair:
+    """What makes failed trials succeed, if a retry alone cannot."""
+
+    edit: str
+    """What to change before the command; empty if its options are the change."""
+    options: str = "--adopt --retry-failed"
+    """Options of `resume`."""
+    new_run: str = ""
+    """The command of a new run, which replaces `resume`."""
+
+
+def _repair(state: RunState) -> _Repair | None:
+    """Return what most failed trials need: a longer timeout, another model or URL, or a fix of the line that raised."""
+    trials = failed_trials(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
+    failures = Counter((trial.reason, trial.error, trial.location) for _, trial in trials)
+    if not failures:
+        return None
+    reason, error, location = failures.most_common(1)[0][0]
+    timeout, task = state.settings.get("timeout"), state.started.task if state.started else ""
+    if reason == "timed_out" and isinstance(timeout, int | float):
+        return _Repair("", f"--retry-failed --timeout {2 * timeout:g}")
+    if reason != "fatal":
+        return None
+    if not _NOT_FOUND.search(error):
+        return _Repair(f"fix {printable(location, 200)}") if location else None
+    edit = "correct the model name or the URL"
+    if task.startswith("--") and not state.completed:
+        return _Repair(edit, new_run=_run_command(task))
+    place = location or ("" if task.startswith("--") else task)
+    return _Repair(f"{edit} in {printable(place, 200)}" if place else edit)
+
+
+def _run_command(options: str) -> str:
+    """Return the command of a run with recorded options, which are quoted again, because a journal may be foreign.
+
+    Options that cannot be copied from a terminal are omitted.
+    """
+    try:
+        line = shlex.join(shlex.split(options))
+    except ValueError:
+        line = ""
+    return f"evaljournal run {line if line.isprintable() and 0 < len(line) <= _MAX_COMMAND else '…'}"
 
 
 def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import trio
 
-from replay.ending import next_command, progress_text, total_trials
+from replay.ending import next_step, progress_text, total_trials
 from replay.text import plural
 from runner.cli._common import RunType, output_option
 from runner.cli._output import echo
@@ -31,4 +31,4 @@ def fork(run: Path, seq: int | None, target: Path) -> None:
     counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
     progress = f"{progress_text(state)} done" if total_trials(state) else counts
     echo(f"{target}: forked from {run} at record {new_run.seq:,}; {progress}", err=True)
-    echo(f"next: {next_command(state, target)}", err=True)
+    echo(f"next: {next_step(state, target)}", err=True)

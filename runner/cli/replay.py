@@ -12,7 +12,7 @@ import trio
 from journal import Record, read
 from journal.events import SessionStarted
 from replay import LoadedRun, Timeline
-from replay.ending import next_command
+from replay.ending import next_step
 from replay.loaded_run import reject_invalid_record
 from replay.text import printable
 from replay.timeline import BETWEEN_SESSIONS
@@ -75,7 +75,7 @@ def _position_text(view: LoadedRun) -> str:
     if view.problem is not None:
         return f"last intact record, at {printable(state.at)}"
     if view.is_last:
-        return f"last record, at {printable(state.at)}; next: {next_command(state, view.path)}"
+        return f"last record, at {printable(state.at)}; next: {next_step(state, view.path)}"
     return f"as of {printable(state.at)}; to continue from here: {fork_command(view.path, view.seq)}"
 
 

@@ -171,7 +171,7 @@ def test_a_run_in_which_everything_failed_ends_with_1(tmp_path: Path, monkeypatc
     assert 1 == result.exit_code
     assert "0 ok of 2 done" in result.stdout
     assert "2 trials failed:" in result.stdout
-    assert result.stdout.endswith("next: evaljournal resume runs/broken/0001 --retry-failed\n")
+    assert result.stdout.endswith("broken.py:5, then evaljournal resume runs/broken/0001 --adopt --retry-failed\n")
 
 
 @pytest.mark.parametrize("exc", [RateLimited(), RateLimited(7.0), ConnectionError("down"), ValueError("odd")])

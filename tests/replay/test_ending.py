@@ -1,8 +1,13 @@
 """The final report of a run: counts, scores, failures and the next command."""
 
 import itertools
+from typing import Any
+
+import attrs
+import pytest
 
 from journal.events import (
+    AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptTimedOut,
@@ -168,6 +173,52 @@ def test_unknown_total_of_a_stopped_run() -> None:
 def test_next_command_is_quoted() -> None:
     """The path in the next command is quoted for a shell."""
     assert "evaljournal resume 'a b'" == next_command(run_state([]), "a b")
+
+
+NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
+
+
+@pytest.mark.parametrize(
+    ("task", "completed", "error", "step"),
+    [
+        ("--data qa.jsonl --chat m", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run --data qa.jsonl --chat m"),
+        ("--data x; rm y", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run --data 'x;' rm y"),
+        ("--data 'x", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run …"),
+        ("--data a\x1b[31m", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run …"),
+        ("--data qa.jsonl --chat m", 1, {"message": NOT_FOUND}, "{edit}, then {resume} --adopt --retry-failed"),
+        ("chat.py", 0, {"message": NOT_FOUND}, "{edit} in chat.py, then {resume} --adopt --retry-failed"),
+        (
+            "sdk.py",
+            0,
+            {"message": NOT_FOUND, "location": "sdk.py:9"},
+            "{edit} in sdk.py:9, then {resume} --adopt --retry-failed",
+        ),
+        ("task.py", 0, {"location": "task.py:3"}, "fix task.py:3, then {resume} --adopt --retry-failed"),
+        ("task.py", 1, {"message": "the command is missing"}, "{resume} --retry-failed"),
+    ],
+)
+def test_the_edit_before_the_next_command(task: str, completed: int, error: dict[str, Any], step: str) -> None:
+    """After failures that a retry repeats, the next step is an edit, and a command that accepts it."""
+    events = [event for number in range(completed) for event in ok(f"ok{number}")]
+    for event in failed("a"):
+        is_failure = isinstance(event, AttemptFailed)
+        events.append(attrs.evolve(event, **error) if is_failure else event)  # type: ignore[misc]  # an event is an attrs class
+    state = run_state([*events, RunFinished(completed=completed, failed=1, withdrawn=0, head="")])
+    assert state.started is not None
+    state.started = attrs.evolve(state.started, task=task)  # type: ignore[misc]  # an event is an attrs class
+
+    expected = step.format(edit="correct the model name or the URL", resume="evaljournal resume r")
+    assert f"next: {expected}" == final_report(state, path="r").splitlines()[-1]
+    assert expected.rpartition(", then ")[2] == next_command(state, "r")
+
+
+def test_the_next_command_after_timeouts() -> None:
+    """A retry with the same timeout would time out again: the next command doubles it."""
+    timeout = AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=30.0)
+    events = [*queued("a"), attempt_started("a"), timeout, TrialFailed(trial="a", attempts=1, reason="timed_out")]
+    state = run_state([*events, RunFinished(completed=0, failed=1, withdrawn=0, head="")])
+
+    assert "next: evaljournal resume r --retry-failed --timeout 60" == final_report(state, path="r").splitlines()[-1]
 
 
 def test_next_command_without_a_task() -> None:
