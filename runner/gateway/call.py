@@ -36,24 +36,38 @@ STREAM_END_TIMEOUT: Final = 1.0
 """Seconds after the last event of a stream in which the provider must end it; otherwise, its connection is closed."""
 
 _NO_RETRY: Final = (NO_SDK_RETRY[0].encode(), NO_SDK_RETRY[1].encode())
-_HOP_BY_HOP: Final = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"content-length"}
+_FORWARDED_HEADERS: Final = frozenset(
+    {b"accept", b"content-type", b"content-encoding", b"idempotency-key", b"x-client-request-id"}
 )
-_GATEWAY_HEADERS: Final = frozenset(
-    {b"host", b"authorization", b"x-api-key", b"cookie", b"user-agent", b"accept-encoding", b"expect", b"proxy-authorization"}
-)
-"""Request headers that the gateway sends itself, or that are not meant for the provider."""
-_TELEMETRY_PREFIX: Final = b"x-stainless-"
-"""Prefix of the headers with which SDKs describe themselves."""
+_FORWARDED_PREFIXES: Final = (b"openai-", b"anthropic-")
+"""Request headers that are forwarded; any other could change the path or the method, or log in as another user."""
 _HEADER_NAMES: Final = {name.encode(): name for name in COMPARED_HEADERS}
-_DROPPED_REQUEST_HEADERS: Final = _HOP_BY_HOP | _GATEWAY_HEADERS
-_DROPPED_REPLY_HEADERS: Final = _HOP_BY_HOP | {b"set-cookie", _NO_RETRY[0]}
+_DROPPED_REPLY_HEADERS: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"content-length",
+        b"set-cookie",
+        _NO_RETRY[0],
+    }
+)
 
 
 class KeyMissing(Exception):
     """The provider cannot be called without a key."""
 
     status_code: Final = int(HTTPStatus.UNAUTHORIZED)
+
+
+class TooManyConnections(Exception):
+    """The gateway cannot answer a call; the attempt fails, because its output could depend on that."""
+
+    status_code: Final = int(HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class AgentDisconnected(Exception):
@@ -120,7 +134,7 @@ class Call:
             if self._is_recorded:
                 await connection.finish()  # The provider failed after the last event of a stream.
             else:
-                await self._fail(step, exc)
+                await self.fail(step, exc)
         except (trio.Cancelled, trio.BrokenResourceError, trio.ClosedResourceError):
             if step is not None and connection.is_closed and not self._is_recorded:
                 attempt.steps.fail(step, AgentDisconnected("the agent closed the connection before the reply was complete"))
@@ -142,7 +156,7 @@ class Call:
         try:
             status, headers, content = reply_from_output(output)
         except InvalidReply as exc:
-            await self._fail(None, exc)
+            await self.fail(None, exc)
             return
         await self.connection.send(
             status, _filter_headers((name.encode(), text.encode()) for name, text in headers.items()), content
@@ -155,7 +169,7 @@ class Call:
         forwarded_headers = [
             header
             for header in self.request.headers
-            if header[0] not in _DROPPED_REQUEST_HEADERS and not header[0].startswith(_TELEMETRY_PREFIX)
+            if header[0] in _FORWARDED_HEADERS or header[0].startswith(_FORWARDED_PREFIXES)
         ]
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
@@ -182,7 +196,7 @@ class Call:
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
-            await self._fail(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
+            await self.fail(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
         elif connection.is_reply_started:
             await connection.finish()
         else:
@@ -212,7 +226,7 @@ class Call:
             except JournalError as exc:  # The journal has failed, which ends the run.
                 raise Disconnected from exc
 
-    async def _fail(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:
+    async def fail(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:
         """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
         connection = self.connection
         if step is not None:
@@ -232,7 +246,7 @@ class Call:
                     if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
                         await connection.finish()  # The stream contains the error.
                 elif response is None or isinstance(exc, Redirected):
-                    status = HTTPStatus.UNAUTHORIZED if isinstance(exc, KeyMissing) else HTTPStatus.BAD_GATEWAY
+                    status = exc.status_code if isinstance(exc, KeyMissing | TooManyConnections) else HTTPStatus.BAD_GATEWAY
                     await connection.reject(status, mask(str(exc)), *no_retry)
                 else:
                     headers = [*_filter_headers(response.headers), *no_retry]

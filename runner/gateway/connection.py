@@ -12,6 +12,8 @@ from runner.gateway.heads import InvalidRequest, RequestHead, reply_head
 
 MAX_HEAD: Final = 64 * 1024
 """Maximum bytes of a request's line and headers."""
+TOKEN_TIMEOUT: Final = 10.0
+"""Seconds in which a connection must send a request with the token of an attempt; otherwise, it is closed."""
 IDLE_TIMEOUT: Final = 120.0
 """Seconds without a complete request head after which a connection is closed."""
 LINGER: Final = 1.0
@@ -61,12 +63,17 @@ class Connection:
         try:
             async with self._stream, trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
+                self._scope.deadline = trio.current_time() + TOKEN_TIMEOUT
                 nursery.start_soon(self._receive)
                 while await self._serve_request(answer):
                     pass
                 nursery.cancel_scope.cancel()
         except* (Disconnected, InvalidRequest, trio.BrokenResourceError, trio.ClosedResourceError):
             pass
+
+    def authorize(self) -> None:
+        """Keep the connection open: it has sent the token of an attempt."""
+        self._scope.deadline = math.inf
 
     def close_if_idle(self) -> None:
         """Close the connection if it has waited too long for a request."""

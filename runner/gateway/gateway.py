@@ -10,7 +10,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runner.gateway.call import Call, GatewayAttempt
+from runner.gateway.call import Call, GatewayAttempt, TooManyConnections
 from runner.gateway.connection import Connection, RequestTooLarge
 from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
@@ -66,6 +66,7 @@ class Gateway:
     _places: trio.Semaphore = attrs.field(init=False, factory=lambda: trio.Semaphore(LARGE_REPLIES))
     _environment: Mapping[str, str] = attrs.field(init=False, factory=lambda: common_environment(HOST))
     _connections: set[Connection] = attrs.field(init=False, factory=set[Connection])
+    """Those that have sent the token of an attempt."""
 
     async def call(self, task: Task, value: Any, on_late: OnLateResult) -> Any:
         """Call a task for the attempt in this context; while it runs, it may call the gateway."""
@@ -102,9 +103,8 @@ class Gateway:
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests on a connection."""
         connection = Connection(stream)
-        self._connections.add(connection)
         try:
-            await connection.serve(self._answer if len(self._connections) <= MAX_CONNECTIONS else _reject_connection)
+            await connection.serve(self._answer)
         finally:
             self._connections.discard(connection)
 
@@ -124,6 +124,10 @@ class Gateway:
             message = "no attempt in flight has this address: the attempt has ended, or the address is wrong"
             await connection.reject(HTTPStatus.FORBIDDEN, message)
             return
+        has_place = connection in self._connections or len(self._connections) < MAX_CONNECTIONS
+        if has_place:
+            self._connections.add(connection)
+            connection.authorize()
         if (route_and_client := self._routes.get(slash + api_path)) is None:
             await connection.reject(
                 HTTPStatus.NOT_FOUND, f"{slash}{api_path} is not forwarded; paths: {', '.join(self._routes)}"
@@ -137,6 +141,9 @@ class Gateway:
         if length is not None and length > MAX_BYTES:
             raise RequestTooLarge(MAX_BYTES)
         call = Call(attempt, route, client, request, route.target_with(query), connection, self._places)
+        if not has_place:
+            await call.fail(None, TooManyConnections(f"more than {MAX_CONNECTIONS:,} connections"))
+            return
         with trio.CancelScope() as scope:
             attempt.calls.add(scope)
             connection.call_scope = scope
@@ -164,10 +171,6 @@ def _token_prefix() -> str:
     prefix = secrets.token_hex(_TOKEN_BYTES)
     add_secret(prefix)
     return prefix
-
-
-async def _reject_connection(connection: Connection, _: RequestHead) -> None:
-    await connection.reject(HTTPStatus.SERVICE_UNAVAILABLE, f"more than {MAX_CONNECTIONS:,} connections")
 
 
 class GatewayTask:

@@ -5,12 +5,13 @@ listed here, never an address.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import attrs
 
 from runner.errors import UsageError
+from runner.secrets import MIN_LENGTH
 from runner.steps.durable_requests import model_endpoint
 from runner.tasks.address import Address
 from runner.tasks.chat import OPENAI
@@ -128,8 +129,23 @@ def agent_environment(base_url: str, common_variables: Mapping[str, str]) -> dic
 
 
 def common_environment(host: str) -> dict[str, str]:
-    """Return the variables that are the same for all agents: every key is replaced, and `host` is called without a proxy."""
-    keys = {value for api in _APIS for name in api.key_variables if (value := os.environ.get(name))}
-    key_names = [name for name, value in os.environ.items() if value in keys]
+    """Return the variables that are the same for all agents.
+
+    Keys are replaced, also inside longer values, and `host` is called without a proxy.
+    """
+    keys = {key for api in _APIS for name in api.key_variables if (key := os.environ.get(name, "").strip())}
+    replaced = {
+        name: replaced_value for name, value in os.environ.items() if (replaced_value := _without(keys, value)) != value
+    }
+    dummies = dict.fromkeys([next(iter(api.key_variables)) for api in _APIS], DUMMY_KEY)
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-    return dict.fromkeys([*key_names, *(next(iter(api.key_variables)) for api in _APIS)], DUMMY_KEY) | no_proxy
+    return replaced | dummies | no_proxy
+
+
+def _without(keys: Collection[str], value: str) -> str:
+    """Return the value of a variable with dummies in place of the keys; a short key only if it is the whole value."""
+    if value.strip() in keys:
+        return DUMMY_KEY
+    for key in sorted(keys, key=len, reverse=True):  # One may contain another.
+        value = value.replace(key, DUMMY_KEY) if len(key) >= MIN_LENGTH else value
+    return value

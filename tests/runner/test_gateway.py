@@ -1,5 +1,6 @@
 """The gateway: an agent in any language calls models through it, and each call is a step of its attempt."""
 
+import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -87,9 +88,10 @@ def test_agents_in_several_languages(path: Path, provider: Callable[[str], None]
 def test_keys_stay_in_the_process_of_the_run(
     path: Path, server: Server, name: str, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider gets the real key; the agent a dummy, in every variable that has the key; the journal has neither."""
+    """The provider gets the real key; the agent a dummy, in every variable that contains a key; the journal has neither."""
     provider("echo")
     monkeypatch.setenv("COPY_OF_KEY", KEY)
+    monkeypatch.setenv("CONFIG_WITH_KEYS", json.dumps({"openai": KEY, "url": f"https://me:{KEY}-of-anthropic@proxy.example/"}))
     evaluate(Command("sh -c 'env; curl -s --json 1 $OPENAI_BASE_URL/chat/completions'"), path, "Peru?")
     (output,) = outputs(path)
     variables = dict(line.partition("=")[::2] for line in output.splitlines())
@@ -97,6 +99,8 @@ def test_keys_stay_in_the_process_of_the_run(
 
     assert [f"Bearer {KEY}"] == [call["headers"]["authorization"] for call in server.requests(name)]
     assert {"sk-evaljournal-gateway"} == {variables[name] for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "COPY_OF_KEY")}
+    config = {"openai": "sk-evaljournal-gateway", "url": "https://me:sk-evaljournal-gateway@proxy.example/"}
+    assert config == json.loads(variables["CONFIG_WITH_KEYS"])
     assert variables["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
     assert variables["OPENAI_BASE_URL"].endswith("/openai/v1")
     assert "/***-" in variables["OPENAI_BASE_URL"], "the token is masked"
@@ -105,7 +109,7 @@ def test_keys_stay_in_the_process_of_the_run(
 
 
 def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
-    """Headers of the API are forwarded; logins, cookies, telemetry and what belongs to the connection are not."""
+    """Headers of the API are forwarded; all others are not: they could change the path or the method, or log in."""
     provider("ok")
 
     def agent(_: Any) -> int:
@@ -120,6 +124,10 @@ def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, p
             "X-Stainless-Lang": "python",
             "Accept-Encoding": "gzip",
             "Keep-Alive": "5",
+            "X-Original-URL": "/v1/files",
+            "X-HTTP-Method-Override": "DELETE",
+            "Origin": "https://elsewhere.example",
+            "X-Forwarded-Host": "elsewhere.example",
         }
         with closing(HTTPConnection(url.netloc, timeout=TIMEOUT)) as connection:
             connection.request("POST", f"{url.path}?{url.query}", '{"messages": [{"content": "a"}]}', headers)
@@ -132,7 +140,8 @@ def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, p
     assert call["target"].endswith("/anthropic/v1/messages?beta=true")
     assert {"anthropic-version": "2023-06-01", "anthropic-beta": "b", "idempotency-key": "i"}.items() <= call["headers"].items()
     assert {"x-api-key": f"{KEY}-of-anthropic", "accept-encoding": "identity"}.items() <= call["headers"].items()
-    assert call["headers"].keys().isdisjoint({"authorization", "cookie", "x-stainless-lang", "keep-alive"})
+    own_headers = {"host", "connection", "user-agent", "accept-encoding", "x-api-key", "content-length"}
+    assert {"anthropic-version", "anthropic-beta", "idempotency-key"} == call["headers"].keys() - own_headers
 
 
 def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -191,24 +192,58 @@ def test_many_connections(path: Path) -> None:
     assert not before or len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-@pytest.mark.usefixtures("_provider")
-def test_too_many_connections_are_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections above the limit get 503."""
-    monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
+def kept_open(target: str, client: socket.socket) -> int:
+    """Send a request after which the connection stays open; return the status of the reply."""
+    client.sendall(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return status(client.recv(65_536))
 
-    def agent(_: Any) -> int:
-        url = gateway_address()
-        with (
-            socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as first,
-            socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as second,
-        ):
-            for client in (first, second):
-                client.sendall(request(f"{url.path}/files")[:20])
-            return ask("a")[0]
+
+@pytest.mark.usefixtures("_provider")
+def test_too_many_connections_fail_the_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that the gateway cannot answer gets 503, and the attempt fails, whatever the agent returns."""
+    monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
+    replies: list[list[int]] = []
+
+    def agent(_: Any) -> list[int]:
+        url = gateway_address("")
+        with ExitStack() as stack:
+            open_count = 2 if not replies else 0
+            clients = [socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) for _ in range(open_count)]
+            kept = [kept_open(f"{url.path}/files", stack.enter_context(client)) for client in clients]
+            replies.append([*kept, ask("a")[0]])
+        return replies[-1]
 
     evaluate(agent, path)
 
-    assert [503] == outputs(path)
+    assert [[404, 404, 503], [200]] == replies
+    assert [("unavailable", "more than 2 connections")] == [
+        (event.category, event.message) for event in events(path, AttemptFailed)
+    ]
+    assert [[200]] == outputs(path)
+
+
+@pytest.mark.usefixtures("_provider")
+def test_connections_without_a_token_do_not_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections, and those with a wrong token, take no place of an attempt, and are closed after some seconds."""
+    monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connection, "TOKEN_TIMEOUT", 0.5)
+
+    def agent(_: Any) -> list[int]:
+        url = gateway_address("")
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(socket.create_connection((url.hostname, url.port), timeout=TIMEOUT)) for _ in range(4)
+            ]
+            first, wrong, partial, _ = clients
+            replies = [kept_open(f"{url.path}/files", first), kept_open("/wrong/openai/v1/models", wrong)]
+            partial.sendall(request(url.path)[:30])
+            replies.append(ask("a")[0])
+            ends = [client.recv(65_536) for client in clients[1:]]  # Returns when the gateway closes it.
+            return [*replies, *map(len, ends), kept_open(f"{url.path}/files", first)]
+
+    evaluate(agent, path)
+
+    assert [[404, 403, 200, 0, 0, 0, 404]] == outputs(path)
 
 
 @pytest.mark.parametrize("sent_first", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
@@ -311,7 +346,7 @@ def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
 
 @pytest.mark.usefixtures("_provider")
 def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection without a request, or with a part of one, is closed."""
+    """A connection without another request, or with a part of one, is closed."""
     monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
     monkeypatch.setattr(gateway, "SWEEP_INTERVAL", 0.01)
 
@@ -320,6 +355,7 @@ def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch
         received = []
         for sent in (b"", request(url.path)[:30]):
             with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+                kept_open(url.path, client)
                 client.sendall(sent)
                 received.append(client.recv(65_536).decode())
         return received
