@@ -51,7 +51,8 @@ class RunStarted:
     """Name → version of each scorer."""
     definition: Json = None
     """The evaluated `task` and `scorers`, with secrets masked, each with its prompts, parameters, address or source; and
-    `variants`, if there are any: name → `parameters` and `fingerprint`."""
+    `variants`, if there are any: name → `parameters` and `fingerprint`. `code` has the `files` that the results depend on (path
+    relative to the evaluation's file → digest), and whether files that were `opened` while it was loaded are among them."""
     dataset: str
     """Description of the source of the cases."""
     dataset_fingerprint: str
@@ -94,7 +95,7 @@ class SessionStarted:
     the number of trials of its shard."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
-    `variants` (name → fingerprint), if these have changed."""
+    `variants` (name → fingerprint) and `files` (path → how it changed), if these have changed."""
     definition: Json = None
     """The definition that was adopted with them."""
 

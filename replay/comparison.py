@@ -13,7 +13,7 @@ import orjson
 
 from journal import Blob, JournalError, Record
 from journal.events import AttemptSucceeded
-from replay.definition import variant_fingerprints
+from replay.definition import changed_files, variant_fingerprints
 from replay.pairing import Key, PairedDifference, Pairing, score
 from replay.state import RunState
 from replay.summary import has_output, latency, times
@@ -236,7 +236,11 @@ def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:
 
 def _has_same_task(a: Side, b: Side) -> bool:
     fingerprints_a, fingerprints_b = a.fingerprints, b.fingerprints
-    return all(fingerprints_a[name] == fingerprints_b[name] for name in fingerprints_a if name in fingerprints_b)
+    has_same_fingerprints = all(
+        fingerprints_a[name] == fingerprints_b[name] for name in fingerprints_a if name in fingerprints_b
+    )
+    definitions = [side.state.started and side.state.started.definition for side in (a, b)]
+    return has_same_fingerprints and not changed_files(*definitions)
 
 
 def _classify(

@@ -1,6 +1,7 @@
 """The recorded definition of a run as text, and the diff of two definitions."""
 
 import difflib
+import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
@@ -31,6 +32,38 @@ def variant_parameters(definition: Any, variant: str) -> dict[str, Any]:
     """Return the parameters of a variant in a recorded definition; empty if they are not recorded."""
     parameters = _variants(definition).get(variant, {}).get("parameters")
     return parameters if isinstance(parameters, dict) else {}
+
+
+def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
+    """Return path → change of the code files that differ between two recorded definitions; empty if one does not have any.
+
+    A file that was only moved is unchanged. One that only one of them has counts only if both were recorded in the same way,
+    with or without opened files.
+    """
+    (was_opened, old_files), (is_opened, new_files) = _code_files(old_definition), _code_files(new_definition)
+    if not (old_files and new_files):
+        return {}
+    changes = {path: "has changed" for path, value in old_files.items() if new_files.get(path, value) != value}
+    if was_opened == is_opened:
+        removed_files = {path: value for path, value in old_files.items() if path not in new_files}
+        added_files = {path: value for path, value in new_files.items() if path not in old_files}
+        changes |= {path: "is no longer used" for path, value in removed_files.items() if value not in added_files.values()}
+        changes |= {path: "is new" for path, value in added_files.items() if value not in removed_files.values()}
+    return changes
+
+
+def code_version(definition: Any) -> str:
+    """Return a digest of the code files of a recorded definition; empty if it has none."""
+    files = sorted(_code_files(definition)[1].items())
+    return hashlib.sha256(repr(files).encode()).hexdigest()[:16] if files else ""
+
+
+def _code_files(definition: Any) -> tuple[bool, dict[str, str]]:
+    """Return whether opened files count, and path → digest."""
+    definition = load_definition(definition)
+    code = definition.get("code") if isinstance(definition, dict) else None
+    files = code.get("files") if isinstance(code, dict) else None
+    return isinstance(code, dict) and code.get("opened") is True, files if isinstance(files, dict) else {}
 
 
 def _variants(definition: Any) -> dict[str, dict[str, Any]]:

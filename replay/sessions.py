@@ -7,16 +7,17 @@ from typing import Final
 import attrs
 
 from journal.events import RunStarted
-from replay.definition import variant_fingerprints
+from replay.definition import changed_files, variant_fingerprints
 
 PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
 """The fields of `RunStarted` that may change only if the user adopts the change."""
 
 
 def adopted_changes(old_start: RunStarted, new_start: RunStarted) -> Iterator[str]:
-    """Yield what differs between two definitions: `task`, `cases`, `scorer exact (new)`, `variant mini (removed)`."""
+    """Yield what differs between two definitions: `task`, `cases`, `file a.json`, `scorer b (new)`, `variant c (removed)`."""
     names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
     yield from (name for field, name in names.items() if getattr(old_start, field) != getattr(new_start, field))
+    yield from (f"file {path}" for path in changed_files(old_start.definition, new_start.definition))
     yield from _changed_members("scorer", dict(old_start.scorers), dict(new_start.scorers))
     fingerprints = variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition)
     yield from _changed_members("variant", *fingerprints)
@@ -43,7 +44,7 @@ class Session:
     shard: str = ""
     """The shard that it belongs to, in a merged run."""
     adopted: tuple[str, ...] = ()
-    """The changes since the previous session: `task`, `cases`, `scorer exact`."""
+    """The changes since the previous session: `task`, `cases`, `file prompt.json`, `scorer exact`."""
 
 
 class WallTime:

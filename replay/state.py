@@ -16,6 +16,7 @@ import attrs
 
 from journal import Record, events
 from replay.budget import OVER_BUDGET, Budget
+from replay.definition import changed_files, code_version
 from replay.handlers import handlers
 from replay.pauses import Pause
 from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
@@ -100,6 +101,8 @@ class RunState(Totals):
     from_older_task: int = 0
     """Current outputs from an older version of the task."""
     _task_versions: VersionLog = attrs.field(factory=VersionLog)
+    _task_version: str = ""
+    """The version that was adopted last; empty if there is only one."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """Seconds of each attempt that returned an output."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
@@ -294,17 +297,27 @@ class RunState(Totals):
             return  # What the trials so far were run with is unknown; the user has named it now.
         location = record.segment, record.offset
         self.variants.adopt(old_start.definition, new_start.definition, location)
-        if new_start.task_fingerprint != old_start.task_fingerprint:
+        has_changed_files = changed_files(old_start.definition, new_start.definition)
+        if new_start.task_fingerprint != old_start.task_fingerprint or has_changed_files:
             self.steps.open.clear()
-            self._task_versions.change(location, old_start.task_fingerprint)
+            self._task_versions.change(location, f"{old_start.task_fingerprint} {code_version(old_start.definition)}")
+            self._task_version = f"{new_start.task_fingerprint} {code_version(new_start.definition)}"
             current_trials = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
             self.from_older_task = sum(map(self._is_from_older_task, current_trials))
 
     def _is_from_older_task(self, trial: TrialState) -> bool:
-        location, run_started = trial.output_location, self.started
-        if location is None or run_started is None:
-            return False
-        return self._task_versions.is_older(location, run_started.task_fingerprint)
+        location = trial.output_location
+        return location is not None and self._task_versions.is_older(location, self._task_version)
+
+    @property
+    def task_versions(self) -> int:
+        """Number of versions of the task, including the files that it depends on."""
+        return len(self._task_versions.versions(self._task_version))
+
+    def task_version(self, trial: TrialState) -> int | None:
+        """Return the number of the version of the task that a trial's output is from, from 1; None without an output."""
+        location = trial.output_location
+        return None if location is None else self._task_versions.number(location, self._task_version)
 
     def _on_trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
         old_trial = self.trials.get(event.trial)

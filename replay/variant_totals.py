@@ -26,8 +26,19 @@ class VersionLog:
 
     def is_older(self, location: Location, fingerprint: str) -> bool:
         """Return whether the version in force at a record differs from the current one, which has this fingerprint."""
+        return self._fingerprint_at(location, fingerprint) != fingerprint
+
+    def number(self, location: Location, fingerprint: str) -> int:
+        """Return the number of the version in force at a record, from 1; the current one has this fingerprint."""
+        return self.versions(fingerprint).index(self._fingerprint_at(location, fingerprint)) + 1
+
+    def versions(self, fingerprint: str) -> list[str]:
+        """Return the fingerprints of the different versions, in order; the current one has this fingerprint."""
+        return list(dict.fromkeys([*(version for _, version in self._changes), fingerprint]))
+
+    def _fingerprint_at(self, location: Location, fingerprint: str) -> str:
         index = bisect.bisect_right(self._changes, (location, ""))
-        return index < len(self._changes) and self._changes[index][1] != fingerprint
+        return self._changes[index][1] if index < len(self._changes) else fingerprint
 
 
 @attrs.define(eq=False)

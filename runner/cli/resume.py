@@ -36,7 +36,7 @@ from runner.suggest import command
     "Resume",
     "--adopt",
     is_flag=True,
-    help="Accept changes to the task, cases, scorers or variants; unchanged trials keep their results.",
+    help="Accept changes to the task, its files, cases, scorers or variants; unchanged trials keep their results.",
 )
 @grouped_option("Resume", "--retry-failed", is_flag=True, help="Retry failed trials.")
 @grouped_option(
@@ -55,10 +55,10 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     """Resume an interrupted run.
 
     It continues in the same journal; completed trials are not called again. Options that were passed before keep their values
-    unless they are passed here; other settings are read from the evaluation again. If the task, its cases, scorers or variants
-    have changed, nothing is started without --adopt. A finished run is changed only by --adopt or --retry-failed; --fail-under
-    is checked against it. A run that you did not start on this machine needs --trust or --task: its journal names the file,
-    command or URL to use.
+    unless they are passed here; other settings are read from the evaluation again. If the task, a file that it depends on, its
+    cases, scorers or variants have changed, nothing is started without --adopt. A finished run is changed only by --adopt or
+    --retry-failed; --fail-under is checked against it. A run that you did not start on this machine needs --trust or --task:
+    its journal names the file, command or URL to use.
 
     \b
     evaljournal resume

@@ -10,7 +10,7 @@ import click
 import orjson
 
 from journal import Blob, JournalError
-from replay import LoadedRun
+from replay import LoadedRun, RunState
 from replay.definition import definition_lines, load_definition
 from replay.loaded_run import reject_invalid_record
 from replay.sessions import Session
@@ -76,10 +76,11 @@ def show(  # noqa: PLR0917  # the options
         trial_details = view.trial(matching_trials[0])
         problem = trial_details.problem or problem
         if as_json:
-            _print_json(path, problem, **_trial_json(trial_details))
+            version = view.state.task_version(view.state.trials[trial_details.trial])
+            _print_json(path, problem, **_trial_json(trial_details), task_version=version)
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
-                echo("\n".join(_trial_lines(trial_details, view.state.sessions, full=steps == "full")))
+                echo("\n".join(_trial_lines(trial_details, view.state, full=steps == "full")))
     else:
         exit_if_damaged(problem)  # The trial may be after the damage.
         position = "" if seq is None else f" at record {seq:,}"
@@ -114,12 +115,21 @@ def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_js
     state = view.state
     inputs = ((name, value) for name, value in view.inputs() if trials is None or name in trials)
     if as_json:
-        entries = [_entry(name, state.trials[name], value) for name, value in inputs]
+        entries = [
+            {**_entry(name, trial := state.trials[name], value), "task_version": state.task_version(trial)}
+            for name, value in inputs
+        ]
         _print_json(view.path, view.problem, trials=entries)
     else:
         scorers = list(state.scores)
+        has_versions = state.task_versions > 1
         head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "DURATION", *(printable(scorer, 24) for scorer in scorers))
-        print_table([head, *(_columns(name, state.trials[name], value, scorers) for name, value in inputs)])
+        rows = [
+            (*_columns(name, trial := state.trials[name], value, scorers), str(state.task_version(trial) or "–"))
+            for name, value in inputs
+        ]
+        table = [(*head, "VERSION"), *rows]
+        print_table(table if has_versions else [row[:-1] for row in table])
 
 
 def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
@@ -174,8 +184,8 @@ def _to_json(_: object, __: object, value: Any) -> Any:
     return value._asdict() if isinstance(value, Span) else value
 
 
-def _trial_lines(trial_details: TrialDetails, sessions: Sequence[Session], *, full: bool) -> Iterator[str]:
-    times = trial_details.times
+def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) -> Iterator[str]:
+    times, sessions = trial_details.times, state.sessions
     reason = f" ({as_words(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
@@ -196,6 +206,10 @@ def _trial_lines(trial_details: TrialDetails, sessions: Sequence[Session], *, fu
         request = attempt.request
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _value_lines("output", trial_details.output)
+    if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
+        changes = [(session, [name for name in session.adopted if name.startswith(("task", "file "))]) for session in sessions]
+        adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
+        yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
     for call in trial_details.scorer_calls:
         yield from _call_lines(call, _session_text(call.session, sessions))
     for score in trial_details.superseded_scores:

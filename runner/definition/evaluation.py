@@ -7,9 +7,12 @@ import copy
 import enum
 import functools
 import inspect
+import os
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from types import FunctionType
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Protocol, cast, overload, runtime_checkable
 
 import attrs
@@ -66,6 +69,8 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         settings: Settings,
         name: str | None,
         variants: VariantOptions | Mapping[str, Variant] | None = None,
+        depends: Iterable[str | PathLike[str]] = (),
+        namespace: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.name = _valid_name(task, name, _NAME)
         """Its runs are stored under this name."""
@@ -82,6 +87,10 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         for variant_task in self.tasks.values():
             self.cases = _add_check(self.cases, variant_task)
         self.settings = settings
+        self.namespace = namespace
+        """The variables of the module that defines it; empty for an evaluation without code."""
+        self.depends = [_existing_file(file, namespace) for file in depends]
+        """Files that its results depend on."""
         self.scorers: dict[str, Scorer] = {}
         """Scorers by name, in the order in which they were added."""
         functools.update_wrapper(self, task, updated=())
@@ -238,6 +247,7 @@ def evaluation(
     cases: Source | Dataset,
     name: str | None = None,
     variants: VariantOptions | None = None,
+    depends: str | PathLike[str] | Iterable[str | PathLike[str]] = (),
     **settings: Unpack[SettingOptions],
 ) -> EvaluationDecorator:
     """Turn a function that takes a case's input and returns an output into an evaluation.
@@ -245,8 +255,9 @@ def evaluation(
     `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
     defaults to the function's name. `variants` are the sets of parameters that the function is called with:
     `{"mini": {"model": "gpt-5-mini"}}`, or lists of values, to run every combination:
-    `{"model": ["gpt-5", "gpt-5-mini"], "temperature": [0, 1]}`. For all other parameters see `Settings`; `run` can override
-    each of them.
+    `{"model": ["gpt-5", "gpt-5-mini"], "temperature": [0, 1]}`. `depends` names files that the results depend on, such as
+    prompts that the function reads when it is called, relative to the evaluation's file: `resume` rejects a change of one. For
+    all other parameters see `Settings`; `run` can override each of them.
     """
     names = {field.name for field in attrs.fields(Settings)}
     for option in settings:
@@ -258,9 +269,15 @@ def evaluation(
             raise UsageError(f"unknown setting {option!r}{suggest(option, names, limit=1)}")
     dataset = cases if isinstance(cases, Dataset) else Dataset(cases)
     own_settings = Settings().with_values(settings)
+    files = [depends] if isinstance(depends, str | PathLike) else list(depends)
+    frame = inspect.currentframe()
+    caller = frame and frame.f_back and frame.f_back.f_back  # `_require_cases` is between them.
+    namespace = caller.f_globals if caller else {}
 
     def define(task: Callable[[Any], Any]) -> Evaluation[Any, Any, Any]:
-        return Evaluation(task, cases=dataset, settings=own_settings, name=name, variants=variants)
+        return Evaluation(
+            task, cases=dataset, settings=own_settings, name=name, variants=variants, depends=files, namespace=namespace
+        )
 
     return cast("EvaluationDecorator", define)
 
@@ -268,6 +285,15 @@ def evaluation(
 def _add_check(cases: Dataset, task: object) -> Dataset:
     """Let a task or a scorer check the cases."""
     return cases.with_check(task.check) if isinstance(task, CaseChecker) else cases
+
+
+def _existing_file(file: str | PathLike[str], namespace: Mapping[str, Any]) -> Path:
+    """Return the absolute path of a file that is relative to the evaluation's file, in a notebook to the working directory."""
+    path = Path(os.path.abspath(Path(namespace.get("__file__") or "notebook").absolute().parent / file))
+    if not path.is_file():
+        problem = "is not a file; name the files in it" if path.exists() else "does not exist"
+        raise UsageError(f"{path} {problem}; the path is relative to the evaluation's file", setting="depends", value=str(file))
+    return path
 
 
 def _valid_name(function: object, name: str | None, pattern: re.Pattern[str]) -> str:

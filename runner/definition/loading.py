@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+from runner.definition.code_files import record_files
 from runner.definition.evaluation import Evaluation
 from runner.errors import UsageError
 from runner.suggest import suggest
@@ -71,7 +72,7 @@ def _import_user_module(module_path: str) -> ModuleType:
     for package in OWN_PACKAGES:
         importlib.import_module(package)
     is_module = _MODULE.fullmatch(module_path) and not module_path.endswith(".py") and not Path(module_path).exists()
-    return _import_module(module_path) if is_module else _import_file(Path(module_path))
+    return record_files(lambda: _import_module(module_path) if is_module else _import_file(Path(module_path)))
 
 
 def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEvaluation:

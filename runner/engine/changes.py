@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import attrs
 
 from journal.events import RunStarted
 from replay import RunState, TrialState
-from replay.definition import definition_diff, variant_fingerprints
+from replay.definition import changed_files, definition_diff, load_definition, variant_fingerprints
 from replay.sessions import PINNED
-from replay.text import plural
+from replay.text import plural, printable
 from runner.data.case import Trial
 from runner.definition.budget import parse_budget
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
@@ -71,7 +71,10 @@ def changes(old_start: RunStarted, new_start: RunStarted) -> dict[str, Any]:
     """Return the fields that identify a run and have changed, with their new values."""
     new_values = {field: value for field in PINNED if (value := getattr(new_start, field)) != getattr(old_start, field)}
     variants = variant_fingerprints(new_start.definition)
-    return new_values if variants == variant_fingerprints(old_start.definition) else {**new_values, "variants": variants}
+    if variants != variant_fingerprints(old_start.definition):
+        new_values["variants"] = variants
+    files = changed_files(old_start.definition, new_start.definition)
+    return {**new_values, "files": files} if files else new_values
 
 
 def adopted_changes(old_start: RunStarted, new_start: RunStarted, *, trusted: bool = False) -> dict[str, Any] | None:
@@ -92,16 +95,26 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
     field_changes = [
         _EXPLANATIONS.get(field) or f"{field}: {getattr(old_start, field)!r} is now {value!r}"
         for field, value in new_values.items()
-        if field != "variants"
+        if field not in {"variants", "files"}
     ]
+    file_changes = [f"{printable(path)} {change}" for path, change in new_values.get("files", {}).items()]
     variant_changes = _variant_changes(variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition))
-    diff = [f"  {line}" for line in definition_diff(old_start.definition, new_start.definition)] if new_values else []
+    definitions = _without_code(old_start.definition), _without_code(new_start.definition)
+    diff = [f"  {line}" for line in definition_diff(*definitions)] if new_values else []
     setting_changes = [
         f"setting {name}: {settings[name]!r} is now {new_start.settings.get(name)!r}"
         for name in EXPERIMENT_SETTINGS
         if name in settings and settings[name] != new_start.settings.get(name)
     ]
-    return [*field_changes, *variant_changes, *diff, *setting_changes]
+    return [*field_changes, *file_changes, *variant_changes, *diff, *setting_changes]
+
+
+def _without_code(definition: Any) -> Any:
+    """Return a definition without the digests of its files."""
+    definition = load_definition(definition)
+    if not isinstance(definition, Mapping):
+        return definition
+    return {name: value for name, value in cast("Mapping[str, Any]", definition).items() if name != "code"}
 
 
 def _variant_changes(old_variants: Mapping[str, str], new_variants: Mapping[str, str]) -> Iterator[str]:

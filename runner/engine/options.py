@@ -49,7 +49,7 @@ class Options:
     task: str = ""
     """Location of the evaluation, recorded as the member `task` of `RunStarted`; for example `evals/capitals.py:capitals`."""
     adopt: bool = False
-    """Whether to accept changes to the task, the cases, the scorers or the variants."""
+    """Whether to accept changes to the task, its files, the cases, the scorers or the variants."""
     trust: bool = False
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     ignore_recorded: bool = False

@@ -16,6 +16,7 @@ from runner.data.case import Case, Trial
 from runner.data.dataset import Trials
 from runner.data.templates import constant_template_error
 from runner.data.to_json import to_json
+from runner.definition.code_files import code_files
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
@@ -108,7 +109,7 @@ def make_plan(
         task=options.task,
         task_fingerprint=evaluation.fingerprint,
         scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
-        definition=to_json(evaluation.definition),
+        definition={**to_json(evaluation.definition), **code_files(evaluation)},
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selection.trials.fingerprint or "",
         trials=(selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),

@@ -5,6 +5,7 @@ A line that both must reject has an ignore comment; to both, an unused ignore co
 """
 
 from collections.abc import Coroutine, Mapping
+from pathlib import Path
 from typing import Any, assert_type
 
 from evaljournal import (
@@ -76,7 +77,7 @@ def variant_lengths(question: str, model: str, k: int) -> int:
 assert_type(variant_lengths, Evaluation[str, int, int])
 
 
-@evaluation(cases=Dataset("qa.jsonl", input_key="q"), timeout=None)
+@evaluation(cases=Dataset("qa.jsonl", input_key="q"), timeout=None, depends=["prompt.json", Path("tools.json")])
 def length(question: str) -> int:
     """A plain function."""
     return len(question)

@@ -1,0 +1,253 @@
+"""The files that the results of an evaluation depend on: project modules, files read while it was loaded, and `depends`.
+
+`resume` compares their digests with the recorded ones. A module that is imported inside a function, and a file that is opened
+there or by a library in C, are not seen.
+"""
+
+import contextlib
+import functools
+import inspect
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, Final, TypeVar, cast
+
+from journal import segments
+from runner.data.fingerprint import digest, unwrap_partial
+from runner.definition.evaluation import Evaluation
+from runner.definition.module_source import imports, relevant_source, strip_comments
+from runner.secret_shapes import mask_shapes
+
+T = TypeVar("T")
+Namespace = Mapping[str, Any]
+
+_PROJECT_FILES: Final = ("pyproject.toml", "setup.py", "setup.cfg")
+_EXCLUDED_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
+_OWN_DIRECTORIES: Final = tuple(
+    str(Path(__file__).parents[2] / name) + os.sep for name in ("evaljournal", "journal", "replay", "runner")
+)
+_MAX_WHOLE_FILE: Final = 16 * 2**20
+"""Of a larger file, only its size, its beginning and its end count, so that a run starts quickly."""
+_MAX_MASKED_FILE: Final = 2**20
+_PART: Final = 2**22
+
+_loaded_files: Final[dict[str, set[str]]] = {}
+"""File of an evaluation → the files that were opened, and those of the modules that were imported, while it was loaded."""
+_recordings: Final[list[set[str]]] = []
+"""The sets that files opened for reading are added to."""
+
+
+def record_files(load: Callable[[], ModuleType]) -> ModuleType:
+    """Import a module, and remember the files that are read and the modules that are imported meanwhile.
+
+    If it is imported again, other modules are not, so that they do not read their files again.
+    """
+    _add_audit_hook()
+    opened_files, names = set[str](), set(sys.modules)
+    _recordings.append(opened_files)
+    try:
+        module = load()
+    finally:
+        _recordings.pop()
+    module_files = (_file_of(_namespace(name)) for name in sys.modules.keys() - names)
+    _loaded_files.setdefault(_file_of(vars(module)), set()).update(opened_files, module_files)
+    return module
+
+
+@functools.cache
+def _add_audit_hook() -> None:
+    sys.addaudithook(_on_audit_event)
+
+
+def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _recordings or event != "open":
+        return
+    path, mode, flags = arguments
+    is_read = "r" in mode if isinstance(mode, str) else flags & (os.O_WRONLY | os.O_RDWR) != os.O_WRONLY
+    if is_read and isinstance(path, str | bytes):
+        with contextlib.suppress(OSError, ValueError):  # The working directory may have been removed.
+            file = os.path.abspath(os.fsdecode(path))
+            for files in _recordings:
+                files.add(file)
+
+
+def code_files(evaluation: Evaluation[Any, Any, Any]) -> dict[str, Any]:
+    """Return the member `code` of a recorded definition: `files`, path → digest, and whether files that it `opened` count.
+
+    Paths are relative to the evaluation's file, so that a project can be moved. It is empty for an evaluation without code.
+    """
+    functions = [evaluation.task, *(scorer.function for scorer in evaluation.scorers.values())]
+    functions = [inspect.unwrap(unwrap_partial(function)) for function in functions]
+    namespaces = [evaluation.namespace, *(getattr(function, "__globals__", {}) for function in functions)]
+    own_file = _file_of(evaluation.namespace)
+    directory = os.path.dirname(own_file) or os.getcwd()
+    project = _Project(directory, evaluation.cases.source)
+    files = {file: namespace for namespace in namespaces if (file := _file_of(namespace)) in project}
+    loaded_files = [_loaded_files[file] for file in files if file in _loaded_files]
+    if loaded_files:
+        used_files = {file for file in set[str]().union(*loaded_files) if file in project}
+    else:
+        used_files = set(_imported_files(namespaces, functions, project))
+    digests = {file: _digest(file) for file in {*files, *used_files, *map(str, evaluation.depends)}}
+    lines = _first_lines(functions)
+    for file, namespace in files.items():
+        evaluations = {name: value for name, value in namespace.items() if isinstance(value, Evaluation)}
+        is_defined_here = file in lines or any(value.task is evaluation.task for value in evaluations.values())
+        is_own = file == own_file or not evaluation.namespace  # Other modules may use anything in a module of scorers.
+        if is_own and is_defined_here:
+            digests[file] = _digest(file, frozenset(lines.get(file, ())), frozenset(evaluations))
+    recorded_digests = {_relative(file, directory): value for file, value in sorted(digests.items()) if value is not None}
+    return {"code": {"opened": bool(loaded_files), "files": recorded_digests}} if recorded_digests else {}
+
+
+class _Project:
+    """The project of an evaluation: the files below its root, without installed packages, hidden directories and runs."""
+
+    def __init__(self, directory: str, source: object) -> None:
+        directories = [Path(directory), *Path(directory).parents]
+        repository = next((path for path in directories if (path / ".git").exists()), None)
+        packages = (path for path in directories if any((path / name).exists() for name in _PROJECT_FILES))
+        self._root = os.path.join(repository or next(packages, directory), "")
+        self._directory = os.path.join(directory, "")
+        prefixes = {os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix)}
+        self._excluded = (*_OWN_DIRECTORIES, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
+        self._dataset = os.path.abspath(source) if isinstance(source, Path) else ""
+
+    def __contains__(self, file: str) -> bool:
+        if not file.startswith(self._root) or file.startswith(self._excluded) or file == self._dataset:
+            return False
+        base = self._directory if file.startswith(self._directory) else self._root
+        directories = file[len(base) :].split(os.sep)[:-1]
+        if any(name.startswith(".") or name in _EXCLUDED_DIRECTORIES for name in directories):
+            return False
+        return not file.endswith(".pyc") and (file.endswith(".py") or segments.enclosing_run(Path(file)) is None)
+
+
+def _file_of(namespace: Namespace) -> str:
+    """Return the path of a module's file; empty if it has none, such as a cell of a notebook."""
+    file = namespace.get("__file__")
+    return os.path.abspath(file) if isinstance(file, str) else ""
+
+
+def _namespace(module: str) -> Namespace:
+    """Return the variables of a module by its name; empty if it is not imported."""
+    return getattr(sys.modules.get(module), "__dict__", {})
+
+
+def _relative(file: str, directory: str) -> str:
+    try:
+        name = os.path.relpath(file, directory)
+    except ValueError:  # On another drive.
+        name = file
+    return Path(name).as_posix().encode(errors="backslashreplace").decode()
+
+
+def _first_lines(functions: Iterable[Any]) -> dict[str, set[int]]:
+    """Return file → the first lines of these functions."""
+    lines: dict[str, set[int]] = {}
+    for function in functions:
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            lines.setdefault(os.path.abspath(code.co_filename), set()).add(code.co_firstlineno)
+    return lines
+
+
+def _imported_files(namespaces: Iterable[Namespace], functions: Iterable[Any], project: _Project) -> Iterator[str]:
+    """Yield the files of the project's modules that these namespaces import, directly or not."""
+    queue, visited_files = list(namespaces), set[str]()
+    names = {name for function in functions for name in _global_modules(function)}  # A notebook has no file to search.
+    while queue or names:
+        for name in names:
+            namespace = _namespace(name)
+            file = _file_of(namespace)
+            if file in project and file not in visited_files:
+                visited_files.add(file)
+                queue.append(namespace)
+                yield file
+        names = set(_imported_names(queue.pop())) if queue else set()
+
+
+def _global_modules(function: Any) -> Iterator[str]:
+    """Yield the names of the modules that a function reads, or whose functions and classes it reads."""
+    try:
+        variables = inspect.getclosurevars(function).globals.values()
+    except (TypeError, ValueError):  # Not a function, or a variable that is not assigned yet.
+        return
+    for value in variables:
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str):
+            yield from _with_parents(name)
+
+
+def _imported_names(namespace: Namespace) -> Iterator[str]:
+    """Yield the names of the modules that a module imports when it is executed, and of their packages."""
+    package = namespace.get("__package__") or ""
+    yield from _with_parents(package)
+    for level, base, names in _read(_file_of(namespace), imports) or ():
+        parts = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+        name = ".".join(filter(None, [*parts, base]))
+        yield from _with_parents(name)
+        yield from (f"{name}.{member}" for member in names)
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    parts = name.split(".") if name else []
+    yield from (".".join(parts[: index + 1]) for index in range(len(parts)))
+
+
+def _read(file: str, parse: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what `parse` makes of the source of a file; None if it cannot be read."""
+    try:
+        status = os.stat(file)
+        return cast("T", _cached_read(file, status.st_mtime_ns, status.st_size, parse, *arguments))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return None
+
+
+@functools.lru_cache(1_000)
+def _cached_read(file: str, _mtime: int, _size: int, parse: Callable[..., Any], *arguments: Any) -> Any:
+    return parse(Path(file).read_text(encoding="utf-8"), *arguments)
+
+
+def _digest(file: str, lines: frozenset[int] | None = None, evaluations: frozenset[str] = frozenset()) -> str | None:
+    """Return the digest of a file; None if it is not a regular file.
+
+    Comments, blank lines and secrets do not count. `lines`: of an evaluation's file; see `relevant_source`.
+    """
+    if file.endswith(".py"):
+        value = _read(file, _digest_code) if lines is None else _read(file, _digest_own_code, lines, evaluations)
+        if value is not None:
+            return value
+    try:
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        with open(file, "rb") as content:
+            if status.st_size <= _MAX_MASKED_FILE:
+                return digest(_without_secrets(content.read(_MAX_MASKED_FILE), os.path.basename(file)))
+            if status.st_size <= _MAX_WHOLE_FILE:
+                return digest(content.read(_MAX_WHOLE_FILE))
+            beginning = content.read(_PART)
+            content.seek(-_PART, os.SEEK_END)
+            return digest(b"%d %b%b" % (status.st_size, beginning, content.read(_PART)))
+    except OSError:  # It was removed after it had been opened.
+        return None
+
+
+def _without_secrets(content: bytes, name: str) -> bytes:
+    """Mask keys, so that a run can be resumed with a new one; in a file such as `.env`, also passwords by their names."""
+    try:
+        return mask_shapes(content.decode(), certain=not name.startswith(".env")).encode()
+    except UnicodeDecodeError:
+        return content
+
+
+def _digest_code(source: str) -> str:
+    return digest(mask_shapes(strip_comments(source), certain=True).encode())
+
+
+def _digest_own_code(source: str, lines: frozenset[int], evaluations: frozenset[str]) -> str:
+    return _digest_code(relevant_source(source, lines, evaluations))

@@ -1,0 +1,148 @@
+"""Resuming after the code of an evaluation, or a file that it depends on, has changed."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.runner_cli.commands import evaljournal, run_process
+
+EVALUATION = """
+import os, signal
+import trio
+from evaljournal import Case, evaluation
+{header}
+
+CASES = [Case(name=f"t{{number}}", input=number, expected=number) for number in range(6)]
+
+def right(output, expected):
+    return output == expected
+
+@evaluation(cases=CASES, slots=1, policy="fixed", grace=0, {options})
+async def numbers(number):
+    with open("calls", "a") as file:
+        file.write(f"{{number}}\\n")
+    if number == 3 and "STOP" in os.environ:
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+    return -1 if number in {wrong} else number
+
+@numbers.score
+def exact(output, expected):
+    return right(output, expected)
+"""
+READ = 'json.loads(Path(__file__).with_name("prompt.json").read_text())'
+JSON = "import json\nfrom pathlib import Path"
+WAYS = {
+    "a module": ("evals/prompts/first.py", "from prompts import first", "", "first.WRONG", "WRONG = {} "),
+    "a module of a module": ("evals/prompts/base.py", "from prompts import first", "", "first.WRONG", "WRONG = {}"),
+    "a file read by a module": ("evals/prompt.json", "import read", "", "read.WRONG", "{}"),
+    "a file read on loading": ("evals/prompt.json", f"{JSON}\nWRONG = {READ}", "", "WRONG", "{}"),
+    "a file that it depends on": ("evals/prompt.json", JSON, 'depends=["prompt.json"]', READ, "{}"),
+    "a variable": ("evals/numbers_.py", "WRONG = {}", "", "WRONG", ""),
+}
+"""Way of depending on a prompt → its file, the imports, an option and the expression that reads it, and the file's content."""
+FIRST, SECOND = "[0]", "[3, 4]"
+"""Two prompts: which of the six answers are wrong."""
+
+
+def write(way: str, prompt: str) -> None:
+    """Write an evaluation that depends on a prompt."""
+    file, header, options, wrong, content = WAYS[way]
+    package = Path("evals/prompts")
+    package.mkdir(parents=True, exist_ok=True)
+    Path("pyproject.toml").touch()
+    (package / "__init__.py").touch()
+    (package / "first.py").write_text("from .base import WRONG\n")
+    (package / "base.py").write_text("WRONG = []\n")
+    Path("evals/read.py").write_text(f"{JSON}\nWRONG = {READ}\n")
+    Path("evals/prompt.json").write_text("[]")
+    Path("evals/numbers_.py").write_text(EVALUATION.format(header=header.format(prompt), options=options, wrong=wrong))
+    if content:
+        Path(file).write_text(content.format(prompt))
+
+
+def calls() -> list[str]:
+    """Return the inputs of all calls."""
+    return Path("calls").read_text().split()
+
+
+def passed(run: str) -> int:
+    """Return how many of the six answers passed."""
+    return sum(trial["scores"]["exact"] for trial in orjson.loads(evaljournal("show", run, "--json").stdout)["trials"])
+
+
+@pytest.fixture(autouse=True)
+def no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile each version of a module: Python distinguishes them by second and length only."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+
+def interrupted_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the evaluation until three of its six trials are done."""
+    monkeypatch.setenv("STOP", "1")
+    code, _, err = run_process("run", "evals/numbers_.py", "-o", "run")
+    monkeypatch.delenv("STOP")
+
+    assert (3, ["0", "1", "2", "3"]) == (code, calls()), err
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_changed_prompt_is_rejected_and_can_be_adopted(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is not resumed with another prompt, which would mix their scores; with --adopt, each output has its version."""
+    write(way, FIRST)
+    interrupted_run(monkeypatch)
+    write(way, SECOND)
+    code, _, err = run_process("resume", "run")
+
+    assert (2, ["0", "1", "2", "3"]) == (code, calls()), err
+    name = Path(WAYS[way][0]).relative_to("evals").as_posix()
+    assert [f"  {name} has changed"] == [line for line in err.splitlines() if "changed" in line and "accepts" not in line]
+
+    code, out, err = run_process("resume", "run", "--adopt")
+
+    assert (0, ["0", "1", "2", "3", "3", "4", "5"]) == (code, calls()), err
+    assert 3 == passed("run")
+    assert f"session 2 adopted changes: file {name}\n  3 of 6 outputs are from an older version of the task\n" in out
+    trials = orjson.loads(evaljournal("show", "run", "--json").stdout)["trials"]
+    assert [1, 1, 1, 2, 2, 2] == [trial["task_version"] for trial in trials]
+    assert f"version   1 of 2 of the task; session 2 adopted file {name}\n" in evaljournal("show", "run", "t0").stdout
+
+
+@pytest.mark.parametrize(("prompt", "score"), [(FIRST, 5), (SECOND, 4)])
+def test_the_prompts_alone_score_more(prompt: str, score: int) -> None:
+    """Each of the two prompts alone scores more than their mixture in the test above."""
+    write("a module", prompt)
+    code, _, err = run_process("run", "evals/numbers_.py", "-o", "run")
+
+    assert (0, score) == (code, passed("run")), err
+
+
+def test_comments_settings_and_the_dataset_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changed comments, blank lines, settings, other evaluations and the code that starts a run do not change the task."""
+    write("a module of a module", FIRST)
+    interrupted_run(monkeypatch)
+    base, own = Path("evals/prompts/base.py"), Path("evals/numbers_.py")
+    base.write_text(f"# The wrong ones.\n\n{base.read_text().rstrip()}  # of six\n\n\n")
+    source = (
+        own.read_text().replace("slots=1", "slots=2").replace("import os, signal", "# A comment.\nimport signal\nimport os")
+    )
+    own.write_text(
+        f"{source}\n\n@evaluation(cases=[1])\ndef other(number):\n    return number\n\n"
+        "def main():\n    run(numbers)\n\nif __name__ == '__main__':\n    main()\n"
+    )
+    Path("evals/unused.py").write_text("WRONG = [5]\n")
+    code, _, err = run_process("resume", "run", "--task", "evals/numbers_.py:numbers")
+
+    assert (0, 5) == (code, passed("run")), err
+
+
+def test_a_missing_dependency_is_an_error() -> None:
+    """A file in `depends` that does not exist is an error of the evaluation."""
+    write("a file that it depends on", FIRST)
+    Path("evals/prompt.json").unlink()
+    code, _, err = run_process("run", "evals/numbers_.py")
+
+    assert 2 == code
+    path = Path("evals/prompt.json").resolve()
+    assert f"depends='prompt.json': {path} does not exist; the path is relative to the evaluation's file" in err
