@@ -98,6 +98,8 @@ class SessionStarted:
     `variants` (name → fingerprint) and `files` (path → how it changed), if these have changed."""
     definition: Json = None
     """The definition that was adopted with them."""
+    git: str = ""
+    """Git revision, if it differs from that of the previous session."""
 
 
 @fact

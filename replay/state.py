@@ -259,6 +259,9 @@ class RunState(Totals):
         session = Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
         session.shard = str(shard or "")
         self.sessions.append(session)
+        if event.git and self.started is not None:
+            environment = {**self.started.environment, "git": event.git}
+            self.started = attrs.evolve(self.started, environment=environment)  # type: ignore[misc]  # an event is an attrs class
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
         self.settings.update(event.settings or {})

@@ -339,6 +339,7 @@ class Session:
             for name, value in run_started.settings.items()
             if name not in old_settings or old_settings[name] != value
         }
+        git, old_git = environment.versions.get("git", ""), (state.started or run_started).environment.get("git", "")
         recorder.record(
             SessionStarted(
                 session=len(state.sessions) + 1,
@@ -349,11 +350,13 @@ class Session:
                 trials=0 if run_started.trials == state.planned else run_started.trials,
                 adopted=changes,
                 definition=run_started.definition if changes is not None else None,
+                git="" if git == old_git else git,
             ),
             key=environment.key,
         )
         visible_names = old_settings.keys() - {"overridden", "scorer_slots"}
-        return {name: (old_settings[name], value) for name, value in new_settings.items() if name in visible_names}
+        changed_settings = {name: (old_settings[name], value) for name, value in new_settings.items() if name in visible_names}
+        return changed_settings if git in {"", old_git} else {**changed_settings, "git revision": (old_git or "none", git)}
 
     async def _open_tasks(
         self, stack: AsyncExitStack, plan: Plan, run: str, workers: Workers | None

@@ -1,5 +1,6 @@
 """Resuming after the code of an evaluation, or a file that it depends on, has changed."""
 
+import subprocess
 from pathlib import Path
 
 import orjson
@@ -135,6 +136,26 @@ def test_comments_settings_and_the_dataset_do_not_count(monkeypatch: pytest.Monk
     code, _, err = run_process("resume", "run", "--task", "evals/numbers_.py:numbers")
 
     assert (0, 5) == (code, passed("run")), err
+
+
+def test_a_changed_git_revision_is_recorded_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new git revision alone is recorded and shown in one line."""
+    write("a module", FIRST)
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    for message in ("first", "second"):
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", message], check=True)
+        if message == "first":
+            interrupted_run(monkeypatch)
+    revisions = subprocess.run([*git, "log", "--format=%H"], check=True, capture_output=True, text=True).stdout.split()
+    code, _, err = run_process("resume", "run")
+
+    assert (0, [f"git revision: {revisions[0]} (was {revisions[1]})"]) == (
+        code,
+        [line for line in err.splitlines() if "git" in line],
+    )
+    lines = Path("run/journal-000001.jsonl").read_text() + Path("run/journal-000002.jsonl").read_text()
+    assert 1 == lines.count(f'"git":"{revisions[0]}"')
 
 
 def test_a_missing_dependency_is_an_error() -> None:
