@@ -151,6 +151,11 @@ def worker_name() -> str:
     return "" if pipe is None else pipe.name
 
 
+def send(frame: bytes) -> None:
+    """Send a frame from the worker that this task runs in, as its code could do."""
+    _pipe.get().reply(frame)
+
+
 async def die(detail: str = "exit code 3", *, is_external: bool = False) -> None:
     """End the worker that this task runs in."""
     _pipe.get().end(WorkerDied(detail, is_external=is_external))

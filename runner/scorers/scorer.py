@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
+from journal.codec import RECORD_LIMIT
 from replay.trajectory import StepDetails
 from runner.data.case import Case
 from runner.data.fingerprint import definition_of, fingerprint_function
@@ -180,7 +181,9 @@ class Scorer:
         except UsageError as exc:
             raise UsageError(f"scorer {name!r}: {exc}") from exc
         reason: object = score.reason
-        return evolve(score, reason=mask(reason)) if isinstance(reason, str) and reason else score
+        if not isinstance(reason, str) or not reason or len(reason) > RECORD_LIMIT:  # The journal rejects a longer one.
+            return score
+        return evolve(score, reason=mask(reason))
 
 
 @frozen(kw_only=True)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 import orjson
 import trio
 
-from journal.codec import encode, encode_payloads
+from journal.codec import encode, encode_payloads, exceeds
 from journal.errors import Unserializable
 from journal.events import NOTE_PREFIX, AttemptSucceeded, Noted, StepEvent
 from journal.threads import run_in_thread
@@ -35,7 +35,10 @@ from runner.steps.durable_requests import DurableRequests
 from runner.tasks import Task
 from runner.tasks.function import FunctionTask
 from runner.tasks.gateway_env import set_gateway_env
-from runner.workers.frames import failure_members, score_members
+from runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_members, score_members
+
+_MAX_STEP: Final = MAX_FRAME - 64
+"""Maximum bytes of a step, which is sent with the number of its call."""
 
 
 class Connection(Protocol):
@@ -235,6 +238,8 @@ class Calls:
                 is_cancelled = isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
                 if not (scope.cancel_called and is_cancelled):
                     end_frame = _end_frame(number, failure_members(*retry.classify_and_describe(exc, now=time.time())))
+        if len(end_frame) > MAX_FRAME:
+            end_frame = _too_large_frame(number)
         if not end_frame and is_started and isinstance(task, FunctionTask) and task.loop is None:
             await thread_ended.wait()  # A plain function cannot be cancelled.
         del self._scopes[number]
@@ -242,6 +247,8 @@ class Calls:
 
     def _encode_output(self, number: int, output: Any) -> bytes:
         """Return the last frame of a call that returned an output."""
+        if exceeds(output, MAX_FRAME):
+            return _too_large_frame(number)
         if sent_secrets:
             masked_output = mask_output(output)
             if masked_output is not output:
@@ -253,13 +260,16 @@ class Calls:
             except (Unserializable, RecursionError):
                 text, suffix = _payload(mask_output(to_json(output))), b',"converted":true'
         except (Unserializable, RecursionError) as exc:
-            error = Description(type=UNSERIALIZABLE, message=describe(exc).message, traceback="")
-            return _end_frame(number, failure_members(Failure(category="fatal"), error))
+            return _unserializable_frame(number, describe(exc).message)
         return b'{"end":%d,"output":%b%b}' % (number, text, suffix)
 
     def _record_step(self, number: int, event: StepEvent) -> None:
         try:
             text = encode(event, 0, "", 0.0)
+            if len(text) > _MAX_STEP:
+                raise Unserializable(
+                    "a step", "", f"has {len(text):,} bytes as JSON; in a worker, at most {_MAX_STEP:,} are allowed"
+                )
         except (Unserializable, RecursionError) as exc:
             text = encode(failed_step(event, exc), 0, "", 0.0)
         self._send(b'{"step":%d,"event":%b}}' % (number, text))
@@ -271,14 +281,17 @@ class Calls:
         await event.wait()
 
     def _note(self, number: int, values: dict[str, Any]) -> None:
-        notes: dict[str, Any] = {}
         for name, value in values.items():
             try:
-                notes[name] = mask_values(to_json(value))
-                encode_payloads(Noted(name=name, value=notes[name]))
+                note = mask_values(to_json(value))
+                encode_payloads(Noted(name=name, value=note))
             except (Unserializable, RecursionError) as exc:
-                notes[name] = describe(exc).message
-        self._send(orjson.dumps({"note": number, "values": notes}))
+                note = describe(exc).message
+            frame = orjson.dumps({"note": number, "values": {name: note}})
+            if len(frame) > MAX_NOTE:
+                note = f"has more than {MAX_NOTE:,} bytes as JSON, which a note in a worker may have"
+                frame = orjson.dumps({"note": number, "values": {name: note}})
+            self._send(frame)
 
 
 def _payload(output: Any) -> bytes:
@@ -289,6 +302,15 @@ def _payload(output: Any) -> bytes:
 
 def _end_frame(number: int, members: dict[str, Any]) -> bytes:
     return orjson.dumps({"end": number, **members})
+
+
+def _unserializable_frame(number: int, message: str) -> bytes:
+    error = Description(type=UNSERIALIZABLE, message=message, traceback="")
+    return _end_frame(number, failure_members(Failure(category="fatal"), error))
+
+
+def _too_large_frame(number: int) -> bytes:
+    return _unserializable_frame(number, f"the result is too large for a worker: it has more than {MAX_FRAME:,} bytes as JSON")
 
 
 def _recorded_result(members: dict[str, Any]) -> RecordedResult:

@@ -9,19 +9,21 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 import orjson
 import trio
 
 from journal.codec import decode
-from journal.errors import JournalError
+from journal.errors import JournalError, RecordTooLarge
 from journal.events import StepEvent, StepReused
+from journal.threads import run_in_thread
 from runner.errors import UsageError, unwrap_exception_groups
 from runner.notes import Sink
 from runner.steps.attempt_steps import AttemptSteps
-from runner.workers.frames import CANCELLED, InvalidFrame, parse_end, parse_frame
+from runner.workers.frames import CANCELLED, MAX_NOTE, InvalidFrame, parse_end, parse_frame
 from runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
 from runner.workers.streams import print_error
 
@@ -37,6 +39,15 @@ FAILED_START_WINDOW: Final = 10.0
 """If a worker ends within this many seconds after it was ready, and has not run anything, its start counts as failed."""
 STOP_GRACE: Final = 0.5
 """Seconds that a call gets to end when the run is stopped; shorter than the executor's own wait."""
+MAX_PER_CALL: Final = 10_000
+"""Maximum notes, steps and syncs of one call; a worker that sends more of one kind is killed."""
+_LARGE_FRAME: Final = 2 << 20
+"""Bytes of a frame from which it is parsed in a thread."""
+_TURN: Final = 50
+"""Frames after which others get a turn."""
+_MAX_STEP: Final = 1 << 31
+_MAX_DETAIL: Final = 1_000
+"""Maximum characters of what is recorded about an invalid frame."""
 
 
 class Job(Protocol):
@@ -59,6 +70,45 @@ class RemoteCall:
     end_event: trio.Event = attrs.field(factory=trio.Event)
     outcome: Any = None
     """The result, an exception, or `CANCELLED`."""
+    _started_at: float = attrs.field(factory=trio.current_time)
+    _counts: dict[str, int] = attrs.field(factory=dict[str, int])
+    _steps_ended: set[int] = attrs.field(factory=set[int])
+    _reused_seqs: set[int] = attrs.field(factory=set[int])
+
+    def count(self, kind: Literal["notes", "steps", "syncs"], number: int = 1) -> None:
+        """Count what its worker sent; raise `InvalidFrame` if it is too much."""
+        self._counts[kind] = count = self._counts.get(kind, 0) + number
+        if count > MAX_PER_CALL:
+            raise InvalidFrame(f"it sent more than {MAX_PER_CALL:,} {kind} of one call")
+
+    def record_step(self, members: Any) -> None:
+        """Record a step that ran in a worker, unless it would make the journal invalid.
+
+        It belongs to the attempt of the call, whatever the frame contains, and took no longer than the call.
+        """
+        self.count("steps")
+        if self.steps is None:
+            return
+        try:
+            event = decode({**members, "trial": self.steps.trial, "attempt": self.steps.attempt})
+        except (TypeError, KeyError, ValueError, JournalError) as exc:
+            raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
+        if not isinstance(event, StepEvent):
+            raise InvalidFrame("it sent an event that is not a step")
+        if event.step in self._steps_ended or not 0 <= event.parent < event.step <= _MAX_STEP:
+            raise InvalidFrame(f"it sent a step with the number {event.step}, in step {event.parent}")
+        if isinstance(event, StepReused):
+            if event.completed_seq not in self.reusable_seqs or event.completed_seq in self._reused_seqs:
+                raise InvalidFrame(f"it reused record {event.completed_seq}, which it may not reuse")
+            self._reused_seqs.add(event.completed_seq)
+        else:
+            if event.elapsed < 0 or (event.continues and event.continues not in self._steps_ended):
+                raise InvalidFrame(f"it sent a step that took {event.elapsed} s and continues step {event.continues}")
+            seconds = trio.current_time() - self._started_at
+            if event.elapsed > seconds:
+                event = attrs.evolve(event, elapsed=round(seconds, 6))  # type: ignore[misc]  # an event is an attrs class
+        self._steps_ended.add(event.step)
+        self.steps.record(event)
 
     def end(self, outcome: Any) -> None:
         """Set the outcome; only the first one counts."""
@@ -296,10 +346,15 @@ class Workers:
             with trio.move_on_after(START_TIMEOUT) as start:
                 async with aclosing(pipe.frames()) as frames:
                     async for batch in frames:
-                        for frame in batch:
-                            members = parse_frame(frame)
+                        for index, frame in enumerate(batch, 1):
+                            if not index % _TURN:
+                                await trio.lowlevel.checkpoint()
+                            if len(frame) > _LARGE_FRAME:
+                                members = await run_in_thread(partial(parse_frame, frame))
+                            else:
+                                members = parse_frame(frame)
                             if worker is not None:
-                                self._receive(worker, members)
+                                self._receive(worker, members, len(frame))
                             elif (worker := self._add_worker(pipe, members)) is None:
                                 pipe.kill()
                                 return
@@ -309,9 +364,9 @@ class Workers:
         except WorkerDied as exc:
             pipe.kill()
             self._handle_end(worker, exc.detail, is_external=exc.is_external)
-        except InvalidFrame as exc:
+        except (InvalidFrame, RecordTooLarge) as exc:
             pipe.kill()
-            self._handle_end(worker, f"killed: {exc}")
+            self._handle_end(worker, f"killed: {exc}"[:_MAX_DETAIL])
 
     def _add_worker(self, pipe: Pipe, members: dict[str, Any]) -> Worker | None:
         """Add the worker that reports that it is ready, and return it; None if it cannot run the evaluation."""
@@ -330,8 +385,8 @@ class Workers:
         self._use_room()
         return worker
 
-    def _receive(self, worker: Worker, members: dict[str, Any]) -> None:
-        """Handle a frame of a call; frames of a call that has ended are ignored."""
+    def _receive(self, worker: Worker, members: dict[str, Any], size: int) -> None:
+        """Handle a frame of a call, of `size` bytes; frames of a call that has ended are ignored."""
         kind, number = next(iter(members.items()), ("", 0))
         call = worker.calls.get(number) if isinstance(number, int) else None
         if call is None:
@@ -341,11 +396,15 @@ class Workers:
                 call.end(parse_end(members))
             case "note":
                 values = members.get("values")
-                if call.sink is not None and isinstance(values, dict):
+                if size > MAX_NOTE or not isinstance(values, dict):
+                    raise InvalidFrame("it sent invalid notes")
+                call.count("notes", len(values))
+                if call.sink is not None:
                     call.sink(values)
             case "step":
-                _record_step(call, members.get("event"))
+                call.record_step(members.get("event"))
             case "sync":
+                call.count("syncs")
                 self._nursery.start_soon(self._sync, worker, number, members.get("request"), call)
             case _:
                 raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
@@ -411,16 +470,3 @@ class Workers:
             self._change_event.set()
             if self._begin:
                 self.on_problem(message)
-
-
-def _record_step(call: RemoteCall, members: Any) -> None:
-    """Record a step that ran in a worker; it belongs to the attempt of the call, whatever the frame contains."""
-    if call.steps is None:
-        return
-    try:
-        event = decode({**members, "trial": call.steps.trial, "attempt": call.steps.attempt})
-    except (TypeError, KeyError, ValueError, JournalError) as exc:
-        raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
-    if not isinstance(event, StepEvent) or (isinstance(event, StepReused) and event.completed_seq not in call.reusable_seqs):
-        raise InvalidFrame("it sent an invalid step")
-    call.steps.record(event)

@@ -13,6 +13,13 @@ from journal.events import FailureCategory
 from runner.retries.classify import Description, Failure, RemoteError
 from runner.scorers.scorer import Score
 
+MAX_FRAME: Final = 64 << 20
+"""Maximum bytes of a frame from a worker; one that sends more is killed."""
+MAX_NOTE: Final = 1 << 20
+"""Maximum bytes of a frame with notes, which are searched for secrets in the loop of the run."""
+_MAX_TEXT: Final = 20_000
+"""Maximum characters of a text about an error; workers shorten them to fewer."""
+
 
 class InvalidFrame(Exception):
     """A worker sent something that is not a valid frame."""
@@ -61,7 +68,7 @@ def parse_end(members: dict[str, Any]) -> Any:
     is_valid = (
         category in get_args(FailureCategory)
         and (retry_after is None or (isinstance(retry_after, int | float) and retry_after >= 0))
-        and all(isinstance(text, str) for text in texts.values())
+        and all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts.values())
     )
     if not is_valid:
         raise InvalidFrame("it sent an invalid failure")

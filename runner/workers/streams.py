@@ -6,10 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 from replay.text import escape_controls
-from runner.workers.frames import InvalidFrame
+from runner.workers.frames import MAX_FRAME, InvalidFrame
 
-MAX_FRAME: Final = 1 << 30
-"""Maximum bytes of a frame; a worker that sends more is killed."""
 EXIT_TIMEOUT: Final = 1.0
 """Seconds that a worker gets to exit after its standard input or output was closed."""
 START_CODE: Final = "import sys; sys.path[:] = sys.argv.pop().split('\\n'); from runner.worker.__main__ import main; main()"
@@ -28,13 +26,13 @@ class FrameSplitter:
     def split(self, chunk: bytes) -> list[bytes]:
         """Return the frames that end in a chunk."""
         *lines, tail = chunk.split(b"\n")
+        if self._size + len(lines[0] if lines else tail) > MAX_FRAME:
+            raise InvalidFrame(f"it sent a frame of more than {MAX_FRAME:,} bytes")
         if lines:
             lines[0] = b"".join((*self._fragments, lines[0]))
             self._fragments, self._size = [], 0
         self._fragments.append(tail)
         self._size += len(tail)
-        if self._size > MAX_FRAME:
-            raise InvalidFrame(f"it sent a frame of more than {MAX_FRAME:,} bytes")
         return lines
 
 

@@ -1,6 +1,6 @@
 """Properties of a session's workers over a scripted pipe, for any order of frames, deaths and cancellations."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -77,6 +77,7 @@ class ScriptedPool:
     is_local: bool = True
     environment: tuple[str, ...] = ()
     pipes: list[ScriptedPipe] = attrs.field(factory=list[ScriptedPipe])
+    new_pipe: Callable[[str], ScriptedPipe] = ScriptedPipe
 
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "scripted"}
@@ -85,7 +86,7 @@ class ScriptedPool:
     async def open(self) -> AsyncGenerator[StartWorker]:
         async def start(number: int) -> ScriptedPipe:
             await trio.lowlevel.checkpoint()
-            self.pipes.append(ScriptedPipe(f"process {number}"))
+            self.pipes.append(self.new_pipe(f"process {number}"))
             return self.pipes[-1]
 
         yield start
