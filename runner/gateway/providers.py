@@ -134,15 +134,13 @@ def common_environment(host: str) -> dict[str, str]:
     Keys are replaced, also inside longer values, and `host` is called without a proxy.
     """
     keys = {key for api in _APIS for name in api.key_variables if (key := os.environ.get(name, "").strip())}
-    replaced = {
-        name: replaced_value for name, value in os.environ.items() if (replaced_value := _without(keys, value)) != value
-    }
+    safe_values = {name: safe for name, value in os.environ.items() if (safe := _replace_keys(value, keys)) != value}
     dummies = dict.fromkeys([next(iter(api.key_variables)) for api in _APIS], DUMMY_KEY)
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
-    return replaced | dummies | no_proxy
+    return safe_values | dummies | no_proxy
 
 
-def _without(keys: Collection[str], value: str) -> str:
+def _replace_keys(value: str, keys: Collection[str]) -> str:
     """Return the value of a variable with dummies in place of the keys; a short key only if it is the whole value."""
     if value.strip() in keys:
         return DUMMY_KEY
