@@ -1,30 +1,65 @@
-"""`run --dry-run`: what a run would do, and its cost, estimated from earlier runs of the same evaluation."""
+"""`run --dry-run`: what a run would do, its first request, and its cost, estimated from earlier runs of the same evaluation."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 from replay.budget_text import quantity
 from replay.shards import Shard
-from replay.summary_text import billed_usage
-from replay.text import duration, money, number, plural, printable
+from replay.text import as_text, duration, money, number, plural, printable
 from replay.usage import add
-from runner.cli._display import open_run, print_json
+from runner.cli._display import print_json
 from runner.cli._output import echo
+from runner.cli._usage_estimate import MAX_RUNS, EarlierRuns, UsageEstimate, scale
 from runner.data.dataset import Trials
 from runner.definition.settings import Settings
-from runner.definition.variants import Variant
 from runner.engine.plan import SelectedTrials
 from runner.engine.rate_limits import TaskKeys, default_slots
-from runner.run_paths import RUNS, runs_under
+from runner.retries.retry import Retry
+from runner.secrets import mask_values
 from runner.tasks import Billed
-from runner.tasks.prices import DEFAULT_PRICES, price_of, read_prices
+from runner.tasks.turns import turns_of
 
-_MAX_SHOWN_VARIANTS: Final = 8
-_MAX_RUNS: Final = 5
-"""Number of earlier runs searched for recorded usage."""
+_MAX_SHOWN_PARTS: Final = 8
+_MAX_REQUEST: Final = 2_000
+"""Characters of the first request that are shown."""
+
+
+@attrs.frozen
+class _Part:
+    """The calls of a variant, of a task without variants, or of a judge."""
+
+    name: str
+    """The variant, `task`, or the scorer."""
+    model: str | None
+    trials: int
+    """Its trials; 1 if their number is unknown."""
+    calls: int
+    """Calls for these trials without retries."""
+    max_attempts: int
+    """Calls instead of each of them, if all its retries are needed."""
+    estimate: UsageEstimate | None
+    max_cost: float | None = None
+    """Maximum cost of the calls; None if unknown."""
+    is_judge: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its name and model."""
+        return self.name if self.model in {None, self.name} else f"{self.name} ({self.model})"
+
+    @property
+    def usage(self) -> dict[str, float] | None:
+        """The expected usage of its trials."""
+        return scale(self.estimate.per_trial, self.trials) if self.estimate else None
+
+    @property
+    def max_usage(self) -> dict[str, float] | None:
+        """The expected usage, if all retries are needed."""
+        return scale(self.estimate.per_call, self.trials * self.max_attempts) if self.estimate else None
 
 
 def print_dry_run(
@@ -38,16 +73,17 @@ def print_dry_run(
     trials = None if cases is None else cases * trials_per_case
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
     retry = settings.retry
-    calls_per_trial = 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
-    estimate = _estimate_usage(evaluation.name)
-    if estimate is not None and variants:
-        estimate = estimate.of_variants(variants.values())
-    usage_by_variant = {
-        name: _scale(estimate.by_variant[name], trials / len(variants)) if estimate and trials is not None else None
-        for name in variants
-    }
-    max_costs = _max_costs(evaluation.tasks, selection.trials)
-    max_cost = None if None in max_costs.values() else sum(filter(None, max_costs.values()))
+    earlier_runs = EarlierRuns(evaluation.name)
+    parts = [*_task_parts(selection, settings, earlier_runs), *_judge_parts(selection, settings, earlier_runs)]
+    # If the number of cases is unknown, the calls are those of one trial, which has one variant.
+    counted_parts = parts if trials is not None else [parts[0], *(part for part in parts if part.is_judge)]
+    factor = 1 if trials is not None or max_trials is None else max_trials
+    min_calls = sum(part.calls for part in counted_parts)
+    max_calls = factor * sum(part.calls * part.max_attempts for part in counted_parts)
+    usage, max_usage = _sum(part.usage for part in counted_parts), _sum(part.max_usage for part in counted_parts)
+    max_costs = [part.max_cost for part in parts if part.max_cost is not None]
+    max_cost = sum(max_costs) if len(max_costs) == len(parts) else None
+    first_request = _first_request(selection)
     if as_json:
         print_json(
             {
@@ -61,15 +97,17 @@ def print_dry_run(
                 "slots_of_all_shards": slots * shards,
                 "trials": trials,
                 "max_trials": max_trials,
-                "calls": None if max_trials is None else {"min": trials, "max": max_trials * calls_per_trial},
-                "variants": usage_by_variant or None,
+                "calls": None if max_trials is None else {"min": None if trials is None else min_calls, "max": max_calls},
+                "first_request": first_request,
+                "variants": {part.name: part.usage for part in parts if not part.is_judge} if variants else None,
+                "judges": {part.name: {"model": part.model, "usage": part.usage} for part in parts if part.is_judge},
                 "scorers": list(evaluation.scorers),
                 "settings": settings.to_json(),
-                "usage_per_trial": estimate.per_trial if estimate else None,
-                "usage_source": str(estimate.path) if estimate else None,
-                "expected_usage": _scale(estimate.per_trial, trials) if estimate and trials else None,
+                "usage_per_trial": scale(usage, 1 / (trials or 1)) if usage else None,
+                "usage_sources": sorted({str(part.estimate.path) for part in parts if part.estimate}),
+                "expected_usage": usage if trials else None,
                 "max_cost_without_retries": max_cost,
-                "expected_usage_max": _scale(estimate.per_call, trials * calls_per_trial) if estimate and trials else None,
+                "expected_usage_max": max_usage if trials else None,
             }
         )
         return
@@ -78,13 +116,13 @@ def print_dry_run(
         count = "unknown number of cases" if selection.trials.all_cases is None else plural(selection.trials.all_cases, "case")
         echo(f"  shard {shard}; all shards: {count}, at most {plural(slots * shards, 'slot')}")
     echo(f"  {_trials_text(cases, settings, len(variants))}")
-    for line in _variant_lines(usage_by_variant, max_costs):
-        echo(f"    {line}")
-    calls = plural(calls_per_trial * (1 if max_trials is None else max_trials), "call")
+    if variants or len(parts) > 1:
+        for line in _part_lines(parts):
+            echo(f"    {line}")
+    calls = f"at least {min_calls:,}{_calls_by_part(counted_parts)}, at most {plural(max_calls, 'call')}"
     calls += " for each trial" if max_trials is None else ""
-    min_calls = "1" if trials is None else f"{trials:,}"
     causes = "rate limits and outages" if settings.workers is None else "rate limits, outages and ends of workers"
-    echo(f"  at least {min_calls}, at most {calls}, plus retries after {causes}")
+    echo(f"  {calls}, plus retries after {causes}")
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
@@ -95,10 +133,121 @@ def print_dry_run(
         echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
     if conditions := list(_stop_conditions(settings)):
         echo(f"  stops {', or '.join(conditions)}; `evaljournal resume` continues")
-    if estimate is None and max_cost is not None:
+    if first_request is not None:
+        echo(f"  first request {_request_text(**first_request)}")
+    if usage is not None and max_usage is not None:
+        echo(f"  expected {'per trial' if trials is None else 'in total'}: {_usage_text(usage, max_usage, parts)}")
+    elif max_cost is not None:
         echo(f"  cost: at most {money(max_cost)} without retries, by the length of the prompts and --max-tokens")
     else:
-        echo(f"  {_usage_text(evaluation.name, estimate, trials, calls_per_trial)}")
+        echo(f"  cost: unknown; {_unknown_text(parts, earlier_runs)}")
+
+
+def _task_parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
+    """Yield the variants, or the task; each with the calls of its trials, of which each turn of a conversation is one."""
+    evaluation, trials = selection.evaluation, selection.trials
+    count = 1 if trials.cases is None else trials.cases * settings.repeats
+    calls, max_costs = _calls(evaluation.tasks, trials), _max_costs(evaluation.tasks, trials)
+    for name, task in evaluation.tasks.items():
+        variant = evaluation.variants.get(name)
+        model = getattr(task, "model", None) or (variant.parameters.get("model") if variant else None)
+        model = model if isinstance(model, str) else None
+        yield _Part(
+            name=name or "task",
+            model=model,
+            trials=count,
+            calls=calls.get(name, count),
+            max_attempts=_max_attempts(settings.retry),
+            estimate=earlier_runs.task_usage(name, model),
+            max_cost=max_costs[name],
+        )
+
+
+def _judge_parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
+    """Yield the judges; each is called once for each trial. Calls of other scorers are unknown."""
+    evaluation, cases = selection.evaluation, selection.trials.cases
+    count = 1 if cases is None else cases * settings.repeats * max(1, len(evaluation.variants))
+    for name, scorer in evaluation.scorers.items():
+        model = getattr(getattr(scorer.function, "chat", None), "model", None)
+        if isinstance(model, str):
+            yield _Part(
+                name=name,
+                model=model,
+                trials=count,
+                calls=count,
+                max_attempts=_max_attempts(scorer.with_defaults(settings.retry, settings.timeout).retry),
+                estimate=earlier_runs.judge_usage(model),
+                is_judge=True,
+            )
+
+
+def _max_attempts(retry: Retry) -> int:
+    return 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
+
+
+def _calls(tasks: Mapping[str, Any], trials: Trials) -> dict[str, int]:
+    """Return the number of turns of each variant that has some; empty if the cases can be read only once."""
+    columns = {name: task.turns for name, task in tasks.items() if getattr(task, "turns", None) is not None}
+    calls = dict.fromkeys(columns, 0)
+    for trial in trials if columns and trials.cases is not None else ():
+        if trial.variant in columns:
+            calls[trial.variant] += len(turns_of(trial.case, columns[trial.variant]))
+    return calls if trials.cases is not None else {}
+
+
+def _first_request(selection: SelectedTrials) -> dict[str, Any] | None:
+    """Return the first request with its case and address, as it is recorded; None if the task renders none."""
+    if selection.trials.cases is None:
+        return None  # The case would be lost.
+    for trial in islice(selection.trials, 1):
+        task: Any = selection.evaluation.tasks[trial.variant]
+        if (request := getattr(task, "request", None)) is not None:
+            return {
+                "case": trial.case.name,
+                "address": getattr(task, "address", None),
+                "request": mask_values(request(trial.case)),
+            }
+    return None
+
+
+def _request_text(case: str, address: str | None, request: Any) -> str:
+    target = f" to {printable(address, 500)}" if address else ""
+    return f"({printable(case)}){target}: {printable(as_text(request), _MAX_REQUEST)}"
+
+
+def _usage_text(usage: Mapping[str, float], max_usage: Mapping[str, float], parts: Iterable[_Part]) -> str:
+    totals = [f"{printable(name, 24)} {number(usage[name])} ({number(max_usage[name])} with all retries)" for name in usage]
+    sources = sorted({str(part.estimate.path) for part in parts if part.estimate})
+    return f"{', '.join(totals)}, based on {', '.join(map(printable, sources))}"
+
+
+def _calls_by_part(parts: Sequence[_Part]) -> str:
+    """Return how many of the calls are those of the task and of each judge, if there are judges."""
+    judges = [f"{part.calls:,} of {printable(part.name, 24)}" for part in parts if part.is_judge]
+    task_calls = sum(part.calls for part in parts if not part.is_judge)
+    return f" ({', '.join([f'{task_calls:,} of the task', *judges])})" if judges else ""
+
+
+def _sum(usages: Iterable[dict[str, float] | None]) -> dict[str, float] | None:
+    """Return the sum of usages; None if one is unknown."""
+    total: dict[str, float] = {}
+    for usage in usages:
+        if usage is None:
+            return None
+        add(total, usage)
+    return total
+
+
+def _unknown_text(parts: Sequence[_Part], earlier_runs: EarlierRuns) -> str:
+    """Return why the usage is unknown."""
+    directory = printable(str(earlier_runs.directory))
+    if not earlier_runs.paths:
+        return f"no earlier run in {directory}"
+    models = {part.model or part.name: None for part in parts if part.estimate is None}
+    if list(models) == ["task"]:
+        return f"none of the last {MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
+    names = ", ".join(printable(model, 40) for model in islice(models, _MAX_SHOWN_PARTS))
+    return f"none of the last {MAX_RUNS} runs in {directory} recorded usage of {names}"
 
 
 def _slot_scope(keys: TaskKeys) -> str:
@@ -127,17 +276,19 @@ def _max_costs(tasks: Mapping[str, object], trials: Trials) -> dict[str, float |
     return {name: costs.get(name) for name in tasks}
 
 
-def _variant_lines(
-    usage_by_variant: Mapping[str, dict[str, float] | None], max_costs: Mapping[str, float | None]
-) -> Iterator[str]:
-    """Yield the variants, each with its expected cost, otherwise its maximum cost."""
-    for name, usage in list(usage_by_variant.items())[:_MAX_SHOWN_VARIANTS]:
-        cost = sum(amount for unit, amount in (usage or {}).items() if unit.endswith("cost"))
-        limit = max_costs[name]
-        limit_text = f": cost at most {money(limit)} without retries" if limit is not None else ""
-        yield f"{name}: expected cost {money(cost)}" if cost else f"{name}{limit_text}"
-    if len(usage_by_variant) > _MAX_SHOWN_VARIANTS:
-        yield f"… and {len(usage_by_variant) - _MAX_SHOWN_VARIANTS:,} more"
+def _part_lines(parts: Sequence[_Part]) -> Iterator[str]:
+    """Yield the variants or the task, and the judges: each with its expected cost or tokens, otherwise its maximum cost."""
+    for part in parts[:_MAX_SHOWN_PARTS]:
+        usage, text = part.usage, "usage unknown"
+        if usage is not None:
+            cost = sum(amount for unit, amount in usage.items() if unit.endswith("cost"))
+            amounts = ", ".join(f"{printable(unit, 24)} {number(amount)}" for unit, amount in usage.items())
+            text = f"expected {f'cost {money(cost)}' if cost else amounts}"
+        elif part.max_cost is not None:
+            text = f"cost at most {money(part.max_cost)} without retries"
+        yield f"{printable(part.label, 80)}: {text}"
+    if len(parts) > _MAX_SHOWN_PARTS:
+        yield f"… and {len(parts) - _MAX_SHOWN_PARTS:,} more"
 
 
 def _trials_text(cases: int | None, settings: Settings, variants: int) -> str:
@@ -166,74 +317,3 @@ def _stop_conditions(settings: Settings) -> Iterator[str]:
     if settings.budget:
         limits = (f"{unit} {quantity(unit, amount)}" for unit, amount in settings.budget.items())
         yield f"before it exceeds its budget ({', '.join(limits)})"
-
-
-@attrs.frozen
-class _UsageEstimate:
-    """The expected usage, from an earlier run of the same evaluation."""
-
-    path: Path
-    """The earlier run."""
-    per_trial: dict[str, float]
-    """Average usage of a trial, retries included."""
-    per_call: dict[str, float]
-    by_variant: Mapping[str, dict[str, float]]
-    """Variant → usage per trial."""
-
-    def of_variants(self, variants: Collection[Variant]) -> "_UsageEstimate":
-        """Return the usage per trial of these variants, and their mean.
-
-        A variant that the earlier run did not have is expected to use as many tokens as the others, at its own price.
-        """
-        by_variant = {
-            variant.name: self.by_variant.get(variant.name) or _reprice(self.per_trial, variant.task) for variant in variants
-        }
-        mean: dict[str, float] = {}
-        for usage in by_variant.values():
-            add(mean, _scale(usage, 1 / len(by_variant)))
-        call_shares = {name: amount / self.per_trial[name] for name, amount in self.per_call.items() if self.per_trial[name]}
-        per_call = {name: amount * call_shares.get(name, 1) for name, amount in mean.items()}
-        return _UsageEstimate(self.path, mean, per_call, by_variant)
-
-
-def _reprice(usage: dict[str, float], task: object) -> dict[str, float]:
-    """Return usage with the cost of its tokens at the price of a task's model; without a price, it has no cost."""
-    if not isinstance(model := getattr(task, "model", None), str):
-        return usage
-    price = price_of(model, read_prices(Path(getattr(task, "prices", DEFAULT_PRICES))))
-    tokens = {unit: amount for unit, amount in usage.items() if unit not in {"cost", "unpriced_calls"}}
-    if price is None:
-        return tokens
-    counts = {unit: round(1_000_000 * tokens.get(unit, 0)) for unit in ("input_tokens", "output_tokens", "cached_tokens")}
-    return {**tokens, "cost": price.cost(**counts) / 1_000_000}
-
-
-def _estimate_usage(evaluation: str) -> _UsageEstimate | None:
-    """Return an estimate from the latest run of an evaluation that recorded usage."""
-    for path in list(reversed(runs_under(RUNS / evaluation)))[:_MAX_RUNS]:
-        state = open_run(path).state
-        usage = billed_usage(state.usage)
-        if usage and state.done and state.attempts:
-            by_variant = {
-                name: _scale(billed_usage(totals.usage), 1 / totals.done)
-                for name, totals in state.variants.items()
-                if totals.done and billed_usage(totals.usage)
-            }
-            return _UsageEstimate(path, _scale(usage, 1 / state.done), _scale(usage, 1 / state.attempts), by_variant)
-    return None
-
-
-def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
-    return {name: factor * value for name, value in usage.items()}
-
-
-def _usage_text(evaluation: str, estimate: _UsageEstimate | None, trials: int | None, calls_per_trial: int) -> str:
-    if estimate is None:
-        runs = RUNS / evaluation
-        if not runs_under(runs):
-            return f"cost: unknown; no earlier run in {printable(str(runs))}"
-        return f"cost: unknown; none of the last {_MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
-    scope, count = ("per trial", 1) if trials is None else ("in total", trials)
-    expected, maximum = _scale(estimate.per_trial, count), _scale(estimate.per_call, count * calls_per_trial)
-    totals = [f"{printable(name, 24)} {number(expected[name])} ({number(maximum[name])} with all retries)" for name in expected]
-    return f"expected {scope}: {', '.join(totals)}, based on {estimate.path}"

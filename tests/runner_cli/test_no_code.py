@@ -119,6 +119,37 @@ def test_several_judges(server: Server, name: str) -> None:
     assert {"peru": True} == scores("runs/qa/0001", "judge") == scores("runs/qa/0001", "q")
 
 
+def test_a_dry_run_counts_judges(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls and usage include the judges that are configured, and no others; the first request is printed, masked."""
+    monkeypatch.setenv("MY_TOKEN", "word-of-no-shape")
+    judge = ("--judge", "j", "--judge-url", server.url(name, "reply:verdict: correct", "v1"))
+    options = ("run", "--data", "qa.jsonl", "--chat", "m", "--policy", "fixed", "--retry-timeouts", 0, "--repeats", 2)
+    target = (*options, "--base-url", server.url(name, "ok", "v1"), "--prompt", "word-of-no-shape {question}")
+    headers = ("--header", "X-Key: $MY_TOKEN")
+    evaljournal(*target, *headers, *judge)
+    without_judge = orjson.loads(evaljournal(*target, *headers, "--dry-run", "--json").stdout)
+    with_judges = orjson.loads(evaljournal(*target, *headers, *judge, "--judge", "k", "--dry-run", "--json").stdout)
+    text = evaljournal(*target, *headers, *judge, "--dry-run").stdout
+
+    usage = {"input_tokens": 6000.0, "output_tokens": 600.0, "unpriced_calls": 6.0}
+    judge_usage = {f"judge.{unit}": amount for unit, amount in usage.items()}
+    assert ({"min": 6, "max": 36}, usage, {}) == tuple(without_judge[key] for key in ("calls", "expected_usage", "judges"))
+    assert ({"min": 18, "max": 108}, None) == (with_judges["calls"], with_judges["expected_usage"])
+    assert {"judge": {"model": "j", "usage": judge_usage}, "judge-2": {"model": "k", "usage": None}} == with_judges["judges"]
+    assert "  at least 12 (6 of the task, 6 of judge), at most 72 calls, plus retries" in text
+    assert f"  first request (peru) to {server.url(name, 'ok', 'v1')}/chat/completions: " in text
+    assert '{"model":"m","messages":[{"role":"user","content":"*** lima"}]}' in text
+
+
+def test_a_dry_run_counts_turns() -> None:
+    """Each turn of a conversation is a call, for each variant and repeat."""
+    Path("chats.jsonl").write_text('{"id": "a", "turns": ["x", "y", "z"]}\n{"id": "b", "turns": ["x"]}\n')
+    options = ("--data", "chats.jsonl", "--turns", "turns", "--chat", "m", "--chat", "n", "--base-url", "http://h")
+    result = evaljournal("run", *options, "--repeats", 2, "--retry-errors", 0, "--retry-timeouts", 0, "--dry-run", "--json")
+
+    assert {"min": 16, "max": 16} == orjson.loads(result.stdout)["calls"]
+
+
 def test_recorded_outputs_are_scored() -> None:
     """With --output-key, the outputs are read from the dataset and nothing is called."""
     Path("done.csv").write_text("id,question,answer,generated\n1,q,LIMA,LIMA\n2,q2,0042,\n")

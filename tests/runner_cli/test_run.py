@@ -260,7 +260,7 @@ def test_dry_run_after_a_run_without_usage() -> None:
     options = ["run", "--data", "qa.jsonl", "--command", "cat"]
     evaljournal(*options)
 
-    assert "cost: unknown; none of the last 5 runs recorded usage" in evaljournal(*options, "--dry-run").stdout
+    assert "cost: unknown; none of the last 20 runs recorded usage" in evaljournal(*options, "--dry-run").stdout
 
 
 @pytest.mark.parametrize(

@@ -172,19 +172,22 @@ def test_a_dry_run_shows_cells_and_cost() -> None:
     assert "2 cases × 3 variants × 2 repeats = 12 trials" in before.stdout
     assert "n-1: expected cost $1.00" in after.stdout
     assert "n-2: expected cost $2.00" in after.stdout
-    assert (6, {"cost": 0.5}, {"cost": 1.0}) == (answer["trials"], answer["variants"]["n-1"], answer["variants"]["n-2"])
-    assert answer["expected_usage"]["cost"] == pytest.approx(0.5 + 1.0 + 0.75)
+    assert "n-3: usage unknown" in after.stdout
+    assert (6, {"n-1": {"cost": 0.5}, "n-2": {"cost": 1.0}, "n-3": None}) == (answer["trials"], answer["variants"])
+    assert None is answer["expected_usage"]
 
 
-def test_the_price_of_a_new_model(url: str) -> None:
-    """A variant that the earlier run did not have is expected to cost its tokens at its own price."""
-    Path("prices.toml").write_text('[models."a"]\ninput = 1\noutput = 1\n[models."b"]\ninput = 10\noutput = 10\n')
-    options = ("--data", "qa.jsonl", "--base-url", url, "--prices", "prices.toml", "--policy", "fixed")
+def test_usage_is_estimated_by_model(url: str) -> None:
+    """A variant has the usage of its own model in the last run of that model; without such a run, it is unknown."""
+    options = ("--data", "qa.jsonl", "--base-url", url, "--policy", "fixed", "--prompt", "{question}")
     evaljournal("run", *options, "--chat", "a")
+    evaljournal("run", *options, "--chat", "gpt-4o")
     answer = orjson.loads(evaljournal("run", *options, "--chat", "a", "--chat", "b", "--dry-run", "--json").stdout)
+    text = evaljournal("run", *options, "--chat", "b", "--dry-run").stdout
 
-    assert answer["variants"]["b"]["cost"] == pytest.approx(10 * answer["variants"]["a"]["cost"])
-    assert answer["variants"]["a"]["cost"] > 0
+    assert {"a": {"input_tokens": 2000.0, "output_tokens": 200.0, "unpriced_calls": 2.0}, "b": None} == answer["variants"]
+    assert ["runs/qa/0001"] == answer["usage_sources"]
+    assert text.endswith("  cost: unknown; none of the last 20 runs in runs/qa recorded usage of b\n")
 
 
 def test_the_cost_of_a_first_run_is_bounded(url: str) -> None:
