@@ -1,6 +1,6 @@
 """Jobs of the executor: a trial that is not done, and the calls of one scorer with an output."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -8,7 +8,9 @@ import attrs
 from replay.trial_state import RetryHistory, TrialState
 from runner.data.case import Case
 from runner.scorers.scorer import OpenScorer, ScorerInput
+from runner.steps.attempt_steps import current_steps
 from runner.steps.durable import model_step
+from runner.tasks import ReportedStep
 from runner.workers.driver import Worker
 
 
@@ -61,6 +63,11 @@ class TrialWork(_QueuedJob):
     async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
         """Record a model call as a step of the attempt in flight; see `TrialInput`."""
         return await model_step(name, request, call, usage)
+
+    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
+        """Record steps of the attempt in flight that were executed elsewhere; see `TrialInput`."""
+        if (attempt_steps := current_steps()) is not None:
+            attempt_steps.add_reported(steps, duration)
 
     @property
     def failures(self) -> int:

@@ -6,7 +6,7 @@ order in which the steps ended.
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ import trio
 
 from journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepReused
 from runner.retries.classify import describe
-from runner.steps.inputs import RecordedInputs, StepInput
+from runner.secrets import mask_output
+from runner.steps.inputs import RecordedInputs, StepInput, step_input
+from runner.tasks import ReportedStep
 
 Key = tuple[str, str]
 """Name and fingerprint of a step."""
@@ -134,6 +136,20 @@ class AttemptSteps:
             reusable=step.reusable,
         )
         self.record(event)
+
+    def add_reported(self, descriptions: Sequence[ReportedStep], duration: float) -> None:
+        """Record steps that were executed elsewhere during a call that took `duration` seconds; none took longer."""
+        open_steps: dict[str, Step] = {}
+        for description in sorted(descriptions, key=lambda description: description.start):
+            step = Step(description.name, description.kind, step_input(description.input, description.name), reusable=False)
+            self.begin(step)
+            if (caller := open_steps.get(description.parent)) is not None:
+                step.parent = caller.number
+            step.started_at -= min(description.elapsed, duration)
+            open_steps[description.id] = step
+        for description in descriptions:
+            if description.id in open_steps:  # An id may occur twice.
+                self.complete(open_steps.pop(description.id), mask_output(description.output), description.usage)
 
     def fail(self, step: Step, exc: BaseException) -> None:
         """Record that a step failed."""

@@ -5,10 +5,13 @@ records, and assumes nothing else about where a task runs.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import attrs
+
+from journal.events import StepKind
 from runner.data.case import Case
 
 LateOutcome = Literal["succeeded", "failed"]
@@ -16,6 +19,24 @@ LateOutcome = Literal["succeeded", "failed"]
 
 OnLateResult = Callable[[LateOutcome], None]
 """Called when an abandoned call ends."""
+
+
+@attrs.frozen
+class ReportedStep:
+    """A step that the reply of an endpoint describes; it is never reused."""
+
+    id: str
+    parent: str
+    """Id of the step that called it; empty or unknown: the task itself."""
+    name: str
+    kind: StepKind
+    start: float
+    """In seconds; only the order of the starts is used."""
+    elapsed: float
+    """In seconds."""
+    input: Any
+    output: Any
+    usage: Mapping[str, int] | None
 
 
 class TrialInput(Protocol):
@@ -36,6 +57,10 @@ class TrialInput(Protocol):
 
         `usage` returns the usage of the call after it.
         """
+        ...
+
+    def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
+        """Record steps that were executed elsewhere, in the order of their ends, during a call that took `duration` seconds."""
         ...
 
 

@@ -4,7 +4,7 @@ Templates define the request; paths locate the output in the reply.
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal, cast
@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import attrs
 import orjson
+import trio
 
 from replay.text import as_text
 from runner.data.case import Case
@@ -20,9 +21,10 @@ from runner.data.templates import Fields, MissingField, fill_body, has_fields, p
 from runner.errors import UsageError
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
-from runner.tasks import TrialInput
+from runner.tasks import ReportedStep, TrialInput
 from runner.tasks.address import Address, masked_headers
 from runner.tasks.client import Client
+from runner.tasks.nat_steps import read_steps
 from runner.tasks.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
 from runner.tasks.turns import Message, converse, turns_of
 
@@ -173,16 +175,16 @@ class _OpenEndpoint:
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the case, or its turns, and return the output in the last reply."""
         if self._endpoint.turns is None:
-            return await self._send(Fields(trial.case), trial.trial)
+            return await self._send(Fields(trial.case), trial, trial.trial)
 
         async def reply_to(number: int, messages: list[Message]) -> Any:
             fields = turn_fields(trial.case, messages)
-            send = partial(self._send, fields, f"{trial.trial}\0{number}")
+            send = partial(self._send, fields, trial, f"{trial.trial}\0{number}")
             return await trial.model_step(f"turn {number}", self._endpoint.request_with(fields), send, lambda: None)
 
         return await converse(turns_of(trial.case, self._endpoint.turns), [], reply_to)
 
-    async def _send(self, fields: Fields, identity: str) -> Any:
+    async def _send(self, fields: Fields, trial: TrialInput, identity: str) -> Any:
         endpoint = self._endpoint
         target, content = endpoint.target(fields), endpoint.content(fields)
         headers = idempotency_headers(endpoint.idempotency_header, self._run, identity)
@@ -190,13 +192,18 @@ class _OpenEndpoint:
             query = urlencode({name: as_text(value) for name, value in cast("dict[str, Any]", content).items()})
             path = target or self._address.target
             separator = "" if not query else "&" if "?" in path else "?"
-            return await self._client.call(
-                "GET", None, *_JSON_HEADERS[1:], *headers, read=self._read, target=f"{path}{separator}{query}"
-            )
-        return await self._client.call("POST", orjson.dumps(content), *_JSON_HEADERS, *headers, read=self._read, target=target)
+            method, body, headers, target = "GET", None, (*_JSON_HEADERS[1:], *headers), f"{path}{separator}{query}"
+        else:
+            method, body, headers = "POST", orjson.dumps(content), (*_JSON_HEADERS, *headers)
+        start_time = trio.current_time()
+        output, steps = await self._client.call(method, body, *headers, read=self._read, target=target)
+        if steps:
+            trial.record_steps(steps, trio.current_time() - start_time)
+        return output
 
-    def _read(self, reply: Reply) -> Any:
-        return output_of(reply, self._endpoint.output_path, self._endpoint.error_path, self._endpoint.done_path)
+    def _read(self, reply: Reply) -> tuple[Any, list[ReportedStep]]:
+        steps = read_steps(reply)
+        return output_of(reply, self._endpoint.output_path, self._endpoint.error_path, self._endpoint.done_path), steps
 
 
 def turn_fields(case: Case, messages: list[Message]) -> Fields:
@@ -285,6 +292,9 @@ class _SingleCall:
     async def model_step(self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any]) -> Any:
         """Only call the model: there is no attempt."""
         return await call()
+
+    def record_steps(self, _: Sequence[ReportedStep], __: float) -> None:
+        """Record nothing: there is no attempt."""
 
 
 async def call_once(task: Any, value: Any) -> Any:
