@@ -11,12 +11,11 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from runner import Outcome, Retry, gateway_env
+from tests.processes import TIMEOUT
 from tests.runs import define_real, run_real
 
 KEY: Final = "sk-the-real-key-0123456789"
 RETRY: Final = Retry(errors=1, rate_limits=30.0, base_delay=0.01)
-TIMEOUT: Final = 20.0
-"""Maximum seconds of every wait."""
 
 
 @contextmanager

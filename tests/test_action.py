@@ -18,7 +18,7 @@ import attrs
 import pytest
 import yaml
 
-from tests.processes import ROOT
+from tests.processes import ROOT, TIMEOUT
 from tests.test_docs import PAGES, blocks
 
 ACTION: Final[dict[str, Any]] = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -141,7 +141,7 @@ class Job:
         }
         command = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", "-c", step["run"]]
         process = subprocess.run(
-            command, cwd=self.root / "work", env=environment, capture_output=True, text=True, check=False, timeout=30
+            command, cwd=self.root / "work", env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
         )
         self.output += process.stdout + process.stderr
         self.exit_code = self.exit_code or process.returncode

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, TIMEOUT
 from tests.programs import STAND_INS, needs_stand_ins
 from tests.server import Server
 
@@ -49,7 +49,7 @@ def comparable(output: str) -> list[str]:
     return [" ".join(line.split()) for line in masked.strip().splitlines()]
 
 
-@pytest.mark.timeout(400)  # many processes
+@pytest.mark.timeout(1200)  # many processes
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=page.stem, marks=needs_stand_ins if page.stem == "workers" else ()) for page in PAGES],
@@ -70,7 +70,7 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     printed = ""
 
     def check(command: list[str], code: int, text: str) -> str:
-        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT)
         assert code == process.returncode, f"{text}\n{process.stdout}{process.stderr}"
         return process.stdout
 

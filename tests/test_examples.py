@@ -16,7 +16,7 @@ import pytest
 from journal.events import AttemptSucceeded, TrialScored
 from replay import load
 from runner.definition.loading import load_evaluation
-from tests.processes import ROOT, Process
+from tests.processes import ROOT, TIMEOUT, Process
 from tests.programs import STAND_INS, find_program, needs_stand_ins
 from tests.runs import events
 from tests.server import Server
@@ -37,7 +37,7 @@ def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=TIMEOUT,
     )
     [path] = directory.glob("runs/*/0001")
     return path
@@ -109,13 +109,13 @@ def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: 
     options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
     command = [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / f"{sdk}_agent.py"), "--slots", "1", "--write-ahead"]
     with Process(command, **options, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + TIMEOUT
         while len(server.requests(name)) < 5:
             assert time.monotonic() < deadline
             time.sleep(0.02)
         process.kill()
     [path] = tmp_path.glob("runs/*/0001")
-    subprocess.run([*command[:3], "resume", str(path)], check=True, timeout=60, **options)
+    subprocess.run([*command[:3], "resume", str(path)], check=True, timeout=TIMEOUT, **options)
     state = load(path).state
 
     assert 2 == state.completed

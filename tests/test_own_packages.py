@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from evaljournal import _own_packages
+from tests.processes import TIMEOUT
 
 ROOT: Final = Path(__file__).parent.parent
 
@@ -20,7 +21,7 @@ def python(*arguments: str, path: Path, cwd: Path) -> subprocess.CompletedProces
     """Run Python with a directory at the front of `sys.path`."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)])}
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=60
+        [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment, cwd=cwd, timeout=TIMEOUT
     )
 
 
@@ -112,7 +113,7 @@ def test_the_wheel_contains_four_packages(tmp_path: Path) -> None:
         cwd=ROOT,
         check=True,
         capture_output=True,
-        timeout=120,
+        timeout=TIMEOUT,
     )
     [wheel] = tmp_path.glob("*.whl")
     top_level = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}

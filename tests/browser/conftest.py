@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tests.programs import find_program
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-TIMEOUT: Final = 20_000
+TIMEOUT: Final = 60_000
 """Milliseconds that a page may take for anything."""
 
 

@@ -44,7 +44,7 @@ from runner.cli import cli
 from runner.engine.session import Outcome
 from runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
-from tests.processes import Process
+from tests.processes import TIMEOUT, Process
 from tests.runner_cli.commands import COMMAND
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
@@ -73,7 +73,7 @@ def evaljournal(*arguments: str, **environment: str) -> Result:
 def evaljournal_process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a command in a process of its own."""
     return subprocess.run(
-        [*COMMAND, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT, check=False
     )
 
 
@@ -419,7 +419,7 @@ def test_two_concurrent_sessions_in_two_processes() -> None:
     )
     evaljournal_process("run", "task.py", DIE="1")
     processes = [Process([*COMMAND, "resume"], stderr=subprocess.PIPE) for _ in range(2)]
-    errors = [process.communicate(timeout=60)[1] for process in processes]
+    errors = [process.communicate()[1] for process in processes]
     codes = [process.returncode for process in processes]
 
     assert 0 in codes, errors
@@ -438,17 +438,17 @@ def test_a_late_thread_of_a_cancelled_run_is_ignored(tmp_path: Path) -> None:
 
     def slow(value: str) -> str:
         has_started.set()
-        is_cancelled.wait(10)
+        is_cancelled.wait(TIMEOUT)
         has_returned.set()
         return value
 
     async def main() -> bool:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(arun, evaluation(cases=["a"])(slow), tmp_path / "run"))
-            await trio.to_thread.run_sync(has_started.wait, 10)
+            await trio.to_thread.run_sync(has_started.wait, TIMEOUT)
             nursery.cancel_scope.cancel()
         is_cancelled.set()
-        return await trio.to_thread.run_sync(has_returned.wait, 10)
+        return await trio.to_thread.run_sync(has_returned.wait, TIMEOUT)
 
     assert trio.run(main)
     assert "interrupted" == fold(read(tmp_path / "run")).outcome
@@ -506,7 +506,7 @@ def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> No
 
     def cases() -> Iterator[int]:
         yield from (1, 2, 3)
-        wait_results.append(has_three.wait(20))
+        wait_results.append(has_three.wait(TIMEOUT))
         yield 4
 
     def task(number: int) -> int:

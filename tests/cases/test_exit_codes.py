@@ -21,7 +21,7 @@ from runner import Retry, Score, note
 from runner.cli import cli
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import session, started, trial, write_sync
-from tests.processes import ROOT
+from tests.processes import ROOT, TIMEOUT
 from tests.runs import define, define_real, events, numbered_cases, run_real, run_virtual
 
 
@@ -257,7 +257,7 @@ def run(prepare, *arguments):
                 os._exit(exc.code or 0)
         finally:
             os._exit(99)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (ended := os.waitpid(child, os.WNOHANG))[0]:
         if time.monotonic() > deadline:
             os.kill(child, 9)
@@ -346,7 +346,7 @@ def test_streams_files_and_threads(tmp_path: Path) -> None:
     """Closed or full standard streams do not change the exit code; it is 3 with a closed journal, 1 with no asyncio thread."""
     (tmp_path / "tasks.py").write_text(TASKS)
     driver = [sys.executable, "-c", DRIVER.format(root=str(ROOT))]
-    process = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    process = subprocess.run(driver, cwd=tmp_path, capture_output=True, text=True, timeout=2 * TIMEOUT, check=True)
 
     log, codes = (tmp_path / "log").read_text(), json.loads(process.stdout)
     expected = {"full": [0, 3], "closed": [0, 3], "closes standard output": [0, 3], "closes everything": [3], "no asyncio": [1]}

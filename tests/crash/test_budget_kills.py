@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 from runner.recompute.verification import verify
-from tests.processes import Forked, Forks
+from tests.processes import TIMEOUT, Forked, Forks
 
 BUDGET = 40
 """Calls that the budget pays for."""
 KILLS = 3
 SLOTS = 4
-TIMEOUT = 15.0
 SCRIPT = textwrap.dedent(
     """
     import os, sys

@@ -16,7 +16,7 @@ from journal import verify
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from runner import Case, UsageError, arun, evaluation, run
 from runner.testing import events_of
-from tests.processes import Process, small_environment
+from tests.processes import TIMEOUT, Process, small_environment
 
 SCRIPT = textwrap.dedent(
     """
@@ -83,7 +83,7 @@ def test_a_signal_stops_a_run_and_is_passed_on(  # noqa: PLR0917  # parametrized
         assert process.stdout is not None
         assert ["called\n", "called\n"] == [process.stdout.readline(), process.stdout.readline()]
         process.send_signal(number)
-        printed, err = process.communicate(timeout=30)
+        printed, err = process.communicate()
 
     if (place, response) == ("script", "stuck"):
         code, out = 3, ""
@@ -127,7 +127,7 @@ def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: s
         capture_output=True,
         text=True,
         env=small_environment(),
-        timeout=30,
+        timeout=TIMEOUT,
         check=False,
     )
 
@@ -160,7 +160,7 @@ def test_run_in_a_thread(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=run_here)
     thread.start()
-    thread.join(timeout=30)
+    thread.join(TIMEOUT)
 
     assert [1] == outcomes
     assert not (tmp_path / "other").exists()

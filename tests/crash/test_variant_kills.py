@@ -13,13 +13,11 @@ import pytest
 from journal.events import AttemptInterrupted, AttemptSucceeded, TrialEnqueued
 from runner import verify
 from runner.testing import events_of
-from tests.processes import Forks
+from tests.processes import TIMEOUT, Forks
 
 CASES = 12
 SLOTS = 3
 VARIANTS = ("nano", "mini", "medium", "large")
-TIMEOUT = 15.0
-"""Seconds after which a process counts as hanging."""
 
 SCRIPT = textwrap.dedent(
     """

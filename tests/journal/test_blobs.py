@@ -36,6 +36,7 @@ from tests.journal.samples import (
     write,
     write_sync,
 )
+from tests.processes import TIMEOUT
 
 PATH = Path("/runs/1")
 LONG = "v" * LIMIT
@@ -313,7 +314,7 @@ class StuckDisk(UnsyncedDisk):
 
     def open(self, path: str, flags: int, parents: int = 0) -> int:
         if "blobs" in path:
-            assert self.released.wait(10)
+            assert self.released.wait(TIMEOUT)
         return super().open(path, flags, parents)
 
 

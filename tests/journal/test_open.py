@@ -25,6 +25,7 @@ from tests.journal.samples import (
     trial,
     write,
 )
+from tests.processes import TIMEOUT
 
 
 async def test_new_run_is_rejected_where_one_exists(tmp_path: Path) -> None:
@@ -103,7 +104,12 @@ def second_process(path: Path, n: int) -> subprocess.CompletedProcess[str]:
     """Let another process write to the journal."""
     root = Path(__file__).parents[2]
     return subprocess.run(
-        [sys.executable, "-c", SECOND, str(path), str(n)], cwd=root, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", SECOND, str(path), str(n)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIMEOUT,
     )
 
 
@@ -146,7 +152,7 @@ def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=TIMEOUT,
     )
 
     assert (0, "") == (process.returncode, process.stderr)

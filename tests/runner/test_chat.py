@@ -17,6 +17,7 @@ from replay.ending import final_report
 from runner import Case, UsageError
 from runner.tasks.chat import Chat
 from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
+from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 
@@ -338,7 +339,7 @@ def test_the_fingerprint_depends_on_the_prompt(monkeypatch: pytest.MonkeyPatch) 
 
 def openai_task(url: str) -> Any:
     async def task(question: str) -> str | None:
-        async with openai.AsyncOpenAI(base_url=url, api_key="a-key-of-no-shape", max_retries=0, timeout=5) as client:
+        async with openai.AsyncOpenAI(base_url=url, api_key="a-key-of-no-shape", max_retries=0, timeout=TIMEOUT) as client:
             reply = await client.chat.completions.create(model="small", messages=[{"role": "user", "content": question}])
             return reply.choices[0].message.content
 
@@ -348,7 +349,9 @@ def openai_task(url: str) -> Any:
 def anthropic_task(url: str) -> Any:
     async def task(question: str) -> str:
         base = url.removesuffix("/v1")
-        async with anthropic.AsyncAnthropic(base_url=base, api_key="a-key-of-no-shape", max_retries=0, timeout=5) as client:
+        async with anthropic.AsyncAnthropic(
+            base_url=base, api_key="a-key-of-no-shape", max_retries=0, timeout=TIMEOUT
+        ) as client:
             messages: Any = [{"role": "user", "content": question}]
             reply: Any = await client.messages.create(model="small", max_tokens=10, messages=messages)
             return str(reply.content[0].text)

@@ -11,6 +11,7 @@ import trustme
 from runner.tasks.address import Address
 from runner.tasks.client import Client
 from runner.tasks.reply import NoResponse
+from tests.processes import TIMEOUT
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
 """Handles a request: the connection, its number, the number of the request on it, the body. Returns whether to continue."""
@@ -43,7 +44,7 @@ async def _exchange(handler: Handler, count: int, pause: float, tls: ssl.SSLCont
                 requests += 1
 
     replies: list[bytes] = []
-    with trio.fail_after(20):
+    with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:
             (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listener.socket.getsockname()[1]
@@ -51,7 +52,7 @@ async def _exchange(handler: Handler, count: int, pause: float, tls: ssl.SSLCont
             nursery.start_soon(trio.serve_listeners, serve, [serving])
             address = Address.parse(f"{'http' if tls is None else 'https'}://127.0.0.1:{port}/", {})
             try:
-                async with Client(address, connect_timeout=5, read_timeout=5) as client:
+                async with Client(address, connect_timeout=TIMEOUT, read_timeout=TIMEOUT) as client:
                     for n in range(count):
                         replies.append(await client.call("POST", b"%d" % n, read=lambda reply: reply.body))
                         await trio.sleep(pause)
@@ -243,7 +244,7 @@ def test_invalid_requests_are_not_sent(target: str, header: tuple[bytes, bytes],
     async def call() -> None:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         address = Address.parse(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/", {})
-        async with listener, Client(address, connect_timeout=5, read_timeout=5) as client:
+        async with listener, Client(address, connect_timeout=TIMEOUT, read_timeout=TIMEOUT) as client:
             await client.call("POST", b"", header, read=lambda reply: reply.body, target=target)
 
     with pytest.raises(NoResponse) as caught:

@@ -15,7 +15,7 @@ import trio
 from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
 from runner import Case, UsageError
 from runner.tasks.command import Command
-from tests.processes import Process, is_alive
+from tests.processes import TIMEOUT, Process, is_alive
 from tests.runs import define_real, events, outputs, run_real
 
 PYTHON = sys.executable
@@ -28,8 +28,8 @@ def failure(path: Path) -> AttemptFailed:
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait up to half a minute for a condition."""
-    until = time.monotonic() + 30
+    """Wait for a condition."""
+    until = time.monotonic() + TIMEOUT
     while not condition() and time.monotonic() < until:
         time.sleep(0.005)
     return condition()
@@ -210,7 +210,7 @@ def test_a_timeout_ends_the_whole_group(path: Path, tmp_path: Path, script: Call
 
     assert 1 == len(events(path, AttemptTimedOut))
     assert [] == events(path, AttemptReturnedLate)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
     assert 3 == len(process_ids(tmp_path))
     assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
 
@@ -222,7 +222,7 @@ def test_remaining_children_are_ended(path: Path, tmp_path: Path, script: Callab
     run_real(define_real(Command(line)), path)
 
     assert ["done"] == outputs(path)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 50
     assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
 
 
@@ -259,7 +259,7 @@ def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, 
     with process:
         assert wait_until(lambda: len(process_ids(tmp_path)) == 9)
         os.kill(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=10)
+        output, _ = process.communicate()
 
     assert "interrupted\n" == output
     assert 3 == len(events(path, AttemptInterrupted))

@@ -16,6 +16,7 @@ from runner.data import dataset
 from runner.data.case import Case
 from runner.data.dataset import Dataset, Selection, Source
 from runner.errors import MAX_WHOLE_NUMBER, UsageError
+from tests.processes import TIMEOUT
 
 LINES = '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
 CASES = [
@@ -468,7 +469,7 @@ def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
     path = write(tmp_path, "qa.jsonl", LINES)
     local = Dataset(path).select()
     code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
-    process = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=TIMEOUT)
 
     assert (2, "d5e3974e19d9c26c") == (local.cases, local.fingerprint)
     assert local.fingerprint == process.stdout.strip()

@@ -32,7 +32,7 @@ from runner.secrets import mask
 from runner.tasks.address import Address
 from runner.tasks.client import _tls_context
 from runner.tasks.endpoint import Endpoint
-from tests.processes import Process
+from tests.processes import TIMEOUT, Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
 
@@ -194,7 +194,7 @@ def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, 
 
     def cases() -> Iterator[Case[int, Any]]:
         for n in range(5):
-            until = time.monotonic() + 30
+            until = time.monotonic() + TIMEOUT
             while len(server.requests(name)) < n and time.monotonic() < until:
                 time.sleep(0.005)
             time.sleep(0.05)  # The close must have arrived.
@@ -559,7 +559,7 @@ def test_an_account_without_credit_stops_the_run(server: Server, path: Path, nam
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
     """An attempt without a reply ends at its timeout; the next one uses a new connection."""
     defined = define_real(
-        Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=0.5, retry=Retry(timeouts=1, base_delay=0.01)
+        Endpoint(server.url(name, "hang,ok"), output_path="output"), timeout=2.0, retry=Retry(timeouts=1, base_delay=0.01)
     )
     run_real(defined, path)
 

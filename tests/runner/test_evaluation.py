@@ -24,6 +24,7 @@ from runner.data.fingerprint import _normalize, definition_of, fingerprint_funct
 from runner.definition.settings import Settings
 from runner.notes import set_note_sink
 from runner.scorers.scorer import ScorerInput
+from tests.processes import TIMEOUT
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 
@@ -397,7 +398,7 @@ def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(TIMEOUT)
 
     assert [] == overlaps
 
@@ -437,7 +438,7 @@ print(fingerprint_function(task))
     def run(seed: str, file: str) -> str:
         settings = {**os.environ, "PYTHONHASHSEED": seed}
         return subprocess.run(
-            [sys.executable, "-c", code, file], env=settings, capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code, file], env=settings, capture_output=True, text=True, check=True, timeout=TIMEOUT
         ).stdout
 
     assert 1 == len({run("1", "/a.py"), run("2", "/b.py"), run("3", "c.py")})

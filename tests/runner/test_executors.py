@@ -30,6 +30,7 @@ from runner.executors.execution import Results
 from runner.tasks.function import detect_loops
 from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
+from tests.processes import TIMEOUT
 
 DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
 
@@ -482,7 +483,7 @@ def test_the_choice_between_the_two(caplog: pytest.LogCaptureFixture) -> None:
     for run_sync in (True, False):
         thread = threading.Thread(target=lambda run_sync: executors.append(chosen(run_sync=run_sync)), args=[run_sync])
         thread.start()
-        thread.join(timeout=30)
+        thread.join(TIMEOUT)
         warnings.append(sum(record.levelno == logging.WARNING for record in caplog.records))
     in_loop, results = asyncio.run(in_a_loop())
 

@@ -20,6 +20,7 @@ from runner import UsageError
 from runner.executors import AsyncExecutor, ConcurrencyController, ExecutionStatus, Incomplete, SyncExecutor
 from runner.executors.execution import Results
 from runner.testing import Hang, Return, Scripted, deterministic_options
+from tests.processes import TIMEOUT
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
@@ -78,9 +79,9 @@ def test_5_results_survive_a_kill(tmp_path: Path, number: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(KILLED)
     command = [sys.executable, str(script), str(tmp_path / "run")]
-    killed = subprocess.run([*command, "30", str(int(number))], capture_output=True, check=False, timeout=60)
+    killed = subprocess.run([*command, "30", str(int(number))], capture_output=True, check=False, timeout=TIMEOUT)
     assert -number == killed.returncode
-    resumed = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True, timeout=60)
+    resumed = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True, timeout=TIMEOUT)
 
     calls, right, statuses = resumed.stdout.split(" ", 2)
     assert ("11", "True", "{'COMPLETED'}\n") == (calls, right, statuses)

@@ -17,6 +17,7 @@ from replay import fold
 from runner import note
 from runner.executors import AsyncExecutor, SyncExecutor
 from runner.testing import Return, Scripted, deterministic_options
+from tests.processes import TIMEOUT
 
 USER = contextvars.ContextVar("user", default="unknown")
 
@@ -56,7 +57,7 @@ def test_from_a_thread() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(timeout=30)
+    thread.join(TIMEOUT)
 
     assert [[1, 2]] * 3 == results
 

@@ -14,7 +14,8 @@ import pytest
 from journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
 from runner import Endpoint, Retry, UsageError, gateway_env, verify
 from runner.tasks.command import Command
-from tests.gateway import KEY, TIMEOUT, ask, evaluate, statuses
+from tests.gateway import KEY, ask, evaluate, statuses
+from tests.processes import TIMEOUT
 from tests.programs import find_program
 from tests.runs import events, outputs
 from tests.server import Server

@@ -14,7 +14,8 @@ import pytest
 from journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
 from runner import Case
 from runner.gateway import call, connection, gateway
-from tests.gateway import KEY, TIMEOUT, ask, chunk, evaluate, gateway_address, scripted_provider
+from tests.gateway import KEY, ask, chunk, evaluate, gateway_address, scripted_provider
+from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

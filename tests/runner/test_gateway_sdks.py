@@ -19,8 +19,8 @@ from journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
 from runner import gateway_env, verify
 from runner.cli import cli
 from runner.testing import events_of
-from tests.gateway import RETRY, TIMEOUT, ask, chunk, evaluate, gateway_address, scripted_provider, statuses
-from tests.processes import ROOT, Process
+from tests.gateway import RETRY, ask, chunk, evaluate, gateway_address, scripted_provider, statuses
+from tests.processes import ROOT, TIMEOUT, Process
 from tests.runs import define_real, events, outputs, run_real
 from tests.sdk_agents import (
     CLIENTS,

@@ -19,6 +19,7 @@ from runner.concurrency.registry import REGISTRY
 from runner.recompute.rules import session_rules
 from runner.testing import SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
+from tests.processes import TIMEOUT
 from tests.runs import PATH, AnyEvaluation, define, events
 
 _identities = itertools.count()
@@ -188,7 +189,7 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
 
     for name in "ab":
         records = list(read(tmp_path / name))

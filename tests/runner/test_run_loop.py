@@ -5,6 +5,7 @@ import threading
 import trio
 
 from runner.engine.recorder import RunLoop
+from tests.processes import TIMEOUT
 
 THREADS, CALLS = 4, 500
 
@@ -28,10 +29,10 @@ def test_calls_from_threads_are_all_made_in_order() -> None:
         threads = [threading.Thread(target=call, args=(number,)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
-        with trio.fail_after(10):
+        with trio.fail_after(TIMEOUT):
             await all_made.wait()
         for thread in threads:
-            await trio.to_thread.run_sync(thread.join, 10)
+            await trio.to_thread.run_sync(thread.join, TIMEOUT)
 
     trio.run(main)
 

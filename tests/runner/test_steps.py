@@ -649,12 +649,12 @@ def test_a_missing_blob_is_executed_again(path: Path) -> None:
     def agent(value: int) -> int:
         text = step("big", big, value)
         if len(calls) == 1 and is_first:
-            raise RateLimited(0.3)
+            raise RateLimited(1.5)
         return len(text)
 
     is_first = True
     defined = define_real(agent, [Case(name="a", input=1)], retry=Retry(rate_limits=30.0))
-    run_real(defined, path, deadline=0.2)
+    run_real(defined, path, deadline=1.0)
     is_first = False
     for blob in (path / "blobs").glob("*/*"):
         blob.unlink()

@@ -16,6 +16,7 @@ from runner.engine.rate_limits import TaskKeys, scorer_keys
 from runner.tasks.chat import Chat
 from runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
+from tests.processes import TIMEOUT
 from tests.runner.test_variants import FOUR, Calls, is_audited
 from tests.runs import PATH, define, define_real, events, numbered_cases, outputs, run_real, run_virtual
 from tests.server import Server
@@ -144,7 +145,7 @@ def test_model_calls_of_variants_are_steps(path: Path, server: Server, name: str
 
     def task(value: str, *, model: str) -> str:
         body = {"model": model, "messages": [{"role": "user", "content": value}]}
-        reply = httpx.post(url, json=body, timeout=20).json()
+        reply = httpx.post(url, json=body, timeout=TIMEOUT).json()
         return f"{model} {reply['choices'][0]['message']['content']}"
 
     defined = define_real(task, durable="http", variants={"a": {"model": "gpt-a"}, "b": {"model": "gpt-b"}})
@@ -168,7 +169,7 @@ def test_variants_call_models_through_the_gateway(
         url = gateway_env()["OPENAI_BASE_URL"]
         ports.add(url.split("/")[2])
         body = {"model": model, "messages": [{"role": "user", "content": value}]}
-        reply = httpx.post(f"{url}/chat/completions", json=body, timeout=20).json()
+        reply = httpx.post(f"{url}/chat/completions", json=body, timeout=TIMEOUT).json()
         return f"{model} {reply['choices'][0]['message']['content']}"
 
     defined = define_real(task, gateway=True, variants={"a": {"model": "gpt-a"}, "b": {"model": "gpt-b"}})

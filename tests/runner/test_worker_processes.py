@@ -20,7 +20,7 @@ from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, ver
 from runner.definition.loading import load_evaluation
 from runner.workers.pool import WorkerDied
 from runner.workers.processes import _open_processes
-from tests.processes import Process, is_alive
+from tests.processes import TIMEOUT, Process, is_alive
 from tests.runs import events, outputs
 from tests.server import Server
 from tests.workers import AGENT
@@ -88,7 +88,7 @@ def act(name):
             Path("group.txt").write_text(str(subprocess.Popen(["sleep", "60"]).pid))
             if os.fork() == 0:  # It keeps the pipe of the worker open.
                 os.setsid()
-                time.sleep(20)
+                time.sleep(60)
                 os._exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
         case "nap":
@@ -105,7 +105,7 @@ def act(name):
     return name
 
 
-@evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
+@evaluation(cases=CASES, timeout=3.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
 async def on_asyncio(name):
     await asyncio.sleep(0.02)
     if name == "hang":
@@ -118,7 +118,7 @@ async def on_asyncio(name):
     return act(name)
 
 
-@evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
+@evaluation(cases=CASES, timeout=3.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
 async def on_trio(name):
     await trio.sleep(0.02)
     if name == "hang":
@@ -128,7 +128,7 @@ async def on_trio(name):
     return act(name)
 
 
-@evaluation(cases=CASES, timeout=1.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
+@evaluation(cases=CASES, timeout=3.0, grace=0.3, retry=RETRY, slots=8, stop_on_same_error=None, durability="os", policy="fixed")
 def plain(name):
     return act(name)
 '''
@@ -166,7 +166,7 @@ def test_children_of_a_worker_do_not_hide_its_end() -> None:
     started_at = time.monotonic()
     run_in("plain", "children", retry={"deaths": 0}, timeout=None)
 
-    assert time.monotonic() < started_at + 15
+    assert time.monotonic() < started_at + 50
     assert {"signal 9 (SIGKILL)"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
     assert not is_alive(int(Path("group.txt").read_text()))
 
@@ -217,7 +217,7 @@ RUN = ("run", "it.py:plain", "-o", "run")
 
 def wait_for_effects(count: int, file: str = "effects.txt") -> None:
     """Wait until the task has had some effects."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT
     while not Path(file).exists() or Path(file).read_text().count("\n") < count:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -225,7 +225,7 @@ def wait_for_effects(count: int, file: str = "effects.txt") -> None:
 
 def wait_for_output(process: Process, count: int) -> None:
     """Wait until a run has some outputs, or its process has ended."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT
     while process.poll() is None and (not has_journal() or len(outputs(Path("run"))) < count):
         assert time.monotonic() < deadline
         time.sleep(0.02)

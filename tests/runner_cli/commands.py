@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from journal.events import TrialScored
 from runner.cli import cli
 from tests.journal.samples import segment
-from tests.processes import Process
+from tests.processes import TIMEOUT, Process
 from tests.runs import events
 
 SCRIPT = shutil.which("evaljournal")
@@ -93,7 +93,7 @@ def run_process(*arguments: object) -> tuple[int, str, str]:
 
 def wait_for(path: Path, text: str, times: int) -> None:
     """Wait until a journal has a text a number of times."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             if segment(path).read_text().count(text) >= times:
@@ -110,7 +110,7 @@ def run_in_terminal(*arguments: object, until: bytes, environment: dict[str, str
     if pid == 0:
         os.execvpe(COMMAND[0], [*COMMAND, *map(str, arguments)], {**os.environ, "TERM": "xterm", **(environment or {})})  # noqa: S606
     screen, pressed = b"", False
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         if select.select([terminal], [], [], 0.05)[0]:
             try:

@@ -274,7 +274,7 @@ def test_closed_pipe_is_quiet(tmp_path: Path, follow: list[str]) -> None:
         first = reading.stdout.readline()
         reading.stdout.close()
         err = reading.stderr.read()
-        code = reading.wait(timeout=60)
+        code = reading.wait()
 
     assert "segment_opened" in first
     assert "" == err

@@ -86,7 +86,7 @@ def test_follow_ends_quietly_at_an_interrupt(timed_run: Path) -> None:
         assert following.stderr is not None
         lines = [following.stdout.readline() for _ in range(number)]
         following.send_signal(signal.SIGINT)
-        code, err = following.wait(timeout=60), following.stderr.read()
+        code, err = following.wait(), following.stderr.read()
 
     assert (0, "") == (code, err)
     assert "segment_sealed" in lines[-1]
@@ -101,7 +101,7 @@ def test_follow_prints_new_records(timed_run: Path) -> None:
         write_sync(timed_run, [session(2)], new=False)
         lines += [following.stdout.readline() for _ in range(3)]
         following.send_signal(signal.SIGINT)
-        code = following.wait(timeout=60)
+        code = following.wait()
 
     assert (0, [line.decode() for line in lines_of(timed_run)]) == (code, lines)
 

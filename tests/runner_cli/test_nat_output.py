@@ -21,6 +21,7 @@ from replay.trial import TrialDetails
 from runner.cli import cli
 from runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
+from tests.processes import TIMEOUT
 from tests.replay.eventful_run import first_session, minute_clock, second_session
 from tests.runner_cli.commands import QUICK, SLOW, process
 
@@ -51,7 +52,7 @@ def ids(directory: Path | str = "nat") -> list[str]:
 
 def wait_for_lines(number: int) -> None:
     """Wait until the growing file has a number of lines."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             if len(ids()) >= number:
@@ -79,7 +80,7 @@ def test_the_file_grows_and_survives_a_kill() -> None:
     grown = ids()
     evaljournal("export", "-f", "nat", "-o", "exported")
     with process("resume", "--nat-output", "nat") as resumed:
-        resumed.communicate(timeout=60)
+        resumed.communicate()
 
     assert [f"t{number}" for number in range(6)] == sorted(grown) == sorted(ids("exported"))
     assert 0 == resumed.returncode

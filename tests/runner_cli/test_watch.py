@@ -104,14 +104,14 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(tmp_path: Path) -> None:
             assert first.stdout is not None
             assert first.stdout.readline().startswith("6 of 40 (15 %)")
             first.send_signal(signal.SIGINT)
-            _, err = first.communicate(timeout=60)
+            _, err = first.communicate()
         assert (3, "the run continues; watch it with `evaljournal watch live`\n") == (first.returncode, err)
         assert running.poll() is None
         with process("watch", "live") as second:
             assert second.stdout is not None
             assert second.stdout.readline().startswith("6 of 40 (15 %)")
             running.kill()
-            out, err = second.communicate(timeout=60)
+            out, err = second.communicate()
         assert (3, True) == (second.returncode, out.startswith("slow ended without a final record"))
         assert f"process {running.pid} on" in err
 
@@ -123,7 +123,7 @@ def test_watching_at_a_terminal(tmp_path: Path) -> None:
         wait_for(Path("live"), "attempt_started", 10)
         code, screen = run_in_terminal("watch", "live", until=b"4 of 4 busy")
         running.kill()
-        running.communicate(timeout=60)
+        running.communicate()
 
     assert (3, True) == (code, "longest" in screen)
     assert screen.count("\x1b[?25l") == screen.count("\x1b[?25h") == 1

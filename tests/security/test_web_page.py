@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from runner.cli._server import serve
+from tests.processes import TIMEOUT
 from tests.replay.eventful_run import eventful_run
 
 TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
@@ -41,7 +42,7 @@ def test_a_reset_connection_does_not_end_the_server(tmp_path: Path, request_: st
             await trio.sleep(0.2)
             async with await trio.open_tcp_stream(host, int(port)) as stream:
                 await stream.send_all(f"GET /{TOKEN}/ HTTP/1.1\r\nHost: {address[0]}\r\n\r\n".encode())
-                with trio.fail_after(10):
+                with trio.fail_after(TIMEOUT):
                     status = bytes(await stream.receive_some(15))
             nursery.cancel_scope.cancel()
         return status
