@@ -4,10 +4,14 @@ A name is imported when it is first used, so that the command line starts quickl
 `journal`, `replay` and `runner`, which are installed next to this one.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # As `typing` has it, whose import takes longer than all others here.
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from evaljournal import executors, journal, replay, scorers, testing
     from replay import audit, compare, load, summarize
     from runner import (

@@ -87,6 +87,14 @@ def run_start(path: Path) -> tuple[RunStarted, str] | None:
     return None
 
 
+def has_started(path: Path) -> bool:
+    """Return whether the start of a run is recorded, or may be in a journal that cannot be read."""
+    try:
+        return run_start(path) is not None
+    except (JournalError, OSError):
+        return segments.is_run(path)
+
+
 def run_finish(path: Path) -> RunFinished | None:
     """Return the event that finished a run; None if the last record is another one or the journal's end is damaged."""
     record = last_record(path)

@@ -107,6 +107,8 @@ class _Commands(click.Group):
             from runner.errors import InvalidSetting, UsageError, unwrap_exception_groups  # noqa: PLC0415  # not needed for `--help`
 
         try:
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # As `evaljournal.__main__` has set it.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
             with unwrap_exception_groups(), contextlib.ExitStack() as exits:
                 exits.callback(flush_output)
                 return super().invoke(ctx)

@@ -85,7 +85,7 @@ def _no_reference_error(path: Path, verb: str) -> UsageError:
     start = run_start(path)  # Raises if the journal is damaged.
     locate = command(verb, path, " --task REFERENCE")
     if start is None:
-        return UsageError(f"{path} ends before its evaluation was recorded; pass it: {locate}")
+        return UsageError(f"nothing was recorded in {path}; start it again: {command('run … -o', path)}")
     if start[0].is_replacement:
         return UsageError(f"the damage to the journal of {path} has removed the location of its evaluation; pass it: {locate}")
     call = "run(…, resume=True)" if verb == "resume" else "rescore(…)"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 
-from journal import segments
-from journal.errors import RecordTooLarge
+from journal.errors import RecordTooLarge, WriteFailed
 from journal.threads import run_in_thread
 from replay.screen import panel, stopping_text
 from replay.text import printable
@@ -30,7 +29,7 @@ from runner.engine.options import LiveRun
 from runner.engine.session import Outcome
 from runner.errors import UsageError, unwrap_exception_groups
 from runner.retries.classify import describe
-from runner.run_paths import next_paths
+from runner.run_paths import has_started, next_paths
 from runner.signals import STOP_SIGNALS, handle_signals
 from runner.suggest import command
 
@@ -106,9 +105,13 @@ class CommandSession:
                 options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}
                 return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
         except KeyboardInterrupt:
-            if not segments.is_run(self._path):
+            if not has_started(self._path):
                 raise
             raise CommandError(f"interrupted; continue with {command('resume', self._path)}", UNFINISHED) from None
+        except WriteFailed as exc:
+            if has_started(self._path):
+                raise
+            raise CommandError(f"{exc.message}; nothing was recorded; check the disk, then start again", UNFINISHED) from exc
         except (OSError, SystemExit, RecordTooLarge) as exc:  # A task may close all files, including the journal's.
             if not self._is_started or isinstance(exc, BrokenPipeError):
                 raise

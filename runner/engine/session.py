@@ -269,7 +269,9 @@ class Session:
             return attrs.evolve(outcome, head=journal.head)
         except DiskFull as exc:
             await self._record_disk_full(clock)
-            return Outcome(self.path, await options.in_thread(self._durable_state), "", "disk_full", str(exc))
+            state = await options.in_thread(self._durable_state)
+            detail = exc.message if state.started is None else str(exc)  # Otherwise its hint is to resume the run.
+            return Outcome(self.path, state, "", "disk_full", detail)
 
     async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
         options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings

@@ -1,6 +1,8 @@
 """`run` with signals, kills and terminals: the screen, plain lines, exit codes, and what `resume` continues."""
 
 import contextlib
+import errno
+import itertools
 import re
 import signal
 import subprocess
@@ -11,6 +13,7 @@ import orjson
 import pytest
 
 from journal import verify
+from journal.files import Files
 from tests.runner_cli.commands import QUICK, define, evaljournal, process, run_in_terminal, wait_for
 
 pytestmark = pytest.mark.usefixtures("evaluations")
@@ -46,6 +49,54 @@ def test_ctrl_c_before_the_start() -> None:
 
     assert (130, "Error: interrupted\n") == (result.exit_code, result.stderr)
     assert not Path("runs").exists()
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            signal.raise_signal(signal.SIGINT)
+
+module = sys.argv.pop()
+sys.argv.append("ls")
+from evaljournal.__main__ import main
+sys.meta_path.insert(0, Interrupt())
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["evaljournal._own_packages", "runner", "runner.cli", "click", "runner.cli._output", "runner.cli.ls", "journal"]
+)
+def test_ctrl_c_during_an_import(module: str) -> None:
+    """Ctrl-C while evaljournal imports its own modules ends the process without a traceback."""
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert ended.returncode in {130, -signal.SIGINT}  # A shell shows both as 130.
+    assert ended.stderr in {"", "Error: interrupted\n"}
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("first", [2, 3])
+def test_a_disk_that_fails_at_once(monkeypatch: pytest.MonkeyPatch, error: int, first: int) -> None:
+    """If nothing was recorded, the message is to start again, not to resume; the same command then runs."""
+    write, calls = Files.write, itertools.count(1)
+
+    def fail(self: Files, fd: int, data: memoryview) -> int:
+        if next(calls) >= first:
+            raise OSError(error, "no")
+        return write(self, fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "write", fail)
+        failed = evaljournal("run", "evals/capitals.py", "-o", "r", "--plain")
+
+    assert (3, True, False) == (failed.exit_code, "nothing was recorded" in failed.stderr, "resume" in failed.stderr)
+    assert 0 == evaljournal("run", "evals/capitals.py", "-o", "r").exit_code
+    assert verify("r").ok
 
 
 def test_kill_then_resume(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_resume_of_a_changed_task() -> None:
     ("first", "message"),
     [
         ([started()], "was started from evals/capitals.py:capitals. Run this from that directory"),
-        ([], "ends before its evaluation was recorded"),
+        ([], "nothing was recorded in r; start it again: `evaljournal run … -o r`"),
     ],
 )
 def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str) -> None:
@@ -187,7 +187,19 @@ def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str
     result = evaljournal("resume", "r", "--trust")
 
     assert (2, True) == (result.exit_code, message in result.stderr)
-    assert "`evaljournal resume r --task " in result.stderr
+    assert bool(first) == ("`evaljournal resume r --task " in result.stderr)
+
+
+@pytest.mark.parametrize("arguments", [["evals/capitals.py"], ["--data", "qa.jsonl", "--output-key", "q", "--score", "exact"]])
+def test_a_run_that_was_killed_before_its_start(arguments: list[str]) -> None:
+    """The same `run` command starts it, in the same directory and journal."""
+    Path("qa.jsonl").write_text('{"id": "a", "q": "Lima", "expected": "Lima"}\n')
+    forge(Path("r"), [opened()])
+    before = segment(Path("r")).read_bytes()
+    result = evaljournal("run", *arguments, "-o", "r", "--plain")
+
+    assert 0 == result.exit_code, result.output
+    assert (True, True) == (verify("r").ok, segment(Path("r")).read_bytes().startswith(before))
 
 
 def test_resume_after_the_evaluation_was_moved() -> None:
