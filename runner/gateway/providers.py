@@ -134,7 +134,7 @@ def common_environment(host: str) -> dict[str, str]:
     Keys are replaced, also inside longer values, and `host` is called without a proxy.
     """
     keys = {key for api in _APIS for name in api.key_variables if (key := os.environ.get(name, "").strip())}
-    safe_values = {name: safe for name, value in os.environ.items() if (safe := _replace_keys(value, keys)) != value}
+    safe_values = {name: text for name, value in os.environ.items() if (text := _replace_keys(value, keys)) != value}
     dummies = dict.fromkeys([next(iter(api.key_variables)) for api in _APIS], DUMMY_KEY)
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
     return safe_values | dummies | no_proxy
