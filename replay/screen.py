@@ -197,6 +197,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
     yield from (("steps", sentence, "yellow") for sentence in summary_text.missing_step_lines(state))
+    yield from (("calls", sentence, "yellow") for sentence in summary_text.turn_lines(state))
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"

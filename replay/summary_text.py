@@ -178,6 +178,12 @@ def missing_step_lines(state: RunState) -> Iterator[str]:
         )
 
 
+def turn_lines(state: RunState) -> Iterator[str]:
+    """Yield that calls of an async task took turns, if it was noted, and what to do."""
+    if count := state.calls_in_turns:
+        yield f"{plural(count, 'call')} took turns: is the client synchronous? Use an async client, or a plain def"
+
+
 def truncated_lines(state: RunState) -> Iterator[str]:
     """Yield how many outputs were truncated, if any; a scorer may have failed them for that reason alone."""
     if state.truncated:

@@ -27,6 +27,9 @@ from runner.tasks import OnLateResult, is_async
 Loop = Literal["trio", "asyncio"]
 LOOPS: Final[tuple[Loop, ...]] = ("trio", "asyncio")
 
+MIN_BLOCKED: Final = 0.1
+"""Seconds from which a call that never waits in its event loop counts as one that blocks it."""
+
 _NOT_IN_TRIO: Final = "must be called from async context"
 """Part of trio's error when one of its functions is awaited in another loop."""
 
@@ -62,26 +65,33 @@ class FunctionTask:
         """Runs plain functions instead of a thread, for tests on a virtual clock."""
         self.loop = resolve_loop(function, loop)
         """The event loop it is called in; None for a plain function."""
+        self.blocking_calls = 0
+        """How many of the last calls, without a break, blocked the event loop from their start to their end."""
         calls = {None: self._call_in_thread, "trio": self._call_in_trio, "asyncio": self._call_in_asyncio}
         self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = calls[self.loop]
 
     async def _call_in_trio(self, value: Any, _: OnLateResult) -> Any:
         # As in a thread or in asyncio: variables that the function sets must not affect the slot's next attempt.
-        context = contextvars.copy_context()
+        context, start = contextvars.copy_context(), trio.current_time()
         try:
-            return await _await_in_context(context.run(self._function, value), context)
+            result, has_waited = await _await_in_context(context.run(self._function, value), context)
         except (RuntimeError, TypeError) as exc:
             if not any(text in str(exc) for text in _NOT_IN_ASYNCIO):
                 raise
             raise WrongLoop(f"the function needs asyncio but was called in trio; pass loop='asyncio' ({exc})") from exc
+        self._count_call(trio.current_time() - start, has_waited=has_waited)
+        return result
 
     async def _call_in_asyncio(self, value: Any, on_late: OnLateResult) -> Any:
         try:
-            return await self._asyncio.call(self._function, value, on_late)
+            return await self._asyncio.call(self._function, value, on_late, self._count_call)
         except RuntimeError as exc:
             if _NOT_IN_TRIO not in str(exc) and not ("bad yield" in str(exc) and "trio." in str(exc)):
                 raise
             raise WrongLoop(f"the function needs trio but was called in asyncio; pass loop='trio' ({exc})") from exc
+
+    def _count_call(self, seconds: float, *, has_waited: bool) -> None:
+        self.blocking_calls = 0 if has_waited or seconds < MIN_BLOCKED else self.blocking_calls + 1
 
     async def _call_in_thread(self, value: Any, on_late: OnLateResult) -> Any:
         if self._run_plain is not None:
@@ -112,17 +122,19 @@ class FunctionTask:
 
 
 @types.coroutine
-def _await_in_context(awaitable: Any, context: contextvars.Context) -> Generator[Any, Any, Any]:
-    """Await a coroutine whose code runs in a context."""
+def _await_in_context(awaitable: Any, context: contextvars.Context) -> Generator[Any, Any, tuple[Any, bool]]:
+    """Await a coroutine whose code runs in a context; return its result, and whether it has waited for anything."""
     if not isinstance(awaitable, types.CoroutineType):
-        return (yield from awaitable.__await__())
+        return (yield from awaitable.__await__()), True
     step: Callable[[Any], Any] = awaitable.send
     value: Any = None
+    has_waited = False
     while True:
         try:
             message = context.run(step, value)
         except StopIteration as end:
-            return end.value
+            return end.value, has_waited
+        has_waited = True
         try:
             step, value = awaitable.send, (yield message)
         except BaseException as exc:  # noqa: BLE001  # to be thrown into the coroutine
@@ -263,8 +275,17 @@ class AsyncioThread:
         finally:
             loop.close()
 
-    async def call(self, function: Callable[[Any], Awaitable[Any]], value: Any, on_late: OnLateResult) -> Any:
-        """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds."""
+    async def call(
+        self,
+        function: Callable[[Any], Awaitable[Any]],
+        value: Any,
+        on_late: OnLateResult,
+        count_call: Callable[..., None] = lambda *_, **__: None,
+    ) -> Any:
+        """Await an asyncio function from trio. Cancellation is passed on, and waits for the function for `grace` seconds.
+
+        `count_call` is called in the thread, with the seconds of a call that returned and whether it has waited for anything.
+        """
         loop = self._start()
         token = trio.lowlevel.current_trio_token()
         done = trio.Event()
@@ -274,8 +295,12 @@ class AsyncioThread:
         is_abandoned = False
 
         async def run_function() -> None:
+            turns: list[None] = []
+            loop.call_soon(turns.append, None)  # When the function waits for the first time.
+            start_time = loop.time()
             try:
                 result: outcome.Outcome[Any] = outcome.Value(await function(value))
+                count_call(loop.time() - start_time, has_waited=bool(turns))
             except asyncio.CancelledError as exc:
                 error = LeakedCancellation("the task raised asyncio.CancelledError without being cancelled")
                 error.__cause__ = exc
