@@ -452,15 +452,21 @@ def test_nested_steps() -> None:
     ]
 
 
-def test_a_changed_task_reuses_nothing() -> None:
-    """After a change of the task its steps are executed again."""
+@pytest.mark.parametrize("change", ["task", "file"])
+def test_a_changed_task_reuses_nothing(change: str, tmp_path: Path) -> None:
+    """After a change of the task, or of a file that it depends on, its steps are executed again."""
     disk = SimulatedDisk()
     first, second = Agent(), Agent()
-    second.fingerprint = "another"  # type: ignore[attr-defined]
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("first")
 
     async def main() -> SimulatedDisk:
-        disk_after_kill = await run_killed(define_agent(first), disk, after=3.5)
-        await run_virtual(define_agent(second), disk_after_kill, resume=True, adopt=True)
+        disk_after_kill = await run_killed(define_agent(first, depends=prompt), disk, after=3.5)
+        if change == "task":
+            second.fingerprint = "another"  # type: ignore[attr-defined]
+        else:
+            prompt.write_text("second")
+        await run_virtual(define_agent(second, depends=prompt), disk_after_kill, resume=True, adopt=True)
         return disk_after_kill
 
     resumed_disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -1,5 +1,6 @@
 """Resuming after the code of an evaluation, or a file that it depends on, has changed."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -110,13 +111,29 @@ def test_a_changed_prompt_is_rejected_and_can_be_adopted(way: str, monkeypatch: 
     assert f"version   1 of 2 of the task; session 2 adopted file {name}\n" in evaljournal("show", "run", "t0").stdout
 
 
-@pytest.mark.parametrize(("prompt", "score"), [(FIRST, 5), (SECOND, 4)])
-def test_the_prompts_alone_score_more(prompt: str, score: int) -> None:
-    """Each of the two prompts alone scores more than their mixture in the test above."""
-    write("a module", prompt)
-    code, _, err = run_process("run", "evals/numbers_.py", "-o", "run")
+def test_the_prompts_alone_score_more() -> None:
+    """Each of the two prompts alone scores more than their mixture in the test above; `diff` reports that the task differs."""
+    for prompt, run, score in ((FIRST, "a", 5), (SECOND, "b", 4)):
+        write("a module", prompt)
+        code, _, err = run_process("run", "evals/numbers_.py", "-o", run)
 
-    assert (0, score) == (code, passed("run")), err
+        assert (0, score) == (code, passed(run)), err
+    assert "the task differs between A and B\n" in evaljournal("diff", "a", "b").stdout
+
+
+def test_shards_with_different_files_are_not_merged() -> None:
+    """`merge` rejects shards of different versions, and names the file; the directory of a checkout does not matter."""
+    for shard, prompt in (("1/2", FIRST), ("2/2", SECOND)):
+        write("a file read by a module", prompt)
+        assert 0 == run_process("run", "evals/numbers_.py", "-o", f"shard-{shard[0]}", "--shard", shard)[0]
+    rejected = evaljournal("merge", "shard-1", "shard-2", "-o", "merged")
+    Path("elsewhere").mkdir()
+    write("a file read by a module", FIRST)
+    shutil.copytree("evals", "elsewhere/evals")
+    assert 0 == run_process("run", "elsewhere/evals/numbers_.py", "-o", "shard-3", "--shard", "2/2")[0]
+
+    assert (2, True) == (rejected.exit_code, "\n  prompt.json has changed\n" in rejected.stderr)
+    assert 0 == evaljournal("merge", "shard-1", "shard-3", "-o", "merged").exit_code
 
 
 def test_comments_settings_and_the_dataset_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
