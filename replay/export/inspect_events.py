@@ -6,6 +6,7 @@ a tool call; a step that calls others, or is of kind `other`, is a span.
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -278,6 +279,20 @@ def usage_of(model: str, usage: Mapping[str, float]) -> dict[str, Any]:
     counts = {"input_tokens": prompt, "output_tokens": completion, "total_tokens": total}
     tokens = {name: as_integer(count) for name, count in counts.items()}
     return {model: tokens | ({"total_cost": usage["cost"]} if "cost" in usage else {})}
+
+
+def call_of_trial(trial: TrialDetails, task: TaskModel) -> ModelCall:
+    """Return the model call of a trial; without a model of the task, one to the model that its steps called most."""
+    call = task.call(trial.request)
+    if call.model or not (counts := Counter(map(model_name, step_calls(trial)))):
+        return call
+    return next(call for call in step_calls(trial) if model_name(call) == counts.most_common(1)[0][0])
+
+
+def step_calls(trial: TrialDetails) -> Iterator[ModelCall]:
+    """Yield the model calls among the steps of a trial, as far as their models are known."""
+    calls = (call_of_step(step.input) for attempt in trial.attempts for step in attempt.steps if step.kind == "model")
+    return (call for call in calls if call.model)
 
 
 def model_usage(trial: TrialDetails, call: ModelCall) -> dict[str, Any]:

@@ -7,6 +7,7 @@ repeat an epoch; its attempts and scores are events. Inspect has no fields for w
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -16,12 +17,14 @@ import orjson
 from replay.definition import variant_parameters
 from replay.export.file_names import file_names
 from replay.export.inspect_events import (
+    call_of_trial,
     inspect_score,
     model_name,
     model_usage,
     output_of,
     sample_events,
     sample_messages,
+    step_calls,
     target_of,
     usage_of,
     uuid_of,
@@ -35,6 +38,7 @@ from replay.summary_types import Score
 from replay.text import as_text
 from replay.trial import AttemptDetails, TrialDetails
 from replay.trial_state import DONE_STAGES
+from replay.usage import add
 
 _VERSION: Final = 2
 """Version of Inspect's format."""
@@ -64,7 +68,10 @@ def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
     """Write the zip of all trials, or of one variant, one sample at a time."""
     spool = Spool()
     task = TaskModels(index.state.started).for_variant(variant or "")
-    header = _header(index, task, variant)
+    calls: Counter[str] = Counter()
+    """Number of steps that called each model."""
+    usage: dict[str, dict[str, float]] = {}
+    """Usage of the samples by model."""
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
         def write_file(name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -73,14 +80,23 @@ def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
                     file.write(piece)
                     yield spool.take()
 
-        start = {"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}
-        yield from write_file("_journal/start.json", [orjson.dumps(start)])
         for trial in index.trials(*DONE_STAGES, variant=variant):
-            yield from write_file(_file_name(trial), [_json_with_nan(_sample(index, trial, task), trial)])
+            sample = _sample(index, trial, task)
+            calls.update(map(model_name, step_calls(trial)))
+            for model, tokens in sample["model_usage"].items():
+                add(usage.setdefault(model, {}), tokens)
+            yield from write_file(_file_name(trial), [_json_with_nan(sample, trial)])
         summaries = (
             _json_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE_STAGES, variant=variant)
         )
         yield from write_file("summaries.json", _list(summaries))
+        header = _header(index, task, variant)
+        if calls:
+            header["stats"]["model_usage"] = usage
+            if not task.model:
+                header["eval"]["model"] = calls.most_common(1)[0][0]  # Inspect has one; the usage names all.
+        start = {"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}
+        yield from write_file("_journal/start.json", [orjson.dumps(start)])
         yield from write_file("header.json", [orjson.dumps(header)])
     yield spool.take()
 
@@ -205,15 +221,14 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
         "scores": {scorer: inspect_score(score) for scorer, score in trial.scores.items()},
         "error_retries": [_attempt_error(attempt) for attempt in _retried_attempts(trial)] or None,
     }
-    call = task.call(trial.request)
+    call = call_of_trial(trial, task)
     successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.has_output), None)
     if trial.stage == "completed" and successful_attempt is not None:
         sample["output"] = output_of(index, trial, successful_attempt, model_name(call)) | {"time": times.run_time}
     elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
-    return {
-        key: value for key, value in {**sample, "messages": sample_messages(index, trial, call)}.items() if value is not None
-    }
+    messages = sample_messages(index, trial, task.call(trial.request))
+    return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
 
 
 def _retried_attempts(trial: TrialDetails) -> list[AttemptDetails]:
@@ -247,7 +262,7 @@ def _common_members(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> 
         "completed_at": trial.ended_at,
         "total_time": round((index.end_time(trial.trial) - index.enqueue_time(trial.trial)) / 1_000_000_000, 6),
         "working_time": round(trial.times.run_time, 6),
-        "model_usage": model_usage(trial, task.call(trial.request)),
+        "model_usage": model_usage(trial, call_of_trial(trial, task)),
     }
 
 

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
     from inspect_ai.analysis import events_df
     from inspect_ai.event import ModelEvent, SpanBeginEvent, SpanEndEvent, ToolEvent, event_tree
-    from inspect_ai.log import EvalSample, read_eval_log_sample
+    from inspect_ai.log import EvalSample, read_eval_log, read_eval_log_sample
 
 ROWS = [
     ("weather", 1, 1, "completed"),
@@ -228,6 +228,26 @@ def sample(run: Path, tmp_path: Path) -> EvalSample:
     """Return the sample that Inspect reads from the exported log."""
     (tmp_path / "run.eval").write_bytes(export_of(run, "inspect"))
     return read_eval_log_sample(str(tmp_path / "run.eval"), "weather", 1)
+
+
+def test_inspect_names_the_models_of_the_steps(tmp_path: Path) -> None:
+    """The log of a function agent has the model that its steps called most; the usage has all of them."""
+    usage = {"input_tokens": 1, "output_tokens": 2, "cost": 0.5}
+    events: list[Any] = trial("a")
+    events[2:2] = [
+        completed("a", 1, number, "ask", kind="model", input={"model": model, "messages": []}, output="Lima", usage=usage)
+        for number, model in enumerate(["claude-5", "gpt-5-mini", "gpt-5-mini"], 1)
+    ]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    (tmp_path / "run.eval").write_bytes(export_of(tmp_path / "run", "inspect"))
+    log = read_eval_log(str(tmp_path / "run.eval"))
+    (sample,) = log.samples or []
+
+    assert "openai/gpt-5-mini" == log.eval.model == sample.output.model
+    assert {"anthropic/claude-5": (3, 0.5), "openai/gpt-5-mini": (6, 1.0)} == {
+        model: (usage.total_tokens, usage.total_cost) for model, usage in log.stats.model_usage.items()
+    }
+    assert log.stats.model_usage == sample.model_usage
 
 
 def test_inspect_reads_model_and_tool_events(sample: EvalSample) -> None:
