@@ -59,11 +59,14 @@ class EarlierRuns:
         for run in self._read():
             usage: Counter[str] = Counter()
             calls = 0
-            for record in run.records(load_blobs=True):
+            for record in run.records():
                 event = record.event
-                if isinstance(event, Noted) and event.name == _JUDGE and _member(event.value, "model") == model:
+                if not isinstance(event, Noted) or event.name != _JUDGE:
+                    continue
+                call = load_definition(event.value)  # With a long prompt, it is a blob.
+                if _member(call, "model") == model:
                     calls += 1
-                    add(usage, _member(event.value, "usage"))
+                    add(usage, _member(call, "usage"))
             if amounts := billed_usage(usage):
                 per_call = {f"judge.{unit}": amount / calls for unit, amount in amounts.items()}
                 return UsageEstimate(run.path, per_call, per_call)

@@ -141,6 +141,21 @@ def test_a_dry_run_counts_judges(server: Server, name: str, monkeypatch: pytest.
     assert '{"model":"m","messages":[{"role":"user","content":"*** lima"}]}' in text
 
 
+def test_a_dry_run_after_a_judge_with_a_long_prompt(server: Server, name: str) -> None:
+    """The usage of a judge is read from its note, also if that is a blob; if the blob is damaged, the usage is unknown."""
+    Path("long.jsonl").write_bytes(orjson.dumps({"id": "a", "question": "x " * 200_000}))
+    judge = ("--judge", "j", "--judge-url", server.url(name, "reply:verdict: correct", "v1"))
+    options = ("run", "--data", "long.jsonl", "--command", "cat", *judge)
+    evaljournal(*options)
+    intact = orjson.loads(evaljournal(*options, "--dry-run", "--json").stdout)["judges"]["judge"]["usage"]
+    for blob in Path("runs").rglob("blobs/*/*.json"):
+        blob.chmod(0o600)
+        blob.write_bytes(b"{}")
+    damaged = orjson.loads(evaljournal(*options, "--dry-run", "--json").stdout)["judges"]["judge"]["usage"]
+
+    assert (1000.0, None) == (intact["judge.input_tokens"], damaged)
+
+
 def test_a_dry_run_counts_turns() -> None:
     """Each turn of a conversation is a call, for each variant and repeat."""
     Path("chats.jsonl").write_text('{"id": "a", "turns": ["x", "y", "z"]}\n{"id": "b", "turns": ["x"]}\n')
