@@ -190,10 +190,12 @@ def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str
     assert bool(first) == ("`evaljournal resume r --task " in result.stderr)
 
 
-@pytest.mark.parametrize("arguments", [["evals/capitals.py"], ["--data", "qa.jsonl", "--output-key", "q", "--score", "exact"]])
+@pytest.mark.parametrize(
+    "arguments", [["evals/capitals.py"], ["--data", "qa.jsonl", "--output-key", "input", "--score", "exact"]]
+)
 def test_a_run_that_was_killed_before_its_start(arguments: list[str]) -> None:
     """The same `run` command starts it, in the same directory and journal."""
-    Path("qa.jsonl").write_text('{"id": "a", "q": "Lima", "expected": "Lima"}\n')
+    Path("qa.jsonl").write_text('{"id": "a", "input": "Lima", "expected": "Lima"}\n')
     forge(Path("r"), [opened()])
     before = segment(Path("r")).read_bytes()
     result = evaljournal("run", *arguments, "-o", "r", "--plain")
