@@ -61,7 +61,8 @@ def _read_step(text: str, starts: dict[str, float]) -> Iterator[ReportedStep]:
         if is_workflow or not event_type.endswith("_END") or not math.isfinite(time):
             return  # The output has the end of the workflow.
         start = float(payload.get("span_event_timestamp") or starts.get(step_id, time))
-        kind, data, usage = _KINDS.get(event_type, "other"), payload.get("data") or {}, None
+        kind: StepKind = _KINDS.get(event_type, "other")
+        data, usage = payload.get("data") or {}, None
         value = data.get("input")
         if kind == "model":  # NAT names the step after the model.
             value = {"model": name, "input": value}
