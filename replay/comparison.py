@@ -16,7 +16,7 @@ from journal.events import AttemptSucceeded
 from replay.definition import changed_files, variant_fingerprints
 from replay.pairing import Key, PairedDifference, Pairing, score
 from replay.state import RunState
-from replay.summary import has_output, latency, times
+from replay.summary import has_output, latencies, latency
 from replay.summary_types import Latency
 from replay.text import plural
 from replay.trial_state import DONE_STAGES, TrialState, Value
@@ -74,8 +74,8 @@ class Side:
     def latency(self) -> Latency:
         """Latency quantiles of its outputs, in seconds."""
         if self.variant is None:
-            return latency(times(self.state))
-        return latency(trial.elapsed for trial in self.trials.values() if has_output(trial))
+            return latency(latencies(self.state))
+        return latency(trial.latency for trial in self.trials.values() if has_output(trial))
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -269,7 +269,7 @@ def _error(trial: TrialState) -> str:
 def _slower_trials(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
     slower_trials: list[SlowerTrial] = []
     for trial_id, a, b in pairs:
-        is_slower = b.elapsed >= SLOWER_FACTOR * a.elapsed and b.elapsed - a.elapsed >= SLOWER_SECONDS
+        is_slower = b.latency >= SLOWER_FACTOR * a.latency and b.latency - a.latency >= SLOWER_SECONDS
         if is_slower and a.output_location and b.output_location:
-            slower_trials.append(SlowerTrial(trial_id, a.elapsed, b.elapsed))
+            slower_trials.append(SlowerTrial(trial_id, a.latency, b.latency))
     return sorted(slower_trials, key=lambda trial: trial.seconds_a - trial.seconds_b)

@@ -20,7 +20,7 @@ from replay.trial_state import TrialState, outcome_of
 from replay.usage import as_integer, total
 from replay.view_json import view_json
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the JSON; a digest of another version is computed again."""
 
 _REVISION_CHARS: Final = 64
@@ -187,7 +187,7 @@ def _variant_digest(
         variant=variant,
         completed=stages.count("completed"),
         failed=stages.count("failed"),
-        p95=latency(trial.elapsed for trial in trials if has_output(trial)).p95,
+        p95=latency(trial.latency for trial in trials if has_output(trial)).p95,
         cost=_cost(usage),
         unpriced_calls=as_integer(total(usage, "unpriced_calls") or 0),
         scores={name: score for name, tally in scores.items() if (score := score_digest(tally)) is not None},

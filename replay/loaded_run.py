@@ -160,8 +160,7 @@ class LoadedRun:
                     except BlobDamaged as exc:
                         details.problem = exc
                         details.apply(record, timeline, waits)
-        details.truncated = self.state.is_truncated(name)
-        details.finish(timeline)
+        details.finish(timeline, self.state)
         return details
 
     def apply(self, record: Record) -> None:

@@ -95,8 +95,8 @@ class Pairing:
         }
 
     def latency(self) -> PairedDifference:
-        """Compare the seconds per output."""
-        return self._compare_measurements("number", lambda trial: trial.elapsed if trial.output_location is not None else None)
+        """Compare the latency per output."""
+        return self._compare_measurements("number", lambda trial: trial.latency if trial.output_location is not None else None)
 
     def completion(self) -> PairedDifference:
         """Compare the share of trials that were completed, among those that are done."""

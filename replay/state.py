@@ -106,7 +106,7 @@ class RunState(Totals):
     _task_version: str = ""
     """The version that was adopted last; empty if there is only one."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
-    """Seconds of each attempt that returned an output."""
+    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused."""
     calls_in_turns: int = 0
     """Calls of an async task that ran one after the other, although there were slots for several; 0 if not noted."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
@@ -378,8 +378,11 @@ class RunState(Totals):
             self.steps.attempts_without += 1
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
-        self.latencies.append(event.elapsed)
-        trial.set_output(record, event.elapsed)
+        latency, steps = event.elapsed, self.steps.open.get(event.trial)
+        if steps is not None and steps.reused_seqs:
+            latency = round(latency + steps.reused_seconds(event.attempt), 6)
+        self.latencies.append(latency)
+        trial.set_output(record, latency)
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
@@ -446,15 +449,15 @@ class RunState(Totals):
         self.late_returns += 1
 
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
-        self.steps.complete(event, record)
-        self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
+        attempt = self.running[event.trial]
+        self.steps.complete(event, record, attempt.start)
+        self.running[event.trial] = attempt.after_step(event.name, record.t)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial, event.attempt)
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
-        self.steps.locate(event, record)
-        self.steps.failed += 1
+        self.steps.fail(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
 
     def _on_step_reused(self, event: events.StepReused, record: Record) -> None:

@@ -4,9 +4,10 @@ A step is recognized by its trial, its name and its fingerprint, never by its po
 new call and never gets the result of a different call.
 """
 
+import itertools
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import attrs
@@ -62,6 +63,16 @@ class RecordedStep(NamedTuple):
     """Its number in the attempt that executed it."""
     parent: tuple[int, int]
     """The attempt that used it last, and the number of the step there that called it; 0: the task itself."""
+    times: tuple[float, float, float]
+    """When its attempt started, when it ended, and the seconds that it took."""
+    reused_seqs: Sequence[int]
+    """The completed steps inside it that were reused or contain reused steps."""
+
+    @property
+    def interval(self) -> tuple[int, float, float]:
+        """Its attempt, its start and its end, in seconds of its session; not before the start of the attempt."""
+        attempt_start, end, elapsed = self.times
+        return self.attempt, max(attempt_start, end - elapsed), end  # `elapsed` of a foreign record may be any number.
 
 
 _new_step: Callable[[type[RecordedStep], tuple[Any, ...]], RecordedStep] = tuple.__new__
@@ -84,18 +95,21 @@ class TrialSteps:
     """Completed steps of the attempt in flight that may not be reused."""
     inner_usage: dict[int, dict[str, Any]] = attrs.field(factory=dict[int, dict[str, Any]])
     """Step in flight → usage of the steps inside it."""
+    reused_seqs: dict[int, list[int]] = attrs.field(factory=dict[int, list[int]])
+    """Step in flight, or 0 for the task itself → the completed steps inside it that were reused or contain reused steps."""
 
     def start(self, attempt: int, reuses: int) -> int:
         """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
         repeated_calls, self.not_reusable, self.is_productive = self.not_reusable, 0, False
         self.inner_usage.clear()
+        self.reused_seqs.clear()
         if not reuses:
             repeated_calls += len(self.steps)
             self.first_attempt, self.seconds_spent = attempt, 0.0
             self.steps.clear()
         return repeated_calls
 
-    def add(self, event: events.StepCompleted, seq: int, location: int) -> None:
+    def add(self, event: events.StepCompleted, record: Record, location: int, attempt_start: float) -> None:
         """Add a step that was completed; `location` is the packed one of its record."""
         self.is_productive = True
         usage = event.usage
@@ -104,17 +118,46 @@ class TrialSteps:
             usage = inner_usage
         if event.parent:
             self.add_inner_usage(event.parent, usage)
+        reused_seqs = self.reused_seqs.pop(event.step, ()) if self.reused_seqs else ()
         if event.reusable:
-            attempt = event.attempt
-            values = (seq, location, attempt, event.name, event.fingerprint, usage, event.step, (attempt, event.parent))
+            seq, attempt, name, fingerprint = record.seq, event.attempt, event.name, event.fingerprint
+            times = (attempt_start, record.t, event.elapsed)
+            values = (seq, location, attempt, name, fingerprint, usage, event.step, (attempt, event.parent), times, reused_seqs)
             self.steps[seq] = _new_step(RecordedStep, values)
         else:
             self.not_reusable += 1
+        if reused_seqs:
+            self.add_reused(event.parent, (record.seq,) if event.reusable else reused_seqs)
 
     def add_inner_usage(self, parent: int, usage: Any) -> None:
         """Add usage to the step `parent`, which contains the step that reported it; 0: none does."""
         if parent and usage is not None:
             add(self.inner_usage.setdefault(parent, {}), usage)
+
+    def add_reused(self, parent: int, seqs: Iterable[int]) -> None:
+        """Add completed steps to the step `parent`, in which they were used; 0: the task itself used them."""
+        self.reused_seqs.setdefault(parent, []).extend(seqs)
+
+    def reused_seconds(self, attempt: int) -> float:
+        """Return the seconds that the steps which an attempt reused took in the attempts that executed them.
+
+        Concurrent steps of an attempt count once. A step that is reused alone counts, even if another step called it: that
+        one is executed again, in less time. If a reused step had itself reused steps of earlier attempts, these count, too.
+        """
+        steps, stack = dict[int, RecordedStep](), list(itertools.chain.from_iterable(self.reused_seqs.values()))
+        while stack:
+            seq = stack.pop()
+            if seq not in steps and (step := self.steps.get(seq)) is not None:
+                steps[seq] = step
+                stack += step.reused_seqs
+        seconds, executed_by, covered_until = 0.0, 0, 0.0
+        for step_attempt, start, end in sorted(step.interval for step in steps.values() if step.attempt != attempt):
+            if step_attempt != executed_by:
+                executed_by, covered_until = step_attempt, start
+            if end > covered_until:
+                seconds += end - max(start, covered_until)
+                covered_until = end
+        return seconds
 
     def __iter__(self) -> Iterator[RecordedStep]:
         return iter(self.steps.values())
@@ -174,14 +217,22 @@ class RunSteps:
         self.last_seq = record.seq
         return location
 
-    def complete(self, event: events.StepCompleted, record: Record) -> None:
-        """Count a completed step, and keep the location of its result."""
+    def complete(self, event: events.StepCompleted, record: Record, attempt_start: float) -> None:
+        """Count a completed step of an attempt that started at `attempt_start`, and keep the location of its result."""
         location = self.locate(event, record)
         self.completed += 1
         steps = self.open.get(event.trial)
         if steps is None:
             steps = self.open[event.trial] = TrialSteps(event.attempt)
-        steps.add(event, record.seq, location)
+        steps.add(event, record, location, attempt_start)
+
+    def fail(self, event: events.StepFailed, record: Record) -> None:
+        """Count a failed step; the steps that were reused inside it belong to its caller now."""
+        self.locate(event, record)
+        self.failed += 1
+        steps = self.open.get(event.trial)
+        if steps is not None and (reused_seqs := steps.reused_seqs.pop(event.step, None)):
+            steps.add_reused(event.parent, reused_seqs)
 
     def reuse(self, event: events.StepReused) -> RecordedStep | None:
         """Count a step that was reused, and return it; None if it is unknown."""
@@ -192,6 +243,7 @@ class RunSteps:
             add(self.usage_saved, step.usage)
             steps.steps[step.seq] = step._replace(parent=(event.attempt, event.parent))
             steps.add_inner_usage(event.parent, step.usage)
+            steps.reused_seqs.setdefault(event.parent, []).append(step.seq)
         return step
 
     @property

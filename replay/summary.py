@@ -83,7 +83,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_all_scores(state),
         unscored=unscored_counts(state),
-        latency=latency(times(state)),
+        latency=latency(latencies(state)),
         usage=dict(state.usage),
         unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
         usage_without_output=dict(state.usage_without_output),
@@ -166,11 +166,11 @@ def _trials(stages: Mapping[str, int], recovered_count: int) -> Trials:
     )
 
 
-def times(state: RunState) -> Iterable[float]:
-    """Return the seconds of all current outputs."""
+def latencies(state: RunState) -> Iterable[float]:
+    """Return the latencies of all current outputs, in seconds."""
     if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies
-    return (trial.elapsed for trial in state.trials.values() if has_output(trial))
+    return (trial.latency for trial in state.trials.values() if has_output(trial))
 
 
 def has_output(trial: TrialState) -> bool:
@@ -256,7 +256,7 @@ class _Group:
         self.stages[trial.stage] += 1
         self.recovered += trial.recovered
         if has_output(trial):
-            self.latencies.append(trial.elapsed)
+            self.latencies.append(trial.latency)
         for scorer, (version, value) in trial.scores.items():
             tally = self.scores[scorer]
             if version != tally.version:

@@ -86,7 +86,7 @@ class Score:
 
 @attrs.frozen
 class Latency:
-    """Seconds of the attempts that returned the current outputs."""
+    """The latency of the current outputs in seconds: of the attempts that returned them, and of the steps that they reused."""
 
     count: int
     p50: float | None

@@ -63,6 +63,11 @@ class Times:
     """From the output to the last score."""
     attempts: int
 
+    @property
+    def total(self) -> float:
+        """All of its time; once it is done, the time to completion."""
+        return round(self.queue_time + self.backoff_time + self.run_time + self.scoring_time, 6)
+
 
 @attrs.define
 class SessionTime:

@@ -12,10 +12,12 @@ import attrs
 
 from journal import Event, Record, events
 from journal.errors import BlobDamaged
+from replay.state import RunState
 from replay.text import as_words
 from replay.timeline import Timeline
 from replay.timeline_columns import Span, Times
 from replay.trajectory import StepDetails, Trajectory
+from replay.trial_state import DONE_STAGES
 from replay.usage import add, noted_usage
 from replay.waits import Wait
 
@@ -229,6 +231,11 @@ class TrialDetails:
     notes: list[tuple[str, Any]] = attrs.field(factory=list)
     """Notes that belong to no attempt."""
     times: Times = _NO_TIMES
+    latency: float | None = None
+    """Seconds of the attempt that returned the output, and of the steps that it reused; None without an output."""
+    time_to_completion: float | None = None
+    """Seconds from enqueueing until it was completed or failed: waits, backoff, all attempts and scoring, without the time
+    between sessions; None while it is open."""
     problem: BlobDamaged | None = None
     """A damaged blob; its value is left as a `Blob`."""
     _trajectory: Trajectory = attrs.field(factory=Trajectory, init=False, repr=False)
@@ -283,9 +290,13 @@ class TrialDetails:
                 self._trajectory.start(event)
                 attempt.unused_steps = self._trajectory.unused_steps
 
-    def finish(self, timeline: Timeline) -> None:
-        """Copy the final times and spans from the timeline, after the last record."""
+    def finish(self, timeline: Timeline, state: RunState) -> None:
+        """Copy the final times and spans from the timeline, and other values from the state, after the last record."""
+        trial = state.trials[self.trial]
+        self.stage, self.truncated = trial.stage, state.is_truncated(self.trial)
         self.times = timeline.times[self.trial]
+        self.latency = None if trial.output_location is None else trial.latency
+        self.time_to_completion = self.times.total if self.stage in DONE_STAGES else None
         spans = timeline.attempts(self.trial)
         for attempt, span in zip(self.attempts, spans, strict=False):
             attempt.span = span

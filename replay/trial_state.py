@@ -23,7 +23,7 @@ WORKER_ENDS: Final = ("worker_died", "worker_lost")
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT_LAYOUT: Final = Struct("=qd")
-"""Packed location of the output, and its elapsed seconds."""
+"""Packed location of the output, and its latency in seconds."""
 _LAYOUT: Final = Struct("=qdqI")
 """The fields of `_OUTPUT_LAYOUT`, the packed location of the input, and the repeat."""
 _OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
@@ -223,10 +223,10 @@ class TrialState:
         """Remove all scores and failures of scorers."""
         self._scores = self.unscored = ()
 
-    def set_output(self, record: Record, elapsed: float) -> None:
-        """Set the location of the output, and the seconds of the attempt that returned it."""
+    def set_output(self, record: Record, latency: float) -> None:
+        """Set the location of the output, and its latency."""
         location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
-        self._packed_fields = _OUTPUT_LAYOUT.pack(location, elapsed) + self._packed_fields[_OUTPUT_SIZE:]
+        self._packed_fields = _OUTPUT_LAYOUT.pack(location, latency) + self._packed_fields[_OUTPUT_SIZE:]
 
     @property
     def fingerprint(self) -> str:
@@ -240,10 +240,10 @@ class TrialState:
         return repeat
 
     @property
-    def elapsed(self) -> float:
-        """Seconds of the attempt that returned the output; 0 without an output."""
-        elapsed: float = _LAYOUT.unpack_from(self._packed_fields)[1]
-        return elapsed
+    def latency(self) -> float:
+        """Seconds of the attempt that returned the output, and of the steps that it reused; 0 without an output."""
+        latency: float = _LAYOUT.unpack_from(self._packed_fields)[1]
+        return latency
 
     @property
     def input_location(self) -> Location:

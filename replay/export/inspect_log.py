@@ -212,6 +212,8 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
                 "attempts": len(trial.attempts),
                 "queue_time": times.queue_time,
                 "backoff_time": times.backoff_time,
+                "latency": trial.latency,
+                "time_to_completion": trial.time_to_completion,
                 "output": trial.output if not isinstance(trial.output, str) else None,
             },
         },
@@ -224,7 +226,7 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
     call = call_of_trial(trial, task)
     successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.has_output), None)
     if trial.stage == "completed" and successful_attempt is not None:
-        sample["output"] = output_of(index, trial, successful_attempt, model_name(call)) | {"time": times.run_time}
+        sample["output"] = output_of(index, trial, successful_attempt, model_name(call)) | {"time": trial.latency}
     elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
     messages = sample_messages(index, trial, task.call(trial.request))

@@ -92,6 +92,8 @@ def _trial_span(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
         "evaljournal.queue_time": trial.times.queue_time,
         "evaljournal.backoff_time": trial.times.backoff_time,
         "evaljournal.run_time": trial.times.run_time,
+        "evaljournal.latency": trial.latency,
+        "evaljournal.time_to_completion": trial.time_to_completion,
         "evaljournal.expected": trial.expected,
         "evaljournal.metadata": trial.metadata,
         "openinference.span.kind": "CHAIN",

@@ -165,7 +165,7 @@ def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[s
         ),
         "stage": per_trial(lambda trial: STAGE_NUMBERS[trial.stage]),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
-        "elapsed": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.elapsed)),
+        "latency": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.latency)),
         "queue_time": _to_microseconds(times.seconds(QUEUED, indexes)),
         "backoff_time": _to_microseconds(times.seconds(BACKING_OFF, indexes)),
         "run_time": _to_microseconds(times.seconds(RUNNING, indexes)),

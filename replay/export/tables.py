@@ -190,6 +190,8 @@ _TRIAL_MEMBERS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]
     "backoff_time": ("number", _time("backoff_time")),
     "run_time": ("number", _time("run_time")),
     "scoring_time": ("number", _time("scoring_time")),
+    "latency": ("number", attrgetter("latency")),
+    "time_to_completion": ("number", attrgetter("time_to_completion")),
     "usage": (None, attrgetter("usage")),
     "fingerprint": ("text", attrgetter("fingerprint")),
 }

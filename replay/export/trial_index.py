@@ -136,11 +136,10 @@ class TrialIndex:
         details, self.source.trial = TrialDetails(name), name
         for location in reversed(locations):
             details.apply(self.source.find(unpack_location(location)), self.timeline)
-        details.stage, details.truncated = self.state.trials[name].stage, self.state.is_truncated(name)
+        details.finish(self.timeline, self.state)
         details.ended_at = self._ended_at[number] if self._end_index[number] >= 0 else ""
         if details.stage == "withdrawn":
             details.scores.clear()
-        details.finish(self.timeline)
         return details
 
     def ended_trials(self, variant: str | None = None) -> Iterator[str]:

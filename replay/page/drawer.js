@@ -99,9 +99,13 @@ class Drawer {
 
   status(run, trial, label) {
     const { trials } = run, reason = trials.reason[trial] ? ` (${asWords(trials.reason[trial])})` : "";
+    const latency = trials.latency[trial] === null ? [] : [`latency ${microseconds(trials.latency[trial])}`];
+    const total = Object.keys(TIMES).reduce((sum, name) => sum + trials[name][trial], 0);
+    const timeToCompletion = ["completed", "failed"].includes(run.stageOf(trial)) ? [`time to completion ${microseconds(total)}`] : [];
     return [
       el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(run.stageOf(trial)), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}${stepCount(run, trial)}`, trials.recovered[trial] ? ", recovered after a failure" : ""),
       el("p", { class: "faint", text: `waited ${microseconds(trials.queue_time[trial])} · backoff ${microseconds(trials.backoff_time[trial])} · in attempts ${microseconds(trials.run_time[trial])} · scoring ${microseconds(trials.scoring_time[trial])}` }),
+      el("p", { class: "faint", text: [...latency, ...timeToCompletion].join(" · ") }),
     ];
   }
 

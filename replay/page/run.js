@@ -51,7 +51,7 @@ class Run {
     this.stepsOmitted = 0;
     this.workers = undefined; // The lanes of each worker, computed when they are needed; null: the chart has a lane for each slot.
     this.lanes = []; // The attempts in each slot, in order; the slots of one shard follow those of another.
-    this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], elapsed: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
+    this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], latency: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
     this.metadata = []; // Trial → its metadata, parsed when first needed.
     this.texts = []; // Trial → its text for searches, created when first needed.

@@ -64,7 +64,7 @@ class TimesView {
   }
 
   draw() {
-    const times = (run) => run.trials.elapsed.filter((value) => value !== null).map((value) => value / 1e6), { latency } = this.run.info.summary;
+    const times = (run) => run.trials.latency.filter((value) => value !== null).map((value) => value / 1e6), { latency } = this.run.info.summary;
     const sets = this.runs.length > 1
       ? this.runs.map((run, index) => ({ label: "AB"[index], times: times(run), tint: `run-${"ab"[index]}`, fill: `run-${"ab"[index]}-fill`, dash: index ? undefined : [5, 3], marks: [] }))
       : [{ label: "outputs", times: times(this.run), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];

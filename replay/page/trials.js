@@ -14,7 +14,7 @@ const FILTERS = {
   wrong: { label: "wrong", keep: (run, trial) => run.isWrong(trial) },
   failed: { label: "failed", keep: (run, trial) => run.stageOf(trial) === "failed" },
   recovered: { label: "recovered", keep: (run, trial) => run.trials.recovered[trial] === 1 },
-  slowest: { label: "slowest 5 %", keep: (run, trial) => run.trials.elapsed[trial] !== null && run.trials.elapsed[trial] / 1e6 >= run.info.summary.latency.p95 },
+  slowest: { label: "slowest 5 %", keep: (run, trial) => run.trials.latency[trial] !== null && run.trials.latency[trial] / 1e6 >= run.info.summary.latency.p95 },
   open: { label: "open", keep: (run, trial) => !DONE.includes(run.stageOf(trial)) },
 };
 
@@ -149,7 +149,7 @@ class TrialsView {
       ...scorers,
       { id: "status", label: width < 36 ? "" : "status", name: "status", size: width < 36 ? "1.2rem" : "5.6rem", cell: ({ number }) => stageMark(run.stageOf(number), width < 36), key: ({ number }) => STAGES[run.stageOf(number)].label },
       { id: "attempts", label: "attempts", size: "5.2rem", from: 66, cell: ({ number }) => attemptMarks(run, number), key: ({ number }) => trials.attempts[number].length },
-      this.timeColumn("elapsed", "latency", 66),
+      this.timeColumn("latency", "latency", 66),
       this.timeColumn("queue_time", "waited", 92),
       this.timeColumn("backoff_time", "backoff", 92),
     ];
@@ -168,7 +168,7 @@ class TrialsView {
       this.outputColumn("output-b", "B output", 1),
       ...scorers,
       { id: "change", label: "change", size: width < 30 ? "4.4rem" : "minmax(5rem, 1.2fr)", cell: (row) => el("span", { class: `change ${row.change}`, text: width < 30 ? CHANGES[row.change] : changeText(row, width < 66 ? [] : runB.scorerNames.slice(0, 2)) }), key: (row) => Object.keys(CHANGES).indexOf(row.change) },
-      { id: "elapsed", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.elapsed[trial] === null ? NONE : microseconds(run.trials.elapsed[trial]))), key: (row) => this.lastValue(row, (run, trial) => run.trials.elapsed[trial] ?? -1) },
+      { id: "latency", label: "latency", size: "8.4rem", from: 92, cell: (row) => this.pairCell(row, (run, trial) => (run.trials.latency[trial] === null ? NONE : microseconds(run.trials.latency[trial]))), key: (row) => this.lastValue(row, (run, trial) => run.trials.latency[trial] ?? -1) },
     ];
   }
 
@@ -249,7 +249,7 @@ class TrialsView {
 
   choose(filter) {
     this.filter = Object.hasOwn(this.filters, filter) ? filter : "all";
-    if (filter === "slowest") this.sort = { by: "elapsed", down: true };
+    if (filter === "slowest") this.sort = { by: "latency", down: true };
     this.refresh();
     this.onChange();
   }

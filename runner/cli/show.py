@@ -123,7 +123,7 @@ def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_js
     else:
         scorers = list(state.scores)
         has_versions = state.task_versions > 1
-        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "DURATION", *(printable(scorer, 24) for scorer in scorers))
+        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "LATENCY", *(printable(scorer, 24) for scorer in scorers))
         rows = [
             (*_columns(name, trial := state.trials[name], value, scorers), str(state.task_version(trial) or "–"))
             for name, value in inputs
@@ -143,7 +143,7 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
         "reason": trial.reason or None,
         "error": trial.error or None,
         "attempts": trial.attempts,
-        "elapsed": trial.elapsed if trial.output_location is not None else None,
+        "latency": trial.latency if trial.output_location is not None else None,
         "scores": {scorer: value for scorer, (_, value) in trial.scores.items()},
         "unscored": trial.unscored,
     }
@@ -152,9 +152,9 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
 def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
     reason = f" ({as_words(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
-    elapsed = duration(trial.elapsed) if trial.output_location is not None else "–"
+    latency = duration(trial.latency) if trial.output_location is not None else "–"
     text = printable(value, _MAX_INPUT) if isinstance(value, Blob) else one_line(as_text(value), _MAX_INPUT)
-    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), elapsed, *values)
+    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), latency, *values)
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
@@ -195,6 +195,9 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
     )
+    seconds = {"latency": trial_details.latency, "time to completion": trial_details.time_to_completion}
+    if texts := [f"{name} {duration(value)}" for name, value in seconds.items() if value is not None]:
+        yield " · ".join(texts)
     yield from _value_lines("input", trial_details.input)
     for label, value in (("expected", trial_details.expected), ("metadata", trial_details.metadata)):
         if value is not None:

@@ -46,6 +46,11 @@ def test_waterfall(tab: Tab) -> None:
     assert [] == tab.messages
 
 
+def test_latency_and_time_to_completion(tab: Tab) -> None:
+    """The drawer has both times of the trial; the latency includes the reused steps."""
+    assert "latency 8 ms · time to completion 14 ms" == tab.texts("#drawer .status ~ .faint")[1]
+
+
 def test_the_colors_of_reused_and_failed_steps(tab: Tab) -> None:
     """A reused step is hollow, and a failed one has the color of errors."""
     backgrounds = tab.evaluate(

@@ -72,6 +72,8 @@ def test_trial_row(run: Path) -> None:
         "backoff_time": 0.0,
         "run_time": 0.003,
         "scoring_time": 0.004,
+        "latency": 0.25,
+        "time_to_completion": 0.013,
         "usage": {"tokens": 12, "input_tokens": 5, "cost": 0.5},
         "fingerprint": "f-peru",
     } == rows_of(run)[0]

@@ -3,6 +3,7 @@
 An agent is a random program of steps that are consecutive, concurrent or nested, with equal keys; calls fail at random.
 """
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -12,9 +13,11 @@ import pytest
 import trio
 import trio.testing
 
-from journal import read
-from journal.events import AttemptSucceeded
+from journal import Record, read
+from journal.events import AttemptSucceeded, StepCompleted, StepEvent, StepReused
+from replay import fold
 from replay.auditing import Auditor
+from replay.timeline import Timeline
 from runner import Case, RateLimited, Retry, durable
 from runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
@@ -26,26 +29,30 @@ KEYS: Final = 4
 CASES: Final = "ab"
 
 
-def random_program(chance: random.Random, depth: int = 0) -> Program:
+def random_program(chance: random.Random, depth: int = 0, *, concurrent: bool = True) -> Program:
     """Return a few instructions; few keys, so that many calls are equal."""
     program: Program = []
+    other_kinds = ["concurrent", "nest", "branch"] if concurrent else ["nest", "branch"]
     for _ in range(chance.randint(1, 5 - depth)):
-        kind = chance.choice(["call", "call", "call", *([] if depth > 1 else ["concurrent", "nest", "branch"])])
+        kind = chance.choice(["call", "call", "call", *([] if depth > 1 else other_kinds)])
         match kind:
             case "call":
                 program.append((kind, chance.randrange(KEYS)))
             case "nest":
-                program.append((kind, (chance.randrange(KEYS), random_program(chance, depth + 1))))
+                program.append((kind, (chance.randrange(KEYS), random_program(chance, depth + 1, concurrent=concurrent))))
             case _:
-                program.append((kind, [random_program(chance, depth + 1) for _ in range(2)]))
+                program.append((kind, [random_program(chance, depth + 1, concurrent=concurrent) for _ in range(2)]))
     return program
 
 
 class Agent:
     """Executes a program, and counts the calls of each key that were started and that returned."""
 
-    def __init__(self, program: Program, chance: random.Random, *, errors: float, branches_on_time: bool) -> None:
-        self.__name__ = "agent"
+    def __init__(
+        self, program: Program, chance: random.Random, *, errors: float, branches_on_time: bool, is_steady: bool = False
+    ) -> None:
+        """Create an agent; if it is steady, calls with the same key take equally long."""
+        self.__name__, self._is_steady = "agent", is_steady
         self._program, self._chance, self._errors, self._branches_on_time = program, chance, errors, branches_on_time
         self.returned: Counter[tuple[Any, ...]] = Counter()
 
@@ -83,7 +90,7 @@ class Agent:
 
         @durable(name=f"call {key}", kind="model", key=lambda: [key, short_value])
         async def call() -> Any:
-            await trio.sleep(1 + self._chance.randrange(3))
+            await trio.sleep(1 + (key if self._is_steady else self._chance.randrange(3)))
             if self._chance.random() < self._errors:
                 raise self._chance.choice([RateLimited(1.0), ConnectionError("gone")])
             self.returned["call", key, short_value] += 1
@@ -164,6 +171,74 @@ def test_agents_that_take_another_path(seed: int) -> None:
 
     assert set(CASES) == outputs(disk).keys()
     assert () == findings(disk)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_latency(seed: int) -> None:
+    """The latency is that of the last attempt and of the steps that it reused, and at most the time to completion."""
+    chance = random.Random(seed)
+    agent = Agent(random_program(chance), chance, errors=0.1, branches_on_time=False)
+    disk = run_with_kills(agent, [chance.uniform(0.5, 12.0) for _ in range(chance.randint(1, 8))])
+    records = list(read(PATH, files=disk))
+    latencies, timeline = latencies_of(disk), Timeline()
+    for record in records:
+        timeline.apply(record)
+
+    assert {trial: pytest.approx(expected_latency(records, trial)) for trial in CASES} == latencies
+    assert [] == [trial for trial in CASES if latencies[trial] > timeline.times[trial].total + 1e-6]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_latency_of_consecutive_steps(seed: int) -> None:
+    """The latency of an agent whose steps are consecutive or nested is the same, however often it fails or is killed."""
+    chance = random.Random(seed)
+    program = random_program(chance, concurrent=False)
+    undisturbed = Agent(program, chance, errors=0.0, branches_on_time=False, is_steady=True)
+    killed = Agent(program, chance, errors=0.1, branches_on_time=False, is_steady=True)
+    expected = latencies_of(run_with_kills(undisturbed, []))
+    disk = run_with_kills(killed, [chance.uniform(0.5, 12.0) for _ in range(chance.randint(1, 8))])
+
+    assert {trial: pytest.approx(seconds) for trial, seconds in expected.items()} == latencies_of(disk)
+
+
+def latencies_of(disk: SimulatedDisk) -> dict[str, float]:
+    """Return the latency of each trial."""
+    return {name: trial.latency for name, trial in fold(read(PATH, files=disk)).trials.items()}
+
+
+def expected_latency(records: list[Record], trial: str) -> float:
+    """Compute the latency of a trial from its records.
+
+    It is the time of the last attempt, and in each earlier one the time in which at least one reused step was in flight.
+    """
+    of_trial = [record for record in records if getattr(record.event, "trial", "") == trial]
+    completed = {record.seq: (record.t, record.event) for record in of_trial if isinstance(record.event, StepCompleted)}
+    reuses = [record.event for record in of_trial if isinstance(record.event, StepReused)]
+    parents = {
+        (event.attempt, event.step): event.parent
+        for event in (record.event for record in of_trial)
+        if isinstance(event, StepEvent)
+    }
+
+    def is_inside(attempt: int, step: int, outer_step: int) -> bool:
+        while step not in (0, outer_step):
+            step = parents.get((attempt, step), 0)
+        return step == outer_step
+
+    (last,) = [record.event for record in of_trial if isinstance(record.event, AttemptSucceeded)]
+    seqs = {event.completed_seq for event in reuses if event.attempt == last.attempt}
+    for seq in sorted(completed, reverse=True):  # Later steps may contain earlier ones.
+        if seq in seqs:
+            step = completed[seq][1]
+            inner = (event for event in reuses if event.attempt == step.attempt)
+            seqs |= {event.completed_seq for event in inner if is_inside(step.attempt, event.parent, step.step)}
+    seconds = last.elapsed
+    for attempt in range(1, last.attempt):
+        steps = [(t - step.elapsed, t) for t, step in map(completed.__getitem__, seqs) if step.attempt == attempt]
+        for start, end in itertools.pairwise(sorted({time for interval in steps for time in interval})):
+            if any(step_start <= start and end <= step_end for step_start, step_end in steps):
+                seconds += end - start
+    return seconds
 
 
 def findings(disk: SimulatedDisk) -> Any:

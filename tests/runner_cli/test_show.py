@@ -72,6 +72,7 @@ def test_a_trial_as_text() -> None:
     assert [
         "peru  failed (timed out), 2 attempts",
         "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backoff 0.5 ms · attempts 3 ms · scoring 0 s",
+        "time to completion 5 ms",
         'input     {"question":"Where?\\n\\tReally?"}',
         "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backoff 0 s",
         "          RateLimited: slow down",
@@ -174,7 +175,7 @@ def test_the_list_of_trials() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        ["TRIAL", "INPUT", "STAGE", "ATTEMPTS", "DURATION", "exact", "judge"],
+        ["TRIAL", "INPUT", "STAGE", "ATTEMPTS", "LATENCY", "exact", "judge"],
         ["peru", '{"question":"Where?\\n\\tReally?"}', "failed (timed out)", "2", "–", "–", "–"],
         ["a", "Where is the capital?", "completed", "1", "0.25 s", "true", "–"],
         ["b", "Where is the capital?", "completed", "1", "0.25 s", "true", "failed"],
@@ -182,7 +183,7 @@ def test_the_list_of_trials() -> None:
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
     assert ({"exact": True}, "Where is the capital?") == (printed["trials"][1]["scores"], printed["trials"][1]["input"])
     assert ("failed", "timed_out", 2, None) == tuple(
-        printed["trials"][0][name] for name in ("stage", "reason", "attempts", "elapsed")
+        printed["trials"][0][name] for name in ("stage", "reason", "attempts", "latency")
     )
     assert ["peru", "a"] == [entry["trial"] for entry in shown("run", "--at", 16)["trials"]]
 
