@@ -39,7 +39,6 @@ COMMANDS: Final = {
     "diff": "Compare two runs trial by trial.",
     "compare": "Compare runs and variants in one table.",
     "gate": "Check whether a run is worse than a baseline.",
-    "simulate": "Simulate a run with another policy or number of slots.",
     "report": "Write an HTML report of a run, of two runs, or of all runs.",
     "view": "Show a run live in a browser.",
     "export": "Export a run: CSV, Parquet, JUnit, traces, …",

@@ -1,4 +1,4 @@
-"""A file system that discards everything, for runs without a journal and for simulations."""
+"""A file system that discards everything, for runs without a journal."""
 
 import math
 from typing import BinaryIO, Final

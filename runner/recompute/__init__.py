@@ -1,1 +1,1 @@
-"""Recompute what a policy decided or would have decided: the audit's rules and `simulate`."""
+"""Recompute what a policy decided: the rules of the audit."""

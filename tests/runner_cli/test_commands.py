@@ -372,7 +372,7 @@ def test_a_full_disk_exits_with_3(timed_run: Path, tmp_path: Path, monkeypatch: 
     assert "No space left on device; free some space and run the command again" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "simulate", "export", "resume"])
+@pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "export", "resume"])
 def test_a_file_is_not_a_run(tmp_path: Path, command: str) -> None:
     """A file instead of a run is reported with what a run is, by every command."""
     (tmp_path / "file").write_text("")

@@ -271,15 +271,6 @@ def test_run_resumes_an_unfinished_run_of_some_variants() -> None:
     assert {"triple": 2} == {name: totals.done for name, totals in load("forked").state.variants.items()}
 
 
-def test_simulate_a_run_with_variants(finished: Path) -> None:
-    """A simulation runs every trial of every variant."""
-    result = evaljournal("simulate", finished, "--slots", 1, "--json")
-
-    assert 0 == result.exit_code, result.stderr
-    answer = orjson.loads(result.stdout)
-    assert (4, 3, 1) == (answer["trials"], answer["simulated"]["completed"], answer["simulated"]["failed"])
-
-
 def test_a_run_without_variants_has_no_column(tmp_path: Path) -> None:
     """Without variants, tables have no column for them, and `status --json` has null."""
     Path("times.py").write_text(

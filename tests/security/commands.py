@@ -34,8 +34,8 @@ def commands(run: str, out: str) -> list[list[str]]:
     """Return the commands that read a run; those that write a file write into `out`."""
     from replay.export import FORMATS
 
-    texts = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
-    data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay", "simulate")]
+    texts = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay")]
+    data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay")]
     views = [["show", run, "case-1"], ["show", run, "case-1", "--json"], ["show", run, "--definition"], ["diff", run, run]]
     views += [["show", run, "case-1", "--steps", "full"], ["export", run, "--rows", "steps", "-o", f"{out}/steps.jsonl"]]
     views += [["history", run], ["history", run, "--json"], ["report", "--all", run, "-o", f"{out}/index.html"]]
@@ -124,8 +124,7 @@ if __name__ == "__main__":
     import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # before the first fork, as everything below
     from click.testing import CliRunner
 
-    import runner.cli._server
-    import runner.recompute.simulation  # noqa: F401
+    import runner.cli._server  # noqa: F401
     from runner.cli import cli
     from tests.processes import ROOT, forked_arguments
 

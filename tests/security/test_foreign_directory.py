@@ -82,7 +82,7 @@ def test_what_is_escaped() -> None:
         assert text == escape_controls(text)
 
 
-@pytest.mark.parametrize("command", ["status", "log", "verify", "show", "watch", "simulate", "replay"])
+@pytest.mark.parametrize("command", ["status", "log", "verify", "show", "watch", "replay"])
 def test_the_name_of_a_directory_is_escaped(tmp_path: Path, command: str) -> None:
     """A directory whose name contains escapes is shown with them escaped, in results and in errors."""
     write_sync(tmp_path / EVIL / "run", [started(), session(), *trial("a")])

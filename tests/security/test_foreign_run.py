@@ -186,12 +186,12 @@ def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
 
 
 def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Path) -> None:
-    """Views, copies and simulations touch nothing either, nor do `run`, `rescore` and executors with the user's own code."""
+    """Views and copies touch nothing either, nor do `run`, `rescore` and executors with the user's own code."""
     calls: list[list[str] | str] = []
     for name in ("file", "endpoint"):
         foreign_run(tmp_path / name, ATTACKS[name][0])
         calls += [
-            *([verb, name] for verb in ("status", "show", "log", "verify", "simulate", "replay", "report", "ls")),
+            *([verb, name] for verb in ("status", "show", "log", "verify", "replay", "report", "ls")),
             ["fork", name, "-o", f"fork-of-{name}"],
             ["fork", name, "-o", f"second-fork-of-{name}"],
             ["resume", f"fork-of-{name}"],

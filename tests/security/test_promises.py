@@ -5,16 +5,13 @@ import re
 import stat
 from pathlib import Path
 
-import attrs
 import click
 import pytest
 from click.testing import CliRunner
 
-from journal.events import AttemptSucceeded
 from replay import load
 from runner.cli import cli
 from runner.cli._head_file import write_head
-from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
 
@@ -113,14 +110,3 @@ def test_the_junit_export_has_the_head(tmp_path: Path) -> None:
     exported = CliRunner().invoke(cli, ["export", str(run), "--format", "junit"])
 
     assert f'name="head" value="{load(run).state.head}"' in exported.stdout
-
-
-def test_a_duration_that_is_too_long_to_simulate(tmp_path: Path) -> None:
-    """A run whose call took 1e308 s cannot be simulated; that is an error, not a bug."""
-    events = [event for event in trial("a") if not isinstance(event, AttemptSucceeded)]
-    succeeded = AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=1e308)
-    settings = {"slots": 1, "policy": "fixed", "seed": 1}
-    run_started = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # an event is an attrs class
-    write_sync(tmp_path / "run", [run_started, session(), *events[:2], succeeded, *events[2:]])
-
-    assert 2 == CliRunner().invoke(cli, ["simulate", str(tmp_path / "run")]).exit_code
