@@ -8,7 +8,6 @@ from typing import Final
 
 import attrs
 
-from replay.export.chrome_trace import chrome_trace
 from replay.export.inspect_log import inspect, inspect_variants
 from replay.export.junit import junit
 from replay.export.markdown import markdown
@@ -60,7 +59,6 @@ FORMATS: Final[dict[str, Format]] = {
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
     "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
-    "chrome-trace": File("a trace for Perfetto: slots, counters, retries, pauses", chrome_trace),
     "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
     "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),
     "inspect": File(

@@ -1,8 +1,6 @@
-"""Traces for Perfetto, and OpenTelemetry spans, read with the protocol's own parser."""
+"""OpenTelemetry spans, read with the protocol's own parser."""
 
 import base64
-import itertools
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -13,87 +11,10 @@ from google.protobuf import json_format  # type: ignore[import-untyped,unused-ig
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from journal.events import Noted
-from replay import load
 from replay.export import Source, otlp_encoding
 from replay.export.otlp import otlp_proto
 from tests.journal.samples import RUN, session, started, trial, write_sync
 from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, export_of
-
-
-def events_of(path: Path, *phases: str) -> list[dict[str, Any]]:
-    return [event for event in orjson.loads(export_of(path, "chrome-trace"))["traceEvents"] if event["ph"] in phases]
-
-
-def test_sessions_are_processes_and_slots_are_threads(run: Path) -> None:
-    """Every session and every slot used in it has a name."""
-    names = [
-        (event["pid"], event.get("tid"), event["args"]["name"]) for event in events_of(run, "M") if "name" in event["args"]
-    ]
-
-    assert [
-        (1, None, "session 1: process 4711 on here"),
-        (1, 0, "session"),
-        (2, None, "session 2: process 4711 on here"),
-        (2, 0, "session"),
-        (1, 1, "slot 0"),
-        (1, 2, "slot 1"),
-        (2, 1, "slot 0"),
-        (2, 2, "slot 1"),
-    ] == names
-
-
-def test_slices(run: Path) -> None:
-    """An attempt is a slice on its slot, in microseconds on one axis, with the gap between sessions."""
-    spans = [
-        (event["pid"], event["tid"], event["ts"], event["dur"], event["name"], event["cat"]) for event in events_of(run, "X")
-    ]
-
-    assert (1, 1, 11_000, 3_000, "peru", "succeeded") == spans[0]
-    assert (1, 2, 24_000, 1_000, "chad (attempt 2)", "timed_out") == spans[2]
-    assert (2, 1, 600_006_000, 2_000, "chad#2 (attempt 2)", "succeeded") == spans[5]
-    assert len(load(run).timeline().spans) == len(spans)
-
-
-def test_no_two_attempts_overlap_on_a_slot(run: Path) -> None:
-    """A slot is held by one attempt at a time."""
-    tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for event in events_of(run, "X"):
-        tracks[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
-
-    assert all(before[1] <= after[0] for track in tracks.values() for before, after in itertools.pairwise(track))
-
-
-def test_counters(run: Path) -> None:
-    """Counters equal the series of the timeline."""
-    timeline = load(run).timeline()
-    counted = [event["args"]["in flight"] for event in events_of(run, "C") if event["name"] == "in flight"]
-
-    assert [value for session in (1, 2) for _, value, _ in timeline.points("in_flight", session)] == counted
-    assert {"in flight", "limit", "queued", "in backoff"} == {event["name"] for event in events_of(run, "C")}
-
-
-def test_limits_pauses_and_retries_are_instants(run: Path) -> None:
-    """Changes of the limit, pauses and retries are instant events with their causes."""
-    assert [
-        (1, 0, "p", "limit 0 → 2: start"),
-        (1, 2, "t", "retry of chad: rate_limited"),
-        (1, 0, "p", "starts paused: rate_limited"),
-        (1, 0, "p", "limit 2 → 1: rate_limited"),
-        (1, 0, "p", "starts resumed after pause: rate_limited"),
-        (2, 0, "p", "limit 0 → 2: start"),
-    ] == [(event["pid"], event["tid"], event["s"], event["name"]) for event in events_of(run, "i")]
-
-
-def test_trace_events_are_valid(run: Path) -> None:
-    """Every event has what Perfetto's importer requires: a process, a name and non-negative integer times."""
-    for event in orjson.loads(export_of(run, "chrome-trace"))["traceEvents"]:
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["name"], str)
-        if event["ph"] != "M":
-            assert isinstance(event["ts"], int)
-            assert event["ts"] >= 0
-        if event["ph"] == "X":
-            assert event["dur"] >= 0
 
 
 def request(path: Path) -> Any:

@@ -216,13 +216,11 @@ def test_hostile_names_of_variants(tmp_path: Path, name: str) -> None:
 
 
 def test_traces_and_markdown_name_the_variant(finished: Path) -> None:
-    """Spans have an attribute with the variant, slices an argument, and Markdown a row for each."""
+    """Spans have an attribute with the variant, and Markdown has a row for each."""
     otlp = evaljournal("export", finished, "-f", "otlp").stdout
-    trace = orjson.loads(evaljournal("export", finished, "-f", "chrome-trace").stdout)
     markdown = evaljournal("export", finished, "-f", "markdown").stdout
 
     assert 8 == otlp.count('"evaljournal.variant"')
-    assert {"double", "triple"} == {event["args"]["variant"] for event in trace["traceEvents"] if event["ph"] == "X"}
     assert "| <code>triple</code> |" in markdown
 
 
