@@ -5,8 +5,8 @@ from typing import Any, Final, TypeGuard
 
 from journal.events import NOTE_PREFIX
 
-_JUDGE: Final = f"{NOTE_PREFIX}judge"
-"""The note of a judge's call."""
+JUDGE_NOTES: Final = frozenset({f"{NOTE_PREFIX}judge_usage", f"{NOTE_PREFIX}judge"})
+"""The notes of a judge's call that have its usage; the second one in older runs only, because it may be a blob."""
 _MAX_INTEGER: Final = 1 << 53
 _UNPRICED_MODEL: Final = "unpriced_model"
 
@@ -26,7 +26,7 @@ def noted_usage(name: str, value: Any) -> Any:
 
     A judge's usage is counted separately: `judge.cost`.
     """
-    if name == _JUDGE:
+    if name in JUDGE_NOTES:
         usage = value.get("usage") if isinstance(value, dict) else None
         return {f"judge.{member}": amount for member, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}

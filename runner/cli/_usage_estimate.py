@@ -7,18 +7,17 @@ from typing import Any, Final
 
 import attrs
 
-from journal.events import NOTE_PREFIX, Noted
+from journal.events import Noted
 from replay import LoadedRun
 from replay.definition import load_definition
 from replay.summary_text import billed_usage
-from replay.usage import add
+from replay.usage import JUDGE_NOTES, add
 from replay.variant_totals import Totals
 from runner.cli._display import open_run
 from runner.run_paths import RUNS, runs_under
 
 MAX_RUNS: Final = 20
 """Number of earlier runs searched for recorded usage."""
-_JUDGE: Final = f"{NOTE_PREFIX}judge"
 
 
 @attrs.frozen
@@ -61,12 +60,10 @@ class EarlierRuns:
             calls = 0
             for record in run.records():
                 event = record.event
-                if not isinstance(event, Noted) or event.name != _JUDGE:
-                    continue
-                call = load_definition(event.value)  # With a long prompt, it is a blob.
-                if _member(call, "model") == model:
-                    calls += 1
-                    add(usage, _member(call, "usage"))
+                if isinstance(event, Noted) and event.name in JUDGE_NOTES and _member(event.value, "model") == model:
+                    call_usage = _member(event.value, "usage")
+                    calls += call_usage is not None
+                    add(usage, call_usage)
             if amounts := billed_usage(usage):
                 per_call = {f"judge.{unit}": amount / calls for unit, amount in amounts.items()}
                 return UsageEstimate(run.path, per_call, per_call)

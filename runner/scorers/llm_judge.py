@@ -198,7 +198,10 @@ class _OpenJudge:
         completion = await self._client.complete(messages)
         if len(completion.text) > _MAX_REPLY:
             raise InvalidReply(f"the judge's reply has {len(completion.text):,} characters; at most {_MAX_REPLY:,} are read")
-        engine_note(judge={"model": judge.chat.model, **request, "reply": completion.text, "usage": dict(completion.usage)})
+        model = judge.chat.model
+        # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
+        engine_note(judge_usage={"model": model, "usage": dict(completion.usage)})
+        engine_note(judge={"model": model, **request, "reply": completion.text})
         try:
             return judge.verdict(completion.text)
         except InvalidReply:

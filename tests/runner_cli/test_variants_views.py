@@ -1,4 +1,4 @@
-"""Views of a run with variants: status, show, log, exports, fork and simulate."""
+"""Views of a run with variants: status, show, log, exports and fork."""
 
 import csv
 import io
