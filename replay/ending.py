@@ -188,7 +188,7 @@ def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
     if summary.steps is not None:
         yield summary_text.steps_text(summary.steps)
     yield from summary_text.missing_step_lines(state)
-    yield from summary_text.turn_lines(state)
+    yield from summary_text.blocking_call_lines(state)
     if summary.latency.count:
         yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"))
     yield from summary_text.truncated_lines(state)

@@ -197,7 +197,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
     yield from (("steps", sentence, "yellow") for sentence in summary_text.missing_step_lines(state))
-    yield from (("calls", sentence, "yellow") for sentence in summary_text.turn_lines(state))
+    yield from (("calls", sentence, "yellow") for sentence in summary_text.blocking_call_lines(state))
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     if state.failed:
         yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
@@ -269,7 +269,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
             parts.append(f"{printable(scorer, 24)} {mean}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
-    parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without) else []
+    parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without_steps) else []
     time_left = seconds_left(state, now=now, total=total, done_before=done_before)
     if time_left:
         parts.append(f"about {duration(max(1, round(time_left)))} left")

@@ -45,8 +45,8 @@ def max_unscored_outputs(scorer_limit: int) -> int:
 
 _MAX_UNPRICED_MODELS: Final = 20
 _UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
-TOOK_TURNS: Final = f"{events.NOTE_PREFIX}took_turns"
-"""The note that `calls` of an async task ran one after the other, because none of them ever waited in its event loop."""
+BLOCKING_CALLS: Final = f"{events.NOTE_PREFIX}blocking_calls"
+"""The note that this number of consecutive `calls` of an async task blocked its event loop from their start to their end."""
 _FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
 
 
@@ -107,8 +107,8 @@ class RunState(Totals):
     """The version that was adopted last; empty if there is only one."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused."""
-    calls_in_turns: int = 0
-    """Calls of an async task that ran one after the other, although there were slots for several; 0 if not noted."""
+    blocking_calls: int = 0
+    """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
@@ -375,7 +375,7 @@ class RunState(Totals):
         if event.worker:
             self._worker(event.worker).count(event, record.t, len(self.sessions))
         if self._records_model_calls and self.running[event.trial].last_step is None:
-            self.steps.attempts_without += 1
+            self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
         latency, steps = event.elapsed, self.steps.open.get(event.trial)
@@ -572,8 +572,8 @@ class RunState(Totals):
             self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
         elif event.name == WORKER_ENDED and isinstance(event.value, dict):
             self._worker(str(event.value.get("worker", ""))).count_end(event.value)
-        elif event.name == TOOK_TURNS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
-            self.calls_in_turns = event.value["calls"]
+        elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
+            self.blocking_calls = event.value["calls"]
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return

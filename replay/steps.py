@@ -187,7 +187,7 @@ class RunSteps:
     completed: int = 0
     failed: int = 0
     reused: int = 0
-    attempts_without: int = 0
+    attempts_without_steps: int = 0
     """Attempts with an output and without a step, although the model calls of the task should be steps."""
     before_session: int = 0
     """Number of steps executed before the current session."""

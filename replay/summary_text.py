@@ -170,18 +170,21 @@ def _saved_text(steps: Steps) -> str:
 
 
 def missing_step_lines(state: RunState) -> Iterator[str]:
-    """Yield how many attempts have no step although `durable` is set, if any, with the reason and what to do."""
-    if count := state.steps.attempts_without:
+    """Yield how many attempts have no step although their model calls should be steps, if any, why, and what to do."""
+    if count := state.steps.attempts_without_steps:
         yield (
-            f"{plural(count, 'attempt')} without a step: durable sees only calls of httpx clients, and none in a thread pool; "
-            "use asyncio.to_thread, @durable or the gateway"
+            f'{plural(count, "attempt")} without a step: durable="http" records only calls of httpx clients, and none in '
+            "a thread pool; use asyncio.to_thread, @durable or the gateway"
         )
 
 
-def turn_lines(state: RunState) -> Iterator[str]:
-    """Yield that calls of an async task took turns, if it was noted, and what to do."""
-    if count := state.calls_in_turns:
-        yield f"{plural(count, 'call')} took turns: is the client synchronous? Use an async client, or a plain def"
+def blocking_call_lines(state: RunState) -> Iterator[str]:
+    """Yield that calls of an async task blocked its event loop, if it was noted, and what to do."""
+    if count := state.blocking_calls:
+        yield (
+            f"{plural(count, 'call')} in a row blocked the event loop; if the task calls a synchronous client, use its async "
+            "client, or make the task a plain def"
+        )
 
 
 def truncated_lines(state: RunState) -> Iterator[str]:

@@ -14,7 +14,7 @@ import trio
 from journal.errors import RecordTooLarge, WriteFailed
 from journal.threads import run_in_thread
 from replay.screen import panel, stopping_text
-from replay.summary_text import turn_lines
+from replay.summary_text import blocking_call_lines
 from replay.text import printable
 from runner.api import run as run_evaluation
 from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
@@ -205,7 +205,7 @@ class CommandSession:
     async def _print_lines(self, live_run: LiveRun) -> None:
         done_before = live_run.state.done
         printer = ProgressPrinter(progress_tenths(live_run.state, live_run.total), live_run.now(), err=True)
-        is_stopping = has_hint = False
+        is_stopping = is_hint_printed = False
         echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
         for line in _setting_change_lines(live_run):
             echo(line, err=True)
@@ -215,9 +215,9 @@ class CommandSession:
             if stop_status and not is_stopping:
                 is_stopping = True
                 echo(f"stopping: {stopping_text(live_run.state, *stop_status)}", err=True)
-            if live_run.state.calls_in_turns and not has_hint:
-                has_hint = True
-                echo("\n".join(turn_lines(live_run.state)), err=True)
+            if live_run.state.blocking_calls and not is_hint_printed:
+                is_hint_printed = True
+                echo("\n".join(blocking_call_lines(live_run.state)), err=True)
             printer.update(
                 live_run.state,
                 now=live_run.now(),

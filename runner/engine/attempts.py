@@ -13,7 +13,7 @@ from journal.errors import BlobDamaged, Unserializable
 from journal.threads import InThread
 from replay.budget import OVER_BUDGET
 from replay.budget_text import over_budget_text
-from replay.state import TOOK_TURNS
+from replay.state import BLOCKING_CALLS
 from replay.steps import NOT_REUSED, first_reused_attempt, remaining_timeout
 from replay.text import plural
 from runner.concurrency.constants import SAME_TRIAL_429S
@@ -35,8 +35,8 @@ from runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
-_MAX_TURNS: Final = 3
-"""Consecutive calls that did not wait in their event loop, from which this is noted."""
+_MIN_BLOCKING_CALLS: Final = 3
+"""Number of consecutive calls that block their event loop from which this is noted."""
 
 
 class Attempts:
@@ -106,19 +106,19 @@ class Attempts:
             sink=self._late_recorder.sink(work),
             on_late=partial(self._record_late_return, trial, number, record.t),
         )
-        if getattr(task, "blocking_calls", 0) >= _MAX_TURNS and not self._recorder.state.calls_in_turns:
-            self._note_turns(work)
+        if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
+            self._note_blocking_calls(work)
         if sent_secrets and isinstance(outcome, Returned):
             outcome = await self._mask(work, outcome)
         if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE_OUTPUT):
             outcome = await self._write_blobs(work, outcome)
         return self.end(work, outcome)
 
-    def _note_turns(self, work: TrialWork) -> None:
-        """Note that calls of an async task took turns, if others could have run at the same time."""
+    def _note_blocking_calls(self, work: TrialWork) -> None:
+        """Note that calls of an async task block its event loop, if others could have run at the same time."""
         lane = self._scheduler.queues.lanes[work.key]
         if lane.steering.limit > 1 and (lane.trials or lane.counted_jobs > 1) and not self._scheduler.shutdown.is_over:
-            self._record(events.Noted(name=TOOK_TURNS, value={"calls": _MAX_TURNS}))
+            self._record(events.Noted(name=BLOCKING_CALLS, value={"calls": _MIN_BLOCKING_CALLS}))
 
     async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
         """Read the results of completed steps for reuse; a step whose result is damaged is executed again, which is noted."""

@@ -66,7 +66,7 @@ class FunctionTask:
         self.loop = resolve_loop(function, loop)
         """The event loop it is called in; None for a plain function."""
         self.blocking_calls = 0
-        """How many of the last calls, without a break, blocked the event loop from their start to their end."""
+        """Number of consecutive calls, up to the last one, that blocked the event loop from their start to their end."""
         calls = {None: self._call_in_thread, "trio": self._call_in_trio, "asyncio": self._call_in_asyncio}
         self.call: Callable[[Any, OnLateResult], Awaitable[Any]] = calls[self.loop]
 

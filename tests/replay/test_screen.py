@@ -238,7 +238,7 @@ def test_attempts_without_a_step() -> None:
     state = run_state([*ok("peru"), *ok("cuba")], durable=["http"])
 
     lines = screen_lines(state, now=18.0)
-    assert row(lines, "steps").startswith("2 attempts without a step: durable sees only calls of httpx clients")
+    assert row(lines, "steps").startswith('2 attempts without a step: durable="http" records only calls')
     assert " · 2 attempts without a step · " in line(state, now=18.0, durable=1, total=2)
 
 

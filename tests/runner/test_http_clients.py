@@ -489,8 +489,8 @@ def test_calls_that_are_not_seen_are_reported(
     outcome = run_real(define_real(agent, ["lima", "quito"], slots=1, durable=setting, retry=RETRY), path)
     report = final_report(load(path).state, path=path)
 
-    assert (3, expected) == (len(attempts), outcome.state.steps.attempts_without)
-    assert bool(expected) == report.count("2 attempts without a step: durable sees only calls of httpx clients")
+    assert (3, expected) == (len(attempts), outcome.state.steps.attempts_without_steps)
+    assert bool(expected) == report.count('2 attempts without a step: durable="http" records only calls of httpx clients')
 
 
 @pytest.mark.parametrize("value", ["https", "tools.example", "ftp://tools.example/", "https://tools.example/?q=1", 3])

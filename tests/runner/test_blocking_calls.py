@@ -1,4 +1,4 @@
-"""The hint that calls of an async task block their event loop, and therefore take turns."""
+"""The hint that calls of an async task block their event loop."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from journal.events import Noted
-from replay.state import TOOK_TURNS
+from replay.state import BLOCKING_CALLS
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runner_cli.commands import run_process
@@ -18,11 +18,11 @@ from tests.runs import define, define_real, numbered_cases, run_real, run_virtua
 
 
 def hints(run: SimulatedDisk | Path) -> list[Any]:
-    return [event.value for event in runs.events(run, Noted) if event.name == TOOK_TURNS]
+    return [event.value for event in runs.events(run, Noted) if event.name == BLOCKING_CALLS]
 
 
 async def block(seconds: float) -> None:
-    """Let time pass without a turn for any other task."""
+    """Let time pass; nothing else runs in the loop meanwhile."""
     clock = trio.lowlevel.current_clock()
     assert isinstance(clock, trio.testing.MockClock)
     clock.jump(seconds)
@@ -110,4 +110,4 @@ def test_the_hint_is_printed_once() -> None:
     code, out, err = run_process("run", "blocking.py", "--plain")
 
     assert 0 == code, err
-    assert [1, 1] == [text.count("3 calls took turns: is the client synchronous?") for text in (out, err)]
+    assert [1, 1] == [text.count("3 calls in a row blocked the event loop;") for text in (out, err)]
