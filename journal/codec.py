@@ -114,11 +114,13 @@ def _invalid_member(member: str, value: Any) -> ValueError:
 def reject_large(value: Any, event: str, member: str = "") -> None:
     """Raise if a value is too large for a file of the journal: orjson crashes if there is not enough memory for its JSON."""
     if exceeds(value, MAX_SIZE):
-        raise Unserializable(event, member, f"has more bytes as JSON than the {MAX_SIZE:,} that are allowed")
+        raise Unserializable(
+            event, member, f"has more than {MAX_SIZE:,} bytes as JSON; write it to a file, and use its path instead"
+        )
 
 
 def exceeds(value: Any, size: int) -> bool:
-    """Return whether the JSON of a value certainly has more bytes than this, at one byte for each character."""
+    """Return whether the JSON of a value has more than `size` bytes, by a lower bound: one byte for each character."""
     if value.__class__ is str:
         return len(value) > size
     try:
@@ -128,7 +130,7 @@ def exceeds(value: Any, size: int) -> bool:
 
 
 def _remaining_size(value: Any, size: int, depth: int) -> int:
-    """Return `size` without the least bytes of an object or a list; negative if there are more."""
+    """Return `size` minus a lower bound of the bytes of an object or a list; negative if it is larger than `size`."""
     if not depth:
         raise RecursionError
     size -= 2 * len(value)  # A comma or a bracket after each value.

@@ -9,6 +9,7 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -75,7 +76,8 @@ def available_key() -> bytes | None:
 
 def _read_key(file: Path) -> bytes:
     with DISK.read(str(file)) as stream:  # Symlinks are not followed.
-        _check_owner(f"the key {file}", os.fstat(stream.fileno()), stat.S_IRWXG | stat.S_IRWXO)
+        problem = "is accessible to other users; remove it, and a new one is created"
+        _check_owner(f"the key {file}", os.fstat(stream.fileno()), stat.S_IRWXG | stat.S_IRWXO, problem)
         match = _KEY.fullmatch(stream.read(66))  # One byte more than a key has.
     if match is None:
         raise KeyUnavailable(f"the file {file} is not a key of evaljournal; remove it, and a new one is created")
@@ -91,16 +93,17 @@ def private_directory(path: Path) -> Path:
         status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
         raise KeyUnavailable(f"{path} is not a directory, or is a symlink; remove it")
-    _check_owner(f"the directory {path}", status, stat.S_IWGRP | stat.S_IWOTH)
+    problem = f"is writable by other users; run `chmod go-w {shlex.quote(str(path))}`"
+    _check_owner(f"the directory {path}", status, stat.S_IWGRP | stat.S_IWOTH, problem)
     return path
 
 
-def _check_owner(name: str, status: os.stat_result, mode: int) -> None:
-    """Raise if a file or directory belongs to another user, or has one of these permissions."""
+def _check_owner(name: str, status: os.stat_result, mode: int, problem: str) -> None:
+    """Raise if a file or directory belongs to another user, or has one of these permissions, which is the `problem`."""
     if os.name == "posix" and status.st_uid != os.geteuid():
         raise KeyUnavailable(f"{name} belongs to another user; remove it")
     if os.name == "posix" and status.st_mode & mode:
-        raise KeyUnavailable(f"{name} is accessible to other users; remove it, and a new one is created")
+        raise KeyUnavailable(f"{name} {problem}")
 
 
 def _create_key(file: Path) -> None:

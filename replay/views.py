@@ -1,4 +1,4 @@
-"""The public views of a run: each takes the path of a run or a loaded run, besides what it is computed from."""
+"""The public views of a run: each accepts the path of a run, a loaded run, or the data that it is computed from."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +10,7 @@ from replay.comparison import Comparison, Side, output_digests
 from replay.loaded_run import LoadedRun, load
 from replay.state import RunState
 from replay.summary_types import Summary
+from replay.text import printable
 
 Run = Path | str | LoadedRun
 
@@ -55,5 +56,7 @@ def _side(run: Run | Side) -> Side:
         run, _, variant = run.rpartition("@")
     loaded_run = _open(run)
     if variant is not None and variant not in loaded_run.state.variants:
-        raise JournalError(f"{loaded_run.path} has no variant {variant!r}")
+        names = ", ".join(printable(name, 40) for name in loaded_run.state.variants)
+        problem = f"no variant {variant!r}; its variants: {names}" if names else "no variants"
+        raise JournalError(f"{loaded_run.path} has {problem}", path=loaded_run.path)
     return Side(loaded_run.state, output_digests(loaded_run.records()), variant)

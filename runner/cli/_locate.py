@@ -87,7 +87,7 @@ def _no_reference_error(path: Path, verb: str) -> UsageError:
     if start is None:
         return UsageError(f"nothing was recorded in {path}; start it again: {command('run … -o', path)}")
     if start[0].is_replacement:
-        return UsageError(f"the damage to the journal of {path} has removed the location of its evaluation; pass it: {locate}")
+        return UsageError(f"{path} was salvaged without the location of its evaluation; pass it: {locate}")
     call = "run(…, resume=True)" if verb == "resume" else "rescore(…)"
     name = printable(start[0].evaluation)
     return UsageError(f"{path} was started from Python, with {name!r}; use `{call}` there, or pass its location: {locate}")

@@ -86,7 +86,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
         run_to_resume = path if path is not None and _is_unfinished(path) else None
         if run_to_resume is not None:
             if dry_run:
-                raise UsageError(f"{path} is an unfinished run; pass another -o, or omit it")
+                raise UsageError(f"{path} is an unfinished run, which --dry-run cannot resume; pass another -o or omit it")
             echo(f"{path} is an unfinished run; it is resumed with these arguments", err=True)
             options |= {"resume": True, "trust": True, "ignore_recorded": True}
         if (output := nat_output(options)) is not None:

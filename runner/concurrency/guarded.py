@@ -98,7 +98,7 @@ class Guarded:
         error = describe(exc)
         text = mask(f"{error.type}: {error.message}")
         self._changes.append(Noted(name=POLICY_FAILED, value={"error": text, "traceback": mask(error.traceback)}))
-        message = "the concurrency policy failed (%s); a fixed limit of %d takes over"
+        message = "the concurrency policy failed (%s); a fixed limit of %d applies now; its traceback is in the journal"
         _log.warning(message, printable(text, _MAX_ERROR), self._slots)
         if self._pace is not None:
             self._changes.append(PaceChanged(before=self._pace, after=None, reason=_REASON, evidence=text))

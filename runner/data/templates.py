@@ -208,6 +208,6 @@ def constant_template_error(name: str, text: str, case: Case) -> UsageError:
     fields = Fields(case)
     field = next((match[1] for match in _DOUBLED_FIELD.finditer(text) if match[1] in fields), None)
     return UsageError(
-        f"{name} has no field, so all cases would send the same request; fields: {list_names(fields.names)}",
+        f"{name} has no field, so all cases would send the same request; add one of these fields: {list_names(fields.names)}",
         hint="" if field is None else f"write {{{field}}}; {{{{{field}}}}} is literal text in braces",
     )

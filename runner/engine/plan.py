@@ -217,8 +217,9 @@ def _shard(options: Options, state: RunState, path: Path) -> Shard | None:
     except ValueError as exc:
         raise InvalidSetting(f"shard={recorded_text!r:.80}: {exc}") from exc
     if options.shard != recorded_shard and (options.shard or options.ignore_recorded):
-        kind = f"is shard {recorded_text}" if recorded_text else "has the cases of all shards"
-        raise UsageError(f"{path} {kind}, and a run keeps its shard", setting="shard", value=str(options.shard or "none"))
+        kind, shard = (f"is shard {recorded_text}", recorded_text) if recorded_text else ("has the cases of all shards", "none")
+        hint = f"pass shard {shard} or the path of another run"
+        raise UsageError(f"{path} {kind}", setting="shard", value=str(options.shard or "none"), hint=hint)
     return recorded_shard
 
 

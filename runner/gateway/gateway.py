@@ -142,7 +142,9 @@ class Gateway:
             raise RequestTooLarge(MAX_BYTES)
         call = Call(attempt, route, client, request, route.target_with(query), connection, self._places)
         if not has_place:
-            await call.fail(None, TooManyConnections(f"more than {MAX_CONNECTIONS:,} connections"))
+            await call.fail(
+                None, TooManyConnections(f"the gateway has {MAX_CONNECTIONS:,} open connections, its maximum; use fewer slots")
+            )
             return
         with trio.CancelScope() as scope:
             attempt.calls.add(scope)

@@ -289,7 +289,7 @@ class Calls:
                 note = describe(exc).message
             frame = orjson.dumps({"note": number, "values": {name: note}})
             if len(frame) > MAX_NOTE:
-                note = f"has more than {MAX_NOTE:,} bytes as JSON, which a note in a worker may have"
+                note = f"omitted: more than {MAX_NOTE:,} bytes as JSON, the maximum for a note from a worker"
                 frame = orjson.dumps({"note": number, "values": {name: note}})
             self._send(frame)
 
@@ -310,7 +310,9 @@ def _unserializable_frame(number: int, message: str) -> bytes:
 
 
 def _too_large_frame(number: int) -> bytes:
-    return _unserializable_frame(number, f"the result is too large for a worker: it has more than {MAX_FRAME:,} bytes as JSON")
+    return _unserializable_frame(
+        number, f"the result has more than {MAX_FRAME:,} bytes as JSON, the maximum in a worker; write it to a file"
+    )
 
 
 def _recorded_result(members: dict[str, Any]) -> RecordedResult:

@@ -42,9 +42,9 @@ STOP_GRACE: Final = 0.5
 MAX_PER_CALL: Final = 10_000
 """Maximum notes, steps and syncs of one call; a worker that sends more of one kind is killed."""
 _LARGE_FRAME: Final = 2 << 20
-"""Bytes of a frame from which it is parsed in a thread."""
-_TURN: Final = 50
-"""Frames after which others get a turn."""
+"""Bytes above which a frame is parsed in a thread."""
+_FRAMES_PER_CHECKPOINT: Final = 50
+"""Number of frames after which the loop runs other work."""
 _MAX_STEP: Final = 1 << 31
 _MAX_DETAIL: Final = 1_000
 """Maximum characters of what is recorded about an invalid frame."""
@@ -79,7 +79,7 @@ class RemoteCall:
         """Count what its worker sent; raise `InvalidFrame` if it is too much."""
         self._counts[kind] = count = self._counts.get(kind, 0) + number
         if count > MAX_PER_CALL:
-            raise InvalidFrame(f"it sent more than {MAX_PER_CALL:,} {kind} of one call")
+            raise InvalidFrame(f"it sent more than {MAX_PER_CALL:,} {kind} for one call")
 
     def record_step(self, members: Any) -> None:
         """Record a step that ran in a worker, unless it would make the journal invalid.
@@ -347,7 +347,7 @@ class Workers:
                 async with aclosing(pipe.frames()) as frames:
                     async for batch in frames:
                         for index, frame in enumerate(batch, 1):
-                            if not index % _TURN:
+                            if not index % _FRAMES_PER_CHECKPOINT:
                                 await trio.lowlevel.checkpoint()
                             if len(frame) > _LARGE_FRAME:
                                 members = await run_in_thread(partial(parse_frame, frame))

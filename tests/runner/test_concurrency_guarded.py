@@ -116,9 +116,8 @@ async def test_a_run_continues_with_a_fixed_limit(
     [failure] = failures(disk)
     assert ("", "ZeroDivisionError: division by zero") == (failure["key"], failure["error"])
     assert "in failing_take" in failure["traceback"]
-    assert [
-        "the concurrency policy failed (ZeroDivisionError: division by zero); a fixed limit of 6 takes over"
-    ] == caplog.messages
+    message = "the concurrency policy failed (ZeroDivisionError: division by zero); a fixed limit of 6 applies now"
+    assert [f"{message}; its traceback is in the journal"] == caplog.messages
     assert SLOTS == [event.after for event in events(disk, LimitChanged)][-1]
     assert [] == list(result.findings)
     assert any("the policy failed" in note for note in result.notes)

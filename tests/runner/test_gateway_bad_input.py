@@ -217,7 +217,7 @@ def test_too_many_connections_fail_the_attempt(path: Path, monkeypatch: pytest.M
     evaluate(agent, path)
 
     assert [[404, 404, 503], [200]] == replies
-    assert [("unavailable", "more than 2 connections")] == [
+    assert [("unavailable", "the gateway has 2 open connections, its maximum; use fewer slots")] == [
         (event.category, event.message) for event in events(path, AttemptFailed)
     ]
     assert [[200]] == outputs(path)

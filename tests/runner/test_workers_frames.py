@@ -112,11 +112,11 @@ async def test_a_result_that_is_too_large_for_a_worker_fails_its_attempt() -> No
 
     assert [] == runs.events(disk, AttemptInterrupted)
     (failed,) = runs.events(disk, AttemptFailed)
-    message = "the result is too large for a worker: it has more than 67,108,864 bytes as JSON"
+    message = "the result has more than 67,108,864 bytes as JSON, the maximum in a worker; write it to a file"
     assert ("case-0", "Unserializable", message, "fatal") == (failed.trial, failed.error, failed.message, failed.category)
     assert ["case-1"] == [event.trial for event in runs.events(disk, AttemptSucceeded)]
     assert ["case-1"] == [event.trial for event in runs.events(disk, StepFailed)]
-    text = f"has more than {MAX_NOTE:,} bytes as JSON, which a note in a worker may have"
+    text = f"omitted: more than {MAX_NOTE:,} bytes as JSON, the maximum for a note from a worker"
     assert [("large", text), ("small", 1)] * 2 == [(event.name, event.value) for event in runs.events(disk, Noted)]
 
 
