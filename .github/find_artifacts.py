@@ -21,8 +21,8 @@ def newest(artifacts: list[Any], branch: str, repository: str, workflow: object)
     """Return the newest artifact that this workflow has uploaded from a branch of this repository."""
     usable = [artifact for artifact in artifacts if _is_usable(artifact, branch)]
     usable.sort(key=lambda artifact: str(artifact["created_at"]), reverse=True)
-    is_own = (artifact for artifact in usable if _workflow(repository, artifact["workflow_run"]["id"]) == workflow)
-    return next(is_own, None)
+    own_artifacts = (artifact for artifact in usable if _workflow(repository, artifact["workflow_run"]["id"]) == workflow)
+    return next(own_artifacts, None)
 
 
 def _is_usable(artifact: Mapping[str, Any], branch: str) -> bool:
@@ -51,12 +51,12 @@ def outputs(variables: Mapping[str, str]) -> dict[str, str]:
     )
     base_branch = "" if variables["BASELINE"] else variables["BASELINE_BRANCH"]
     may_resume = variables["RESUME"] == "true" and bool(branch)
-    none = {"unfinished": "", "baseline": ""}
+    no_runs = {"unfinished": "", "baseline": ""}
     if not name or is_fork or event not in EVENTS or not (base_branch or may_resume):
-        return none
+        return no_runs
     workflow = _workflow(repository, int(variables["GITHUB_RUN_ID"]))
     if workflow is None:
-        return none
+        return no_runs
     finished = _artifacts(repository, name)
     unfinished = None
     if may_resume:
@@ -92,8 +92,8 @@ def _get(path: str, *fields: str) -> dict[str, Any]:
     if result.returncode:
         sys.stderr.write("::warning::artifacts cannot be listed; the job needs `permissions: actions: read`\n")
         return {}
-    answer: dict[str, Any] = json.loads(result.stdout)
-    return answer
+    response: dict[str, Any] = json.loads(result.stdout)
+    return response
 
 
 if __name__ == "__main__":

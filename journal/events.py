@@ -52,7 +52,7 @@ class RunStarted:
     definition: Json = None
     """The evaluated `task` and `scorers`, with secrets masked, each with its prompts, parameters, address or source; and
     `variants`, if there are any: name → `parameters` and `fingerprint`. `code` has the `files` that the results depend on (path
-    relative to the evaluation's file → digest), and whether files that were `opened` while it was loaded are among them."""
+    relative to the evaluation's file → digest), and whether it `includes_opened` files: those opened while it was loaded."""
     dataset: str
     """Description of the source of the cases."""
     dataset_fingerprint: str
@@ -95,7 +95,7 @@ class SessionStarted:
     the number of trials of its shard."""
     adopted: Json = None
     """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
-    `variants` (name → fingerprint) and `files` (path → how it changed), if these have changed."""
+    `variants` (name → fingerprint) and `files` (path → `changed`, `added` or `removed`), if these have changed."""
     definition: Json = None
     """The definition that was adopted with them."""
     git: str = ""
@@ -328,7 +328,7 @@ class Noted:
     """The task, a scorer or the runner recorded a named value."""
 
     name: str
-    """Names that start with `evaljournal.` are those of the runner."""
+    """Names that start with `evaljournal.` are reserved for the runner."""
     value: Json
     trial: str = ""
     """Empty if the value belongs to the run."""

@@ -35,20 +35,23 @@ def variant_parameters(definition: Any, variant: str) -> dict[str, Any]:
 
 
 def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
-    """Return path → change of the code files that differ between two recorded definitions; empty if one does not have any.
+    """Return path → `changed`, `added` or `removed` of the files that differ between two recorded definitions.
 
-    A file that was only moved is unchanged. One that only one of them has counts only if both were recorded in the same way,
-    with or without opened files.
+    It is empty if one of them has no files. A file that was only moved is unchanged. One that only one of them has counts only
+    if both were recorded in the same way, with or without opened files.
     """
-    (was_opened, old_files), (is_opened, new_files) = _code_files(old_definition), _code_files(new_definition)
+    (old_includes_opened, old_files), (new_includes_opened, new_files) = (
+        _code_files(old_definition),
+        _code_files(new_definition),
+    )
     if not (old_files and new_files):
         return {}
-    changes = {path: "has changed" for path, value in old_files.items() if new_files.get(path, value) != value}
-    if was_opened == is_opened:
+    changes = {path: "changed" for path, value in old_files.items() if new_files.get(path, value) != value}
+    if old_includes_opened == new_includes_opened:
         removed_files = {path: value for path, value in old_files.items() if path not in new_files}
         added_files = {path: value for path, value in new_files.items() if path not in old_files}
-        changes |= {path: "is no longer used" for path, value in removed_files.items() if value not in added_files.values()}
-        changes |= {path: "is new" for path, value in added_files.items() if value not in removed_files.values()}
+        changes |= {path: "removed" for path, value in removed_files.items() if value not in added_files.values()}
+        changes |= {path: "added" for path, value in added_files.items() if value not in removed_files.values()}
     return changes
 
 
@@ -59,11 +62,11 @@ def code_version(definition: Any) -> str:
 
 
 def _code_files(definition: Any) -> tuple[bool, dict[str, str]]:
-    """Return whether opened files count, and path → digest."""
+    """Return whether opened files are among the files of a definition, and path → digest."""
     definition = load_definition(definition)
     code = definition.get("code") if isinstance(definition, dict) else None
     files = code.get("files") if isinstance(code, dict) else None
-    return isinstance(code, dict) and code.get("opened") is True, files if isinstance(files, dict) else {}
+    return isinstance(code, dict) and code.get("includes_opened") is True, files if isinstance(files, dict) else {}
 
 
 def _variants(definition: Any) -> dict[str, dict[str, Any]]:

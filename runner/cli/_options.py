@@ -254,7 +254,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--judge MODEL",
-            "Score the outputs with a chat model; NAME=MODEL names the scorer; repeatable (default: judge, judge-2, …).",
+            "Score the outputs with a chat model; repeatable. NAME=MODEL names the scorer (default: judge, judge-2, …).",
             "judge.model",
             '["gpt-4o"]',
             multiple=True,

@@ -57,7 +57,7 @@ def _parse_shard(text: str) -> Shard:
     "Output",
     "--dry-run",
     is_flag=True,
-    help="Print what would be run, the first request, all calls, and the cost by model in earlier runs; write nothing.",
+    help="Print the first request, the number of calls and the cost expected from earlier runs; nothing is called or written.",
 )
 @yes_option("Target")
 @click.pass_context

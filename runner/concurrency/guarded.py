@@ -1,4 +1,4 @@
-"""A policy that cannot end a run: if it raises an exception, the fixed limit takes over."""
+"""A policy that cannot end a run: if it raises an exception, a fixed limit replaces it."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ _log = logging.getLogger("evaljournal")
 
 
 class Guarded:
-    """Passes everything on to a policy; after an exception to a fixed limit, which takes over the calls and the pause."""
+    """Calls a policy; after an exception, a fixed limit, which starts with the calls in flight and the pause of the policy."""
 
     def __init__(self, policy: Policy, slots: int) -> None:
         self._policy = policy
@@ -48,7 +48,7 @@ class Guarded:
     @slots.setter
     def slots(self, slots: int) -> None:
         self._slots = slots
-        self._ask(lambda policy: setattr(policy, "slots", slots))
+        self._call(lambda policy: setattr(policy, "slots", slots))
 
     def take(self, signal: Signal) -> Decision:
         """Process a signal; return the decision."""
@@ -61,18 +61,18 @@ class Guarded:
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt may start at `t`; none may before the changes because of an exception are returned."""
-        permit = self._ask(lambda policy: policy.may_start(t))
+        permit = self._call(lambda policy: policy.may_start(t))
         return StartPermit(open=False, check_at=t) if self._changes else permit
 
     def _decide(self, decide: Callable[[Policy], Decision]) -> Decision:
-        decision = self._ask(lambda policy: self._follow(decide(policy)))
+        decision = self._call(lambda policy: self._follow(decide(policy)))
         if not self._changes:
             return decision
         changes, self._changes = (*self._changes, *decision.changes), []
         return evolve_fact(decision, changes=changes)
 
     def _follow(self, decision: Decision) -> Decision:
-        """Keep what is in force after a decision."""
+        """Keep the limit, the pause and the pace of a decision."""
         self.limit = decision.limit
         for change in decision.changes:
             if isinstance(change, IntakePaused):
@@ -85,14 +85,15 @@ class Guarded:
                 self._pace = change.after
         return decision
 
-    def _ask(self, question: Callable[[Policy], T]) -> T:
+    def _call(self, function: Callable[[Policy], T]) -> T:
+        """Call a function with the policy; if that raises an exception, again with the fixed limit that replaces it."""
         try:
-            return question(self._policy)
+            return function(self._policy)
         except Exception as exc:
             if os.environ.get(RAISE_VARIABLE):
                 raise
             self._replace(exc)
-            return question(self._policy)
+            return function(self._policy)
 
     def _replace(self, exc: Exception) -> None:
         error = describe(exc)

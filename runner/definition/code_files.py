@@ -1,7 +1,7 @@
 """The files that the results of an evaluation depend on: project modules, files read while it was loaded, and `depends`.
 
 `resume` compares their digests with the recorded ones. A module that is imported inside a function, and a file that is opened
-there or by a library in C, are not seen.
+there or by a library in C, are not detected.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def code_files(evaluation: Evaluation[Any, Any, Any]) -> dict[str, Any]:
-    """Return the member `code` of a recorded definition: `files`, path → digest, and whether files that it `opened` count.
+    """Return the member `code` of a recorded definition: `files` (path → digest), and whether it `includes_opened` files.
 
     Paths are relative to the evaluation's file, so that a project can be moved. It is empty for an evaluation without code.
     """
@@ -100,7 +100,7 @@ def code_files(evaluation: Evaluation[Any, Any, Any]) -> dict[str, Any]:
         if is_own and is_defined_here:
             digests[file] = _digest(file, frozenset(lines.get(file, ())), frozenset(evaluations))
     recorded_digests = {_relative(file, directory): value for file, value in sorted(digests.items()) if value is not None}
-    return {"code": {"opened": bool(loaded_files), "files": recorded_digests}} if recorded_digests else {}
+    return {"code": {"includes_opened": bool(loaded_files), "files": recorded_digests}} if recorded_digests else {}
 
 
 class _Project:

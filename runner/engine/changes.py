@@ -26,6 +26,7 @@ _EXPLANATIONS: Final = {
     "dataset_fingerprint": "the cases have changed",
     "scorers": "scorers were added, removed or changed",
 }
+_FILE_CHANGES: Final = {"changed": "has changed", "added": "is new", "removed": "is no longer used"}
 
 
 def effective_settings(
@@ -97,7 +98,7 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
         for field, value in new_values.items()
         if field not in {"variants", "files"}
     ]
-    file_changes = [f"{printable(path)} {change}" for path, change in new_values.get("files", {}).items()]
+    file_changes = [f"{printable(path)} {_FILE_CHANGES[change]}" for path, change in new_values.get("files", {}).items()]
     variant_changes = _variant_changes(variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition))
     definitions = _without_code(old_start.definition), _without_code(new_start.definition)
     diff = [f"  {line}" for line in definition_diff(*definitions)] if new_values else []

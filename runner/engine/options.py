@@ -43,7 +43,7 @@ class Options:
     resume: bool = False
     """Whether to resume a run instead of starting one."""
     state: RunState = attrs.field(factory=RunState)
-    """The state of a run to resume, if it was read before."""
+    """The state of the run to resume, if its journal was already read."""
     next_path: Callable[[], Path] | None = None
     """Returns another path if another process has started a run at the first one."""
     task: str = ""
@@ -53,7 +53,7 @@ class Options:
     trust: bool = False
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     ignore_recorded: bool = False
-    """Whether a resumed run has the settings of this call only, not those that were passed in earlier sessions."""
+    """Whether a resumed run uses only the settings of this call, not those that were passed in earlier sessions."""
     retry_failed: bool = False
     """Whether to retry failed trials."""
     yes: bool = False

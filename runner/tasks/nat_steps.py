@@ -67,6 +67,6 @@ def _read_step(text: str, starts: dict[str, float]) -> Iterator[ReportedStep]:
         if kind == "model":  # NAT names the step after the model.
             value = {"model": name, "input": value}
             tokens = (payload.get("usage_info") or {}).get("token_usage") or {}
-            usage = {ours: tokens[theirs] for theirs, ours in _USAGE if is_whole_number(tokens.get(theirs), 1)}
+            usage = {unit: tokens[nat_unit] for nat_unit, unit in _USAGE if is_whole_number(tokens.get(nat_unit), 1)}
         parent, elapsed = str(line.get("parent_id")), max(0.0, time - start)
         yield ReportedStep(step_id, parent, name, kind, start, elapsed, value, data.get("output"), usage or None)

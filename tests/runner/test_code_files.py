@@ -111,7 +111,7 @@ def test_a_python_run_has_the_modules_that_are_imported(project: Path) -> None:
     import evals.unrelated  # type: ignore[import-not-found]
 
     assert ["../other_top.py", "__init__.py", "direct.py", "indirect.py", "task_.py"] == sorted(digests(evals.task_.task))
-    assert not code_files(evals.task_.task)["code"]["opened"]
+    assert not code_files(evals.task_.task)["code"]["includes_opened"]
 
 
 def test_a_notebook_has_the_modules_that_its_function_uses(project: Path) -> None:
@@ -256,15 +256,15 @@ def test_comments_are_removed(source: str, expected: str) -> None:
 
 def code(*, opened: bool = True, **files: str) -> dict[str, Any]:
     """Return a recorded definition with these files."""
-    return {"code": {"opened": opened, "files": files}}
+    return {"code": {"includes_opened": opened, "files": files}}
 
 
 def test_changed_files() -> None:
     """A file that only one definition has counts if both were found in the same way; one that was moved does not."""
     old = code(a="1", b="1", c="3", e="5")
 
-    assert {"b": "has changed", "c": "is no longer used", "d": "is new"} == changed_files(old, code(a="1", b="2", d="4", f="5"))
-    assert {"b": "has changed"} == changed_files(old, code(opened=False, b="2"))
+    assert {"b": "changed", "c": "removed", "d": "added"} == changed_files(old, code(a="1", b="2", d="4", f="5"))
+    assert {"b": "changed"} == changed_files(old, code(opened=False, b="2"))
     assert {} == changed_files(old, old)
 
 
