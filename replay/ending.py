@@ -140,7 +140,7 @@ class _Repair:
 
 
 def _repair(state: RunState) -> _Repair | None:
-    """Return what most failed trials need: a longer timeout, another model or URL, or a fix of the line that raised."""
+    """Return what the most frequent failure needs: a longer timeout, another model or URL, or a fix of the line that raised."""
     trials = failed_trials(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
     failures = Counter((trial.reason, trial.error, trial.location) for _, trial in trials)
     if not failures:
