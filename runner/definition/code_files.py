@@ -16,9 +16,9 @@ from types import CodeType, ModuleType
 from typing import Any, Final, TypeVar, cast
 
 from journal import segments
-from runner.data.fingerprint import digest, unwrap_partial
+from runner.data.fingerprint import digest, strip_comments, unwrap_partial
 from runner.definition.evaluation import Evaluation
-from runner.definition.module_source import imports, relevant_source, strip_comments
+from runner.definition.module_source import imports, relevant_source
 from runner.secret_shapes import mask_shapes
 
 T = TypeVar("T")

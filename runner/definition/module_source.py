@@ -1,31 +1,10 @@
-"""The source of a module: what it imports, and the part that affects results, without comments and blank lines."""
+"""The source of a module: what it imports, and the part that affects the results of an evaluation."""
 
 import ast
 import io
-import re
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 import attrs
-
-_STRING_OR_END: Final = re.compile(
-    r"""(?P<string>('''|\"\"\")(?:\\.|[^\\])*?\2|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
-    r"""|(?:[ \t\f]*(?:\#[^\n]*)?(?:\n|\Z))+""",
-    re.DOTALL,
-)
-"""A string, or blanks, comments and blank lines from the end of a line on. It is much faster than the tokenizer."""
-_NESTED_QUOTES: Final = re.compile(r"""[^\n]*[fFtT][rR]?["'][^\n]*#[^\n]*["']""")
-"""A line on which a `#` may be inside nested quotes of an f-string."""
-
-
-def strip_comments(source: str) -> str:
-    """Remove comments, blank lines and blanks at line ends; strings, such as prompts, stay unchanged."""
-    return _STRING_OR_END.sub(lambda match: match[0] if match["string"] or _is_ambiguous(match) else "\n", source).strip("\n")
-
-
-def _is_ambiguous(match: re.Match[str]) -> bool:
-    start = match.string.rfind("\n", 0, match.start()) + 1
-    return "#" in match[0] and _NESTED_QUOTES.match(match.string, start, match.end()) is not None
 
 
 def imports(source: str) -> list[tuple[int, str, list[str]]]:

@@ -9,9 +9,10 @@ import pytest
 
 from evaljournal import Case, evaluation
 from replay.definition import changed_files
+from runner.data.fingerprint import strip_comments
 from runner.definition.code_files import code_files
 from runner.definition.loading import load_evaluation
-from runner.definition.module_source import relevant_source, strip_comments
+from runner.definition.module_source import relevant_source
 from runner.errors import UsageError
 
 EVALUATION = """
