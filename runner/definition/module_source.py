@@ -3,8 +3,10 @@
 import ast
 import io
 from collections.abc import Iterable, Iterator
+from typing import Final
 
-import attrs
+_DEFINITION: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORT: Final = (ast.Import, ast.ImportFrom)
 
 
 def imports(source: str) -> list[tuple[int, str, list[str]]]:
@@ -24,60 +26,6 @@ def imports(source: str) -> list[tuple[int, str, list[str]]]:
     return result
 
 
-@attrs.frozen(eq=False)
-class _Statement:
-    """A statement at the top level of a module; an import of several names is several statements."""
-
-    node: ast.stmt
-    names: frozenset[str]
-    """The names that it uses, without those of its decorators."""
-    decorator_names: frozenset[str]
-    bound_names: frozenset[str]
-    first_line: int
-    last_line: int
-
-    @classmethod
-    def of(cls, node: ast.stmt) -> "_Statement":
-        """Describe a statement."""
-        decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-        children = (child for child in ast.iter_child_nodes(node) if child not in decorators)
-        return cls(
-            node,
-            names=frozenset(name for child in children for name in _names(child)),
-            decorator_names=frozenset(name for decorator in decorators for name in _names(decorator)),
-            bound_names=frozenset(_bound_names(node)),
-            first_line=min([node.lineno, *(decorator.lineno for decorator in decorators)]),
-            last_line=node.end_lineno or node.lineno,
-        )
-
-    @property
-    def is_definition(self) -> bool:
-        """Whether it defines a function or a class."""
-        return isinstance(self.node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-
-    @property
-    def is_import(self) -> bool:
-        """Whether it imports a name."""
-        return isinstance(self.node, ast.Import | ast.ImportFrom)
-
-    @property
-    def has_no_effect(self) -> bool:
-        """Whether it only binds names, so that it matters only to the users of these names."""
-        if self.is_definition:
-            return not self.decorator_names
-        is_assignment = isinstance(self.node, ast.Assign | ast.AnnAssign | ast.AugAssign)
-        return (self.is_import or is_assignment) and bool(self.bound_names - {"*"})
-
-    @property
-    def is_ignored(self) -> bool:
-        """Whether it is a docstring, or the block that is executed only if the file is the main program."""
-        match self.node:
-            case ast.Expr(ast.Constant()) | ast.If(ast.Compare(ast.Name("__name__"))):
-                return True
-            case _:
-                return False
-
-
 def relevant_source(source: str, lines: frozenset[int], evaluations: frozenset[str]) -> str:
     """Return the statements of an evaluation's file that the functions which start at these lines may depend on.
 
@@ -85,44 +33,37 @@ def relevant_source(source: str, lines: frozenset[int], evaluations: frozenset[s
     settings in decorators and the statements that start a run do not matter.
     """
     tree = ast.parse(source)
-    statements = [_Statement.of(node) for node in _split_imports(tree.body)]
-    own_names = {name for statement in statements if not statement.is_import for name in statement.bound_names}
+    nodes = list(_split_imports(tree.body))
+    names, bound_names = {node: _names(node) for node in nodes}, {node: _bound_names(node) for node in nodes}
+    own_names = set[str]().union(*(bound_names[node] for node in nodes if not isinstance(node, _IMPORT)))
     keywords = (node for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "cases")
-    case_names = own_names.intersection(name for keyword in keywords for name in _names(keyword))
+    case_names = own_names & _names(*keywords)
     run_names, needed_names = set(evaluations), set[str]()
-    optional_statements: list[_Statement] = []
-    relevant_statements: dict[_Statement, None] = {}
-    for statement in statements:
-        is_of_run = (statement.decorator_names | statement.bound_names | statement.names) & run_names
-        if statement.is_ignored:
+    optional_nodes, relevant_nodes = set[ast.stmt](), set[ast.stmt]()
+    for node in nodes:
+        rows, is_definition = _rows(node), isinstance(node, _DEFINITION)
+        is_of_run = (names[node] | bound_names[node]) & run_names
+        if _is_ignored(node):
             pass
-        elif statement.is_definition and statement.first_line in lines:
-            needed_names |= statement.names
-        elif lines.intersection(range(statement.first_line, statement.last_line + 1)):
-            relevant_statements[statement] = None  # One of the functions is defined inside it.
-        elif is_of_run and not statement.is_definition:
-            run_names |= statement.bound_names  # The outcome of a run.
-            needed_names |= statement.names - case_names
-        elif is_of_run or statement.has_no_effect:
-            optional_statements.append(statement)
-        elif not statement.names & case_names:
-            relevant_statements[statement] = None
-    new_statements = list(relevant_statements)
-    while True:
-        needed_names = needed_names.union(*(statement.names | statement.decorator_names for statement in new_statements))
-        new_statements = [statement for statement in optional_statements if statement.bound_names & needed_names]
-        optional_statements = [statement for statement in optional_statements if statement not in new_statements]
-        if not new_statements:
-            break
-        relevant_statements |= dict.fromkeys(new_statements)
+        elif is_definition and rows.start in lines:
+            needed_names |= _names(*(child for child in ast.iter_child_nodes(node) if child not in _decorators(node)))
+        elif lines.intersection(rows):
+            relevant_nodes.add(node)  # One of the functions is defined inside it.
+        elif is_of_run and not is_definition:
+            run_names |= bound_names[node]  # The outcome of a run.
+            needed_names |= names[node] - case_names
+        elif is_of_run or _only_binds(node):
+            optional_nodes.add(node)
+        elif not names[node] & case_names:
+            relevant_nodes.add(node)
+    needed_names = needed_names.union(*(names[node] for node in relevant_nodes))
+    while new_nodes := {node for node in optional_nodes - relevant_nodes if bound_names[node] & needed_names}:
+        relevant_nodes |= new_nodes
+        needed_names = needed_names.union(*(names[node] for node in new_nodes))
     source_lines = io.StringIO(source).readlines()
-    import_lines = sorted(f"{ast.unparse(statement.node)}\n" for statement in relevant_statements if statement.is_import)
-    return "".join(import_lines) + "".join(
-        line
-        for statement in statements
-        if statement in relevant_statements and not statement.is_import
-        for line in source_lines[statement.first_line - 1 : statement.last_line]
-    )
+    import_lines = sorted(f"{ast.unparse(node)}\n" for node in relevant_nodes if isinstance(node, _IMPORT))
+    other_nodes = (node for node in nodes if node in relevant_nodes and not isinstance(node, _IMPORT))
+    return "".join(import_lines) + "".join(source_lines[row - 1] for node in other_nodes for row in _rows(node))
 
 
 def _split_imports(nodes: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -139,17 +80,40 @@ def _split_imports(nodes: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 yield node
 
 
-def _names(node: ast.AST) -> Iterator[str]:
-    return (child.id for child in ast.walk(node) if isinstance(child, ast.Name))
+def _is_ignored(node: ast.stmt) -> bool:
+    """Return whether a statement is a docstring, or the block that is executed only if the file is the main program."""
+    match node:
+        case ast.Expr(ast.Constant()) | ast.If(ast.Compare(ast.Name("__name__"))):
+            return True
+        case _:
+            return False
 
 
-def _bound_names(node: ast.stmt) -> Iterator[str]:
+def _only_binds(node: ast.stmt) -> bool:
+    """Return whether a statement only binds names, so that it matters only to the users of these names."""
+    if isinstance(node, _DEFINITION):
+        return not _decorators(node)
+    return isinstance(node, (*_IMPORT, ast.Assign, ast.AnnAssign, ast.AugAssign)) and bool(_bound_names(node) - {"*"})
+
+
+def _decorators(node: ast.stmt) -> list[ast.expr]:
+    return getattr(node, "decorator_list", [])
+
+
+def _rows(node: ast.stmt) -> range:
+    """Return the lines of a statement, from its first decorator on."""
+    return range(min([node.lineno, *(child.lineno for child in _decorators(node))]), (node.end_lineno or node.lineno) + 1)
+
+
+def _names(*nodes: ast.AST) -> set[str]:
+    return {child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)}
+
+
+def _bound_names(node: ast.stmt) -> set[str]:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            yield node.name
+            return {node.name}
         case ast.Import() | ast.ImportFrom():
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
         case _:
-            yield from (
-                child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
-            )
+            return {child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)}
