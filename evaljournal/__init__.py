@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # As `typing` has it, whose import takes longer than all others here.
+TYPE_CHECKING = False  # True for type checkers, as in `typing`, whose import takes longer than all others here.
 if TYPE_CHECKING:
     from typing import Any, Final
 

@@ -161,7 +161,7 @@ def _replacement(scorers: dict[str, str]) -> events.RunStarted:
 
 
 def _possible_runs(scan: Scan) -> Iterator[bytes]:
-    """Yield the run ids in the files of a journal whose first line is damaged; then that of the line without a flipped bit."""
+    """Yield the run ids in a journal whose first line is damaged; then that of the line if correcting one bit repairs it."""
     for number in scan.numbers:
         yield from dict.fromkeys(_RUN_ID.findall(scan.read_from(number, 0)))
     line = bytearray(scan.read_from(scan.numbers[0], 0).partition(b"\n")[0][:_MAX_HEADER])

@@ -1,4 +1,4 @@
-"""Server-sent events, parsed from text that may arrive in parts."""
+"""Server-sent events, parsed from text that may arrive in chunks."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class EventParser:
         self._ignored = _BYTE_ORDER_MARK
         """What is ignored if it comes next: the byte order mark, or the line feed after a carriage return."""
         self._line_parts: list[str] = []
-        """The parts of an incomplete line, joined once."""
+        """The chunks of an incomplete line, joined once it is complete."""
         self._event = ""
         self._data: list[str] = []
 

@@ -86,8 +86,8 @@ class Scripted:
 class SimulatedEndpoint:
     """An endpoint with latency, a rate limit, a concurrency limit and outages. Deterministic on trio's clock.
 
-    The time of a reply varies by up to a quarter, so that replies arrive in another order than their calls started; a failure
-    takes a tenth of the latency.
+    Reply times vary by up to 25 %, so that replies arrive in a different order than their calls started. A failure takes a
+    tenth of the latency.
     """
 
     __name__ = "simulated_endpoint"

@@ -15,7 +15,7 @@ from benchmarks.simulated.chance import log_normal, uniform
 REPLY = 0.15
 """Mean seconds until a 429 or a 5xx is returned; less if a call takes less."""
 REPLY_SIGMA = 0.5
-"""Spread of the logarithm of the time that a reply takes, so that replies arrive in another order than their calls started."""
+"""Spread of the logarithm of reply times, so that replies arrive in a different order than their calls started."""
 TIMEOUT = 60.0
 """The client's timeout in seconds, unless a scenario has another."""
 HUNG = math.inf

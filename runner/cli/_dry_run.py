@@ -40,7 +40,7 @@ class _Part:
     calls: int
     """Calls for these trials without retries."""
     max_attempts: int
-    """Calls instead of each of them, if all its retries are needed."""
+    """Attempts of each of these calls, if all its retries are needed."""
     estimate: UsageEstimate | None
     max_cost: float | None = None
     """Maximum cost of the calls; None if unknown."""

@@ -108,7 +108,7 @@ class NatOutput:
             if source.problem is None:
                 return ""
             part = f"a value of item {printable(source.damaged_trial)!r}" if source.damaged_trial else "a part of the run"
-            message = f"{self.directory} lacks {part}: {source.problem}"
+            message = f"{self.directory} is incomplete: {part} is damaged: {source.problem}"
             _log.error("%s", message)
             return message
 

@@ -40,7 +40,7 @@ _FORWARDED_HEADERS: Final = frozenset(
     {b"accept", b"content-type", b"content-encoding", b"idempotency-key", b"x-client-request-id"}
 )
 _FORWARDED_PREFIXES: Final = (b"openai-", b"anthropic-")
-"""Request headers that are forwarded; any other could change the path or the method, or log in as another user."""
+"""Request headers that are forwarded; any other could change the path or the method, or authenticate as another user."""
 _HEADER_NAMES: Final = {name.encode(): name for name in COMPARED_HEADERS}
 _DROPPED_REPLY_HEADERS: Final = frozenset(
     {

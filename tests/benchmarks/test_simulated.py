@@ -89,7 +89,7 @@ def test_outcomes_do_not_depend_on_the_order_of_calls() -> None:
     ids=["ok", "in-flight limit", "random 429", "background 5xx", "burst", "poison", "rate limit"],
 )
 def test_no_two_replies_take_the_same_time(endpoint: Endpoint, kind: str, mean: float) -> None:
-    """Replies of every kind arrive in another order than their calls started, also if the latency is constant."""
+    """Replies of every kind arrive in a different order than their calls started, also if the latency is constant."""
     server = Server(endpoint, 1)
     answers = [server.call(0.0, trial, 1) for trial in range(2000)]
 

@@ -1,4 +1,4 @@
-"""Server-sent events in any parts and with any line breaks."""
+"""Server-sent events in any chunks and with any line breaks."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ def test_events_arrive_in_any_parts(
     has_mark: bool,  # noqa: FBT001  # a drawn value
     has_end: bool,  # noqa: FBT001  # a drawn value
 ) -> None:
-    """Line breaks of any kind, a byte order mark, comments, and the borders of the parts do not change the events."""
+    """Line breaks of any kind, a byte order mark, comments, and the boundaries of the chunks do not change the events."""
     text = ""
     for event, values in events:
         line_end = data.draw(st.sampled_from(["\n", "\r", "\r\n"]))

@@ -24,12 +24,12 @@ SLOTS = 6
 
 @pytest.fixture
 def is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do as outside of tests: an exception inside a policy does not end the run."""
+    """Behave as outside tests: an exception inside a policy does not end the run."""
     monkeypatch.delenv(RAISE_VARIABLE)
 
 
 class Careful:
-    """A policy of a user: two in flight, until a method raises."""
+    """A user's policy that allows two attempts in flight, until one of its methods raises."""
 
     def __init__(self, slots: int, method: str = "take", after: int = 7) -> None:
         self.slots, self.limit = slots, 2
@@ -61,7 +61,7 @@ class Careful:
 
 
 class Forgetful(Careful):
-    """A policy of a user that returns no decision."""
+    """A user's policy that returns no decision."""
 
     def take(self, signal: Any) -> Decision:
         return None if self._calls_left < 3 else super().take(signal)  # type: ignore[return-value]  # on purpose

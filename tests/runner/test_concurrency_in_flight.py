@@ -55,7 +55,7 @@ def test_one_call_beyond_the_limit_may_have_been_accepted() -> None:
 
 
 def test_the_share_of_429s_does_not_depend_on_the_order_of_their_replies() -> None:
-    """The reply of a later start may come first; the 429s still are all of the starts from the earliest to the latest."""
+    """If the reply of a later start arrives first, the rate-limited starts still range from the earliest to the latest."""
     evidence = []
     for orders in ([9, 10, 11], [10, 11, 9], [11, 10, 9]):
         machine = InFlight(slots=100, limit=64, highest_accepted_load=8)

@@ -261,7 +261,7 @@ def test_an_empty_reply_is_a_parse_error(server: Server, path: Path, name: str, 
 
 
 def test_an_empty_value_is_an_output(server: Server, path: Path, name: str) -> None:
-    """An empty string at the output path is recorded as output and not repeated."""
+    """An empty string at the output path is recorded as the output; the call is not retried."""
     defined = define_real(Endpoint(server.url(name, 'number:""'), output_path="output"), [Case(name="a", input=1)])
     outcome = run_real(defined, path)
     resumed = run_real(defined, path, resume=True)

@@ -71,7 +71,7 @@ class Abandonment:
         self._has_returned = threading.Event()
 
     def listen(self, record: Record) -> None:
-        """Take a record of the run."""
+        """Process a record of the run."""
         if isinstance(record.event, AttemptTimedOut):
             self.is_timed_out.set()
         elif isinstance(record.event, AttemptReturnedLate):

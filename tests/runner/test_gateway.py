@@ -110,7 +110,7 @@ def test_keys_stay_in_the_process_of_the_run(
 
 
 def test_headers_that_the_provider_gets(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
-    """Headers of the API are forwarded; all others are not: they could change the path or the method, or log in."""
+    """Headers of the API are forwarded; all others are not: they could change the path, the method or the credentials."""
     provider("ok")
 
     def agent(_: Any) -> int:

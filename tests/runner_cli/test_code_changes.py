@@ -43,7 +43,7 @@ WAYS = {
     "a file that it depends on": ("evals/prompt.json", JSON, 'depends=["prompt.json"]', READ, "{}"),
     "a variable": ("evals/numbers_.py", "WRONG = {}", "", "WRONG", ""),
 }
-"""Way of depending on a prompt → its file, the imports, an option and the expression that reads it, and the file's content."""
+"""How a task depends on a prompt → its file, the imports, an option, the expression that reads it, and the file's content."""
 FIRST, SECOND = "[0]", "[3, 4]"
 """Two prompts: which of the six answers are wrong."""
 

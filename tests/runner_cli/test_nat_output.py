@@ -169,7 +169,7 @@ def test_a_damaged_value_is_reported_at_the_end() -> None:
     assert 1 == result.exit_code
     assert [None] == [item["generated_answer"] for item in orjson.loads(Path("nat/workflow_output.json").read_bytes())]
     last_line = result.stderr.splitlines()[-1]
-    assert last_line.startswith("Error: nat lacks a value of item 'cuba': run: blobs/")
+    assert last_line.startswith("Error: nat is incomplete: a value of item 'cuba' is damaged: run: blobs/")
 
 
 def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A shard of the user's own that comes back changed: `merge` signs nothing, and `resume` executes nothing, that was added."""
+"""The user's own shard, changed on another machine: `merge` signs nothing, and `resume` executes nothing, that was added."""
 
 import json
 from collections.abc import Callable
