@@ -27,6 +27,7 @@ def compare(a: Run | Side, b: Run | Side, *, groups: Mapping[str, str] | None = 
 
     Raises:
         NothingInCommon: No trial is in both runs with the same content.
+        JournalError: The journal at a path is damaged, or a run does not have the variant.
     """
     return comparison.compare(_side(a), _side(b), groups=groups)
 
