@@ -233,6 +233,13 @@ def search(query):
     assert source == own(OWN, "def task", "def exact")
 
 
+def test_a_function_that_is_decorated_with_the_cases_does_not_count() -> None:
+    """A decorator that takes the cases, such as one of a test, makes neither its function nor the cases count."""
+    source = OWN + "\n@parametrize(INLINE)\ndef test_rows(row):\n    assert row\n"
+
+    assert own(OWN, "def task", "def exact") == own(source, "def task", "def exact")
+
+
 def test_another_evaluation_counts_if_it_is_called() -> None:
     """An evaluation that calls another one, through a function, depends on it."""
     source = OWN.replace("helper.ask(PROMPT)", "second(number)") + "\ndef second(number):\n    return other(number)\n"
