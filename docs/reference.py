@@ -63,8 +63,11 @@ def _entry(name: str, value: Any) -> str:
     if not attrs.has(value):
         lines += [_signature(name, value), ""] if "__init__" in vars(value) and name != "Evaluation" else []
     lines.append(_doc(value))
-    if fields := _fields(FIELDS_OF.get(name, value)):
-        lines += ["", "| field | meaning |", "|---|---|", *fields]
+    fields = _fields(FIELDS_OF.get(name, value))
+    if name in FIELDS_OF:  # Only those that the class has are public.
+        fields = {field: row for field, row in fields.items() if field in value.__annotations__}
+    if fields:
+        lines += ["", "| field | meaning |", "|---|---|", *fields.values()]
     if name in WITH_METHODS and (methods := _methods(value)):
         lines += ["", "| method or property | meaning |", "|---|---|", *methods]
     return "\n".join(lines)
@@ -108,8 +111,8 @@ def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
     return f"{argument.arg}{annotation}" + (f"{equals}{ast.unparse(default)}" if default else "")
 
 
-def _fields(value: type) -> list[str]:
-    """Return a row for each public field with its docstring, beginning with the base classes."""
+def _fields(value: type) -> dict[str, str]:
+    """Return name → row of each public field with its docstring, beginning with the base classes."""
     rows: dict[str, str] = {}
     for cls in reversed(value.__mro__[:-1]):
         if cls.__module__.partition(".")[0] not in {"runner", "replay", "journal"}:
@@ -124,7 +127,7 @@ def _fields(value: type) -> list[str]:
                 if isinstance(next_node, ast.Expr) and isinstance(next_node.value, ast.Constant):
                     doc = str(next_node.value.value)
                 rows[node.target.id] = _row(f"{node.target.id}: {ast.unparse(node.annotation)}", doc)
-    return list(rows.values())
+    return rows
 
 
 def _methods(value: type) -> list[str]:

@@ -53,7 +53,8 @@ class Options:
     trust: bool = False
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     ignore_recorded: bool = False
-    """Whether a resumed run uses only the settings of this call, not those that were passed in earlier sessions."""
+    """Whether a resumed run uses only the settings of this call, not those that were passed in earlier sessions; for the
+    command line."""
     retry_failed: bool = False
     """Whether to retry failed trials."""
     yes: bool = False
@@ -95,13 +96,11 @@ class RunOptions(SettingOptions, total=False):
     resume: bool
     adopt: bool
     trust: bool
-    ignore_recorded: bool
     retry_failed: bool
     yes: bool
     shard: str | None
     on_ambiguous: Literal["retry", "fail"]
     task: str
-    state: RunState
     next_path: Callable[[], Path] | None
     observer: Callable[[LiveRun], Awaitable[None]] | None
     listener: Callable[[Record], None] | None
