@@ -81,9 +81,11 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
 
 def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     """Report that there is nothing to resume; check the gates of the command line, otherwise those of the run."""
-    trio.run(seal, path)
     view = open_run(path)
     exit_if_damaged(view.problem)
+    list(gate_problems(view.state))  # An invalid gate is an error before anything is written.
+    if trio.run(seal, path) is not None:
+        view = open_run(path)
     for variant in options["only_variant"]:
         check_variant(view, variant)
     state, gates = view.state, options["fail_under"]

@@ -119,7 +119,7 @@ def test_rows_by_keyboard(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
     focused = "() => document.activeElement.dataset.trial"
 
-    tab.page.focus("[data-sort=elapsed]")
+    tab.page.focus("[data-sort=latency]")
     tab.page.keyboard.press("Tab")
     assert "peru" == tab.evaluate(focused)
     tab.page.keyboard.press("ArrowDown")

@@ -90,6 +90,7 @@ def golden_evaluation() -> AnyEvaluation:
     define = evaluation(cases=cases, slots=3, policy="fixed", timeout=8, deadline=10, loop="trio", retry=retry, name="capitals")
     evaluation_: AnyEvaluation = define(namespace["answer"])
     evaluation_.score(namespace["judge"])
+    evaluation_.namespace = namespace  # Otherwise the files of the tests would be a part of the evaluation.
     return evaluation_
 
 

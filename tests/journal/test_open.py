@@ -131,13 +131,16 @@ from pathlib import Path
 from journal import writing
 from tests.journal.samples import inline, session, fake_clock, started, write
 read_end, write_end = os.pipe()
+start_read_end, start_write_end = os.pipe()
 async def main(path):
     async with writing(path, new=True, clock=fake_clock(), in_thread=inline) as journal:
         journal.append(started())
         if os.fork() == 0:
             os.close(write_end)
+            os.write(start_write_end, b"x")
             os.read(read_end, 1)  # Until the parent has exited.
             os._exit(0)
+        os.read(start_read_end, 1)  # The child closes the lock when it first runs.
     await write(path, [session()], new=False)
 trio.run(main, Path(sys.argv[1]))
 """

@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from tests.processes import TIMEOUT
 from tests.runner_cli.commands import evaljournal, run_process
 
 EVALUATION = """
@@ -159,12 +160,13 @@ def test_a_changed_git_revision_is_recorded_and_shown(monkeypatch: pytest.Monkey
     """A new git revision alone is recorded and shown in one line."""
     write("a module", FIRST)
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
-    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "init", "--quiet"], check=True, timeout=TIMEOUT)
     for message in ("first", "second"):
-        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", message], check=True)
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "-m", message], check=True, timeout=TIMEOUT)
         if message == "first":
             interrupted_run(monkeypatch)
-    revisions = subprocess.run([*git, "log", "--format=%H"], check=True, capture_output=True, text=True).stdout.split()
+    log = subprocess.run([*git, "log", "--format=%H"], check=True, capture_output=True, text=True, timeout=TIMEOUT)
+    revisions = log.stdout.split()
     code, _, err = run_process("resume", "run")
 
     assert (0, [f"git revision: {revisions[0]} (was {revisions[1]})"]) == (

@@ -412,7 +412,8 @@ def test_reasons_of_scores_are_masked(path: Path, monkeypatch: pytest.MonkeyPatc
     evaluation.score(name="several")(lambda: {"a": Score(value=True, reason=reason)})
     run_real(evaluation, path)
 
-    assert ["***, ***, *** in lima", "***, ***, ***"] == [event.reason for event in events(path, TrialScored)]
+    reasons = {event.scorer: event.reason for event in events(path, TrialScored)}
+    assert {"quoting": "***, ***, *** in lima", "several.a": "***, ***, ***"} == reasons
 
 
 def test_keys_of_objects_in_outputs_are_masked() -> None:
