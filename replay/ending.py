@@ -154,14 +154,16 @@ def _repair(state: RunState) -> _Repair | None:
     if not _NOT_FOUND.search(error):
         return _Repair(f"fix {printable(location, 200)}") if location else None
     edit = "correct the model name or the URL"
-    if task.startswith("--") and not state.completed:
-        return _Repair(edit, new_run=_run_command(task))
-    place = location or ("" if task.startswith("--") else task)
+    if task.startswith("--"):
+        options = _copied_options(task)
+        resume_options = f"--adopt --retry-failed --task {shlex.quote(options)}"
+        return _Repair(edit, resume_options, new_run="" if state.completed else f"evaljournal run {options}")
+    place = location or task
     return _Repair(f"{edit} in {printable(place, 200)}" if place else edit)
 
 
-def _run_command(options: str) -> str:
-    """Return the command of a run with recorded options, which are quoted again, because a journal may be foreign.
+def _copied_options(options: str) -> str:
+    """Return the recorded options of a run, quoted again, because a journal may be foreign.
 
     Options that cannot be copied from a terminal are omitted.
     """
@@ -169,7 +171,7 @@ def _run_command(options: str) -> str:
         line = shlex.join(shlex.split(options))
     except ValueError:
         line = ""
-    return f"evaljournal run {line if line.isprintable() and 0 < len(line) <= _MAX_COMMAND else '…'}"
+    return line if line.isprintable() and 0 < len(line) <= _MAX_COMMAND else "…"
 
 
 def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]:

@@ -31,7 +31,7 @@ class Guarded:
     def __init__(self, policy: Policy, slots: int) -> None:
         self._policy = policy
         self._slots = slots
-        self.limit = policy.limit
+        self.limit = slots
         """Attempts that may be in flight, as it was returned last."""
         self._in_flight: set[str] = set()
         self._pause: IntakePaused | None = None
@@ -39,6 +39,7 @@ class Guarded:
         self._pace: float | None = None
         self._changes: list[Change] = []
         """The changes because of an exception that are not returned yet."""
+        self.limit = self._call(lambda policy: policy.limit)
 
     @property
     def slots(self) -> int:

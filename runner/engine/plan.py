@@ -274,4 +274,6 @@ def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, pat
         changes += case_changes(state, trials)
     if changes:
         hint = f"{options.how_to_resume(path, adopt=True)} accepts the changes; unchanged trials keep their results"
+        if options.ignore_recorded:
+            hint = "pass another -o to start a new run"
         raise RunChanged(f"{path} was started with a different definition", changes=changes, hint=hint)

@@ -185,7 +185,12 @@ NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
         ("--data x; rm y", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run --data 'x;' rm y"),
         ("--data 'x", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run …"),
         ("--data a\x1b[31m", 0, {"message": NOT_FOUND}, "{edit}, then evaljournal run …"),
-        ("--data qa.jsonl --chat m", 1, {"message": NOT_FOUND}, "{edit}, then {resume} --adopt --retry-failed"),
+        (
+            "--data qa.jsonl --chat m",
+            1,
+            {"message": NOT_FOUND},
+            "{edit}, then {resume} --adopt --retry-failed --task '--data qa.jsonl --chat m'",
+        ),
         ("chat.py", 0, {"message": NOT_FOUND}, "{edit} in chat.py, then {resume} --adopt --retry-failed"),
         (
             "sdk.py",

@@ -123,6 +123,25 @@ async def test_a_run_continues_with_a_fixed_limit(
     assert any("the policy failed" in note for note in result.notes)
 
 
+class Unlimited(Careful):
+    """A user's policy without a limit."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "limit":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.usefixtures("is_guarded")
+async def test_a_policy_that_fails_at_once() -> None:
+    """If a policy has no limit, the fixed limit applies from the start."""
+    disk = SimulatedDisk()
+    await run_with(disk, Unlimited)
+
+    assert (30, 1) == (events(disk, RunFinished)[0].completed, len(failures(disk)))
+    assert [] == list(audited(disk).findings)
+
+
 @pytest.mark.usefixtures("is_guarded")
 @pytest.mark.parametrize("method", ["take", "elapse", "may_start"])
 async def test_a_policy_of_a_user_cannot_end_a_run(method: str) -> None:

@@ -97,6 +97,18 @@ def test_a_chat_model_with_a_judge(server: Server, name: str) -> None:
     assert "cost $0.00350" in result.stdout
 
 
+def test_the_next_command_after_an_unknown_model(server: Server, name: str) -> None:
+    """If some trials are done, the next command resumes with the recorded options, of which the user corrects one."""
+    url = server.url(name, "ok,404,ok", "v1")
+    result = evaljournal("run", *("--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--slots", 1, "--limit", 2))
+    edit, _, command = result.stdout.splitlines()[-1].partition(", then evaljournal ")
+    resumed = evaljournal(*shlex.split(command))
+
+    assert (1, "next: correct the model name or the URL") == (result.exit_code, edit)
+    assert 0 == resumed.exit_code, resumed.stderr
+    assert "2 of 2 trials done" in resumed.stdout
+
+
 def test_several_judges(server: Server, name: str) -> None:
     """Each judge is a scorer, with its own name or a number; `resume` and a configuration file have the same judges."""
     url = server.url(name, "reply:verdict: correct", "v1")
