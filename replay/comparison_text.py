@@ -1,4 +1,4 @@
-"""A comparison of two runs as text: all of it for `diff`, and verdicts for other views."""
+"""A comparison of two runs as text: all of it for `compare A B`, and verdicts for other views."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice

@@ -88,7 +88,7 @@ class TrialsView {
     this.refresh();
   }
 
-  // A row has the number of the trial in each run, -1 if a run does not have the trial. As in `diff`, trials with the same case,
+  // A row has the number of the trial in each run, -1 if a run does not have the trial. As in `compare`, trials with the same case,
   // variant and repeat are in one row. The row's name is the id of the trial, unless another row has this name.
   pairRows() {
     const byKey = new Map(), names = new Set();

@@ -20,30 +20,40 @@ with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  #
 
     from runner.cli._output import OutputFailed, echo, flush_output, writing_output
 
-COMMANDS: Final = {
-    "run": "Run an evaluation.",
-    "resume": "Resume an interrupted run.",
-    "rescore": "Re-score recorded outputs; the task is not called.",
-    "init": "Write a configuration file for an evaluation without code.",
-    "status": "Show the status of a run.",
-    "ls": "List the runs.",
-    "history": "Show the results of an evaluation run by run.",
-    "log": "Print the records of a run.",
-    "show": "Show one trial in full, or list the trials.",
-    "watch": "Watch a run live.",
-    "replay": "Show a run as of any record, or play it back.",
-    "fork": "Start a new run from any record of another.",
-    "merge": "Merge the runs of all shards into one.",
-    "verify": "Check that a journal is intact and its run followed the rules.",
-    "salvage": "Copy the intact records of a damaged journal.",
-    "diff": "Compare two runs trial by trial.",
-    "compare": "Compare runs and variants in one table.",
-    "gate": "Check whether a run is worse than a baseline.",
-    "report": "Write an HTML report of a run, of two runs, or of all runs.",
-    "view": "Show a run live in a browser.",
-    "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+_GROUPS: Final = {
+    "Evaluate": {
+        "run": "Run an evaluation.",
+        "resume": "Resume an interrupted run.",
+        "rescore": "Re-score recorded outputs; the task is not called.",
+        "init": "Write a configuration file for an evaluation without code.",
+    },
+    "Look": {
+        "status": "Show the status of a run.",
+        "watch": "Watch a run live.",
+        "log": "Print the records of a run.",
+        "show": "Show one trial in full, or list the trials.",
+        "replay": "Show a run as of any record, or play it back.",
+        "ls": "List the runs.",
+        "history": "Show the results of an evaluation run by run.",
+        "report": "Write an HTML report of a run, of two runs, or of all runs.",
+        "view": "Show a run live in a browser.",
+        "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+    },
+    "Compare": {
+        "compare": "Compare two runs trial by trial, or several in one table.",
+        "gate": "Check whether a run is worse than a baseline.",
+        "diff": "Compare two runs: another name of `compare`.",
+    },
+    "Journal": {
+        "verify": "Check that a journal is intact and its run followed the rules.",
+        "salvage": "Copy the intact records of a damaged journal.",
+        "fork": "Start a new run from any record of another.",
+        "merge": "Merge the runs of all shards into one.",
+    },
 }
+COMMANDS: Final = {name: text for commands in _GROUPS.values() for name, text in commands.items()}
 """Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
+_ALIASES: Final = {"diff": "compare"}
 
 USAGE: Final = 2
 UNFINISHED: Final = 3
@@ -73,7 +83,8 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with _exit_on_signal():
-            command = getattr(import_module(f"runner.cli.{cmd_name}"), cmd_name)
+            name = _ALIASES.get(cmd_name, cmd_name)
+            command = getattr(import_module(f"runner.cli.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -86,8 +97,10 @@ class _Commands(click.Group):
             raise click.UsageError(f"{exc.message.rstrip('.')}{suggest(args[0], COMMANDS)}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for group, commands in _GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(f"{name:<{width}}", text) for name, text in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -50,7 +50,7 @@ def report(
     """Write an HTML report of a run, of two runs side by side, or of all runs, as one file that needs no network.
 
     It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs, A
-    and B, it also has their `diff`. Long values are shortened. An existing report is replaced; any other file needs --force. A
+    and B, it also compares them. Long values are shortened. An existing report is replaced; any other file needs --force. A
     damaged run is shown up to the damage, with exit code 4.
 
     With --all, it has the `history` of every evaluation. A run is linked to its report if the report is next to the page

@@ -240,7 +240,7 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
 
     assert "" == done.stderr
-    assert "Commands:" in done.stdout
+    assert "Evaluate:" in done.stdout
 
 
 def test_version() -> None:

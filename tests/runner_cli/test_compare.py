@@ -59,7 +59,7 @@ def test_several_runs(tmp_path: Path) -> None:
     a, b = run(tmp_path / "a", none=50), run(tmp_path / "b", mini=50, large=58)
     names = [str(a), f"{b}@mini", f"{b}@large"]
 
-    assert names == [row["name"] for row in orjson.loads(invoke("compare", a, b, "--json").stdout)["rows"]]
+    assert names == [row["name"] for row in orjson.loads(invoke("compare", a, b, "--baseline", a, "--json").stdout)["rows"]]
     for baseline in (f"{b}@large", f"{tmp_path}/./b@large"):
         table = orjson.loads(invoke("compare", a, f"{b}@large", a, "--baseline", baseline, "--json").stdout)
         assert (names[2], [names[0], names[2]]) == (table["baseline"], [row["name"] for row in table["rows"]])
@@ -74,7 +74,9 @@ def test_several_runs(tmp_path: Path) -> None:
         (("a@mini", "b"), "a has no variants"),
         (("b", "--baseline", "lage"), "--baseline lage is not a row; the rows: mini, large"),
         (("b", "c"), "c does not exist"),
-        (("a", "other"), "no row has a trial in common with a"),
+        (("a", "other"), "no trial in common"),
+        (("a", "other", "--baseline", "a"), "no row has a trial in common with a"),
+        (("b", "--all"), "--by and --all require exactly two runs"),
     ],
 )
 def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], problem: str) -> None:
@@ -94,7 +96,7 @@ def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.cli.compare._MAX_ROWS", 2)
 
     assert "3 rows; at most 2 can be compared" in invoke("compare", path).stderr
-    assert 0 == invoke("compare", f"{path}@mini", f"{path}@large").exit_code
+    assert 0 == invoke("compare", f"{path}@mini", f"{path}@large", "--baseline", "mini").exit_code
 
 
 def test_a_damaged_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`diff` and `status --by`."""
+"""`diff`, which is `compare` with two runs, and `status --by`."""
 
 from pathlib import Path
 
@@ -73,6 +73,12 @@ def test_diff_as_text(a: Path, b: Path) -> None:
         "  japan",
     ] == result.stdout.splitlines()
     assert before == (content(a), content(b))
+
+
+def test_diff_is_compare(a: Path, b: Path) -> None:
+    """`compare` with two runs prints the same as `diff`."""
+    for options in ([], ["--json"], ["--by", "difficulty"]):
+        assert evaljournal("diff", a, b, *options).stdout == evaljournal("compare", a, b, *options).stdout
 
 
 def test_a_worse_run_is_not_an_error(a: Path, b: Path) -> None:
