@@ -1,15 +1,19 @@
 """Decorators that add options to commands, and help that lists the options by group."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from runner import scorers
 from runner.cli._common import F
-from runner.cli._options import ONLY_VARIANT, TABLE, Option, is_definition, is_setting
+from runner.cli._options import ADVANCED, ONLY_VARIANT, TABLE, Option, is_definition, is_setting
+from runner.cli._output import echo
 from runner.definition.variants import MAX_UNCONFIRMED
+
+ALL_OPTIONS: Final = "evaljournal.all_options"
+"""Key in the context's `meta`: the help shows all options."""
 
 
 class GroupedOption(click.Option):
@@ -20,14 +24,27 @@ class GroupedOption(click.Option):
         self.group = group
 
 
+def _print_all_options(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        ctx.meta[ALL_OPTIONS] = True
+        echo(ctx.get_help())
+        ctx.exit()
+
+
 class GroupedCommand(click.Command):
-    """A command whose help lists its options by group."""
+    """A command whose help lists its options by group: those that people use, or all with `--help-all`."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        show_all = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _print_all_options}
+        self.params.append(GroupedOption(["--help-all"], group="Output", help="Show all options and exit.", **show_all))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group."""
         groups: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Resume", *TABLE)}
         for param in self.get_params(ctx):
-            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)) is not None:
+            is_shown = ALL_OPTIONS in ctx.meta or ADVANCED.isdisjoint(param.opts)
+            if isinstance(param, click.Option) and is_shown and (record := param.get_help_record(ctx)) is not None:
                 groups[getattr(param, "group", "Output")].append(record)
         for group, records in groups.items():
             if records:

@@ -396,6 +396,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
 """Group of the help → its options, in the order in which the help and `init --all` list them."""
 
 OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
+_ADVANCED: Final = """
+nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
+messages turns model-seed stream extra-body prices choice judge-url judge-key-env
+retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
+budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
+"""
+ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
+"""Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
 
 
 def is_setting(option: Option, *, experiment: bool) -> bool:

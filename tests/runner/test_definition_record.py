@@ -140,7 +140,7 @@ def test_no_requests(server: Server, path: Path, name: str) -> None:
     """Requests are not recorded if the setting is off."""
     run_real(define_real(Endpoint(server.url(name, "ok")), record_requests=False), path)
     assert [None] == requests(path)
-    assert "no-requests" in invoke("run", "--help").output
+    assert "no-requests" in invoke("run", "--help-all").output
 
 
 def test_large_requests_are_blobs(server: Server, path: Path, name: str) -> None:

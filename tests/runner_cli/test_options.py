@@ -3,13 +3,12 @@
 from typing import Any
 
 import attrs
-import click
 import pytest
 from click.testing import CliRunner
 
 from runner.cli import cli
 from runner.cli._no_code_options import evaluation_from_reference
-from runner.cli._options import OPTIONS, TABLE, Option, render_error
+from runner.cli._options import ADVANCED, OPTIONS, TABLE, Option, render_error
 from runner.cli.run import run
 from runner.definition.settings import Settings
 from runner.errors import UsageError
@@ -30,13 +29,28 @@ OWNERS: dict[str, Any] = {
 }
 
 
-def test_the_help_is_grouped() -> None:
-    """`run --help` has a section for each group of the table, in its order, and every flag in it."""
-    text = run.get_help(click.Context(run, info_name="run", **cli.context_settings))
+@pytest.mark.parametrize("flag", ["--help", "--help-all"])
+def test_the_help_is_grouped(flag: str) -> None:
+    """The help of `run` has a section for each group of the table, in its order."""
+    text = CliRunner().invoke(cli, ["run", flag]).stdout
     places = [text.index(f"\n{group}:\n") for group in TABLE]
 
     assert sorted(places) == places
+
+
+def test_the_help_is_short() -> None:
+    """`run --help` shows about half of the options, and `run --help-all` every flag."""
+    short_text, text = (CliRunner().invoke(cli, ["run", flag]).stdout for flag in ("--help", "--help-all"))
+    short_flags = {option.flag for option in OPTIONS if f"  {option.flag} " in short_text}
+
     assert [] == [option.flag for option in OPTIONS if f"  {option.flag} " not in text]
+    assert {"--data", "--chat", "--score", "--slots", "--json"} < short_flags
+    assert 35 <= len(short_flags) <= 42
+
+
+def test_advanced_options() -> None:
+    """Every flag that only `--help-all` shows is an option of `run`."""
+    assert ADVANCED <= {flag for param in run.params for flag in param.opts}
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.key)
