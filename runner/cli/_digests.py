@@ -2,12 +2,12 @@
 
 The cache is in the user's state directory, not beside the runs: nothing is written into a directory of runs, and a foreign run
 cannot contain an entry. The cache may be deleted at any time. An entry is used only if the files of the run are those it was
-computed from. An invalid entry is computed again; a run that is live, damaged or unreadable has none.
+computed from, by this version, and its hashes match. A run that is live, damaged or unreadable has none.
 """
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
@@ -18,7 +18,7 @@ from journal import JournalError, segments
 from journal.errors import KeyUnavailable
 from journal.files import DISK
 from journal.ownership import private_directory, state_directory
-from replay.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
+from replay.digest import VERSION, CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from runner.atomic_write import write_atomically
 from runner.cli._display import open_run
 from runner.engine.environment import installed_version
@@ -67,7 +67,8 @@ class DigestCache:
             return unreadable_digest(str(exc)), []
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
-                write_atomically(self._entry_file(path), [key, to_json(*result)], sync=False)
+                lines = to_json(*result)
+                write_atomically(self._entry_file(path), [_header(key, lines), *lines], sync=False)
                 self._has_new_entries = True
         return result
 
@@ -76,7 +77,7 @@ class DigestCache:
         return self._directory / f"{sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.jsonl"
 
     def _key(self, path: Path) -> bytes:
-        """Return a line that identifies the content of a journal by sizes, times and last bytes; empty if it is unreadable."""
+        """Return a hash of the sizes, times and last bytes of a journal's files; empty if it is unreadable."""
         try:
             files = [segments.file(path, number) for number in segments.numbers(path, DISK)]
             with DISK.read(files[-1]) as stream:
@@ -85,8 +86,8 @@ class DigestCache:
             stats = [os.lstat(file) for file in files]
         except (JournalError, OSError):
             return b""
-        identity = [self._version, [(stat.st_size, stat.st_mtime_ns) for stat in stats], tail.hex()]
-        return sha256(repr(identity).encode()).hexdigest().encode() + b"\n"
+        identity = [self._version, VERSION, [(stat.st_size, stat.st_mtime_ns) for stat in stats], tail.hex()]
+        return sha256(repr(identity).encode()).digest()
 
 
 def _counts_of_large_run(path: Path) -> RunDigest | None:
@@ -108,13 +109,19 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
     )
 
 
+def _header(key: bytes, lines: Iterable[bytes]) -> bytes:
+    """Return the first line of an entry: the key and the hash of each other line."""
+    return b" ".join(part.hex().encode() for part in (key, *(sha256(line).digest() for line in lines))) + b"\n"
+
+
 def _read_entry(file: Path, key: bytes, *, with_cases: bool) -> tuple[RunDigest, Sequence[CaseColumns]]:
-    """Return an entry of the cache; raise a ValueError if it is invalid or belongs to other files."""
+    """Return an entry of the cache; raise a ValueError if it is damaged or belongs to other files."""
     with DISK.read(str(file)) as stream:
-        if stream.readline() != key:
-            raise ValueError("the run has changed")
-        run_digest = run_from_json(stream.readline())
-        return run_digest, columns_from_json(stream.readline(), run_digest) if with_cases else []
+        header = stream.readline()
+        lines = [stream.readline() for _ in range(1 + with_cases)]
+    if not header.startswith(_header(key, lines)[:-1]):
+        raise ValueError("the entry is damaged, or the run has changed")
+    return run_from_json(lines[0]), columns_from_json(lines[1]) if with_cases else []
 
 
 def _directory() -> Path | None:
