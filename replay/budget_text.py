@@ -22,8 +22,6 @@ def use_lines(use_by_unit: Mapping[str, BudgetUse]) -> Iterator[str]:
     """Yield, for each unit, how much of the budget is spent, and the worst possible overshoot."""
     for unit, use in use_by_unit.items():
         parts = [f"{_share(unit, use.spent, use.limit)} spent"]
-        if use.possibly_paid:
-            parts.append(f"up to {quantity(unit, use.possibly_paid)} more for interrupted calls")
         if use.reserved:
             parts.append(f"{quantity(unit, use.reserved)} reserved")
         overshoot = quantity(unit, use.overshoot) if use.overshoot else "none"
@@ -47,7 +45,7 @@ def spent_text(state: RunState) -> str:
     """Return `cost $1.23 of $5.00 · about 37 more trials`; empty without a budget."""
     if state.budget is None or not state.budget.limits:
         return ""
-    parts = [_share(unit, use.spent + use.possibly_paid, use.limit) for unit, use in state.budget.use().items()]
+    parts = [_share(unit, use.spent, use.limit) for unit, use in state.budget.use().items()]
     trials = state.budget.more_trials(state.done)
     return " · ".join([*parts, *([] if trials is None else [f"about {plural(trials, 'more trial')}"])])
 
@@ -63,19 +61,14 @@ def block_text(state: RunState, block: Block) -> str:
         trials = f"{MAX_UNREPORTED} trials have reported no {unit}{price}"
         return f"{trials}, so the budget cannot be enforced; record it with note({unit}=…)"
     use = (state.budget or Budget()).use()[unit]
-    next_attempt = "" if block.reserve is None else f"; the next attempt may use {quantity(unit, block.reserve)}"
-    return f"{_share(unit, use.spent + use.possibly_paid, use.limit)} used{next_attempt}"
+    next_attempt = f"; the next attempt may use {quantity(unit, block.reserve)}" if block.reserve else ""
+    return f"{_share(unit, use.spent, use.limit)} used{next_attempt}"
 
 
 def reserved_text(state: RunState) -> str:
     """Return how much of the budget is used or reserved; empty if nothing is reserved."""
     use_by_unit = {} if state.budget is None else state.budget.use()
-    parts = (
-        _share(unit, use.spent + use.possibly_paid + use.reserved, use.limit)
-        for unit, use in use_by_unit.items()
-        if use.reserved
-    )
-    text = " · ".join(parts)
+    text = " · ".join(_share(unit, use.spent + use.reserved, use.limit) for unit, use in use_by_unit.items() if use.reserved)
     return f"{text} used or reserved" if text else ""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import attrs
 
 from journal import Record, events
-from replay.budget import OVER_BUDGET, Budget
+from replay.budget import Budget
 from replay.definition import changed_files, code_version
 from replay.handlers import handlers
 from replay.pauses import Pause
@@ -163,6 +163,8 @@ class RunState(Totals):
         handler = _HANDLERS.get(event.__class__)
         if handler is not None:
             handler(self, event, record)
+        if self.budget is not None:
+            self.budget.apply(event, self.trials)
 
     @property
     def elapsed(self) -> float:
@@ -356,8 +358,6 @@ class RunState(Totals):
         if self.variants:
             self.variants[trial.variant].attempts += 1
         repeated_calls = self.steps.start(event) if self.steps.records else 0
-        if self.budget is not None:
-            self.budget.start(event.trial, event.attempt, trial.variant, event.reserved)
         if event.key:
             self._running_keys[event.trial] = event.key
         if event.trial in self.interrupted_trials:
@@ -386,7 +386,7 @@ class RunState(Totals):
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
-            self._add_usage(event.usage, event.trial, event.attempt)
+            self._add_usage(event.usage, event.trial)
 
     @property
     def _records_model_calls(self) -> bool:
@@ -417,10 +417,7 @@ class RunState(Totals):
         last_error, outputs = self.last_error, len(self.latencies)
         previous_count = last_error.consecutive if last_error is not None and last_error.outputs == outputs else 0
         self.last_error = LastError(history.error, record.t, previous_count + 1, outputs)
-        self._add_unproductive_usage(event.trial, event.attempt, event.usage)
-        if self.budget is not None:
-            is_reported = isinstance(event, events.AttemptFailed) and event.error != OVER_BUDGET
-            (self.budget.release if is_reported else self.budget.interrupt)(event.trial)
+        self._add_unproductive_usage(event.trial, event.usage)
 
     _on_attempt_timed_out = _on_attempt_failed
 
@@ -441,9 +438,7 @@ class RunState(Totals):
         self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
             steps.seconds_spent += max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
-        self._add_unproductive_usage(event.trial, event.attempt)
-        if self.budget is not None:
-            self.budget.interrupt(event.trial)
+        self._add_unproductive_usage(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
         self.late_returns += 1
@@ -453,7 +448,7 @@ class RunState(Totals):
         self.steps.complete(event, record, attempt.start)
         self.running[event.trial] = attempt.after_step(event.name, record.t)
         if event.usage is not None:
-            self._add_usage(event.usage, event.trial, event.attempt)
+            self._add_usage(event.usage, event.trial)
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
@@ -495,8 +490,6 @@ class RunState(Totals):
         last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
         count = 1 if last_error is None else last_error.consecutive + 1
         self.scorer_errors[event.scorer] = LastError(message, record.t, count, len(self.latencies))
-        if self.budget is not None and event.category == "timed_out":
-            self.budget.interrupt_call(event.trial)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         if self.scorer_errors:
@@ -515,8 +508,6 @@ class RunState(Totals):
         if self.steps.records:
             self.steps.end(event.trial, completed=True)
         self.done_at = record.t
-        if self.budget is not None:
-            self.budget.complete(event.trial)
         if trial.retry_history is not None:
             self._count_recovered(trial, 1)
 
@@ -530,8 +521,6 @@ class RunState(Totals):
         self._move(event.trial, trial, "failed")
         self.steps.end(event.trial)
         self.done_at = record.t
-        if self.budget is not None:
-            self.budget.drop(event.trial)
         history = trial.retry_history = trial.retry_history or RetryHistory()
         self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.location)
         history.reason = event.reason
@@ -541,8 +530,6 @@ class RunState(Totals):
         self._count_recovered(trial, -trial.recovered)
         self._move(event.trial, trial, "withdrawn")
         self.steps.end(event.trial)
-        if self.budget is not None:
-            self.budget.drop(event.trial)
         self.from_older_task -= self._is_from_older_task(trial)
         self.scores.remove(trial)
 
@@ -566,7 +553,7 @@ class RunState(Totals):
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)
-        self._add_usage(usage, event.trial, event.attempt)
+        self._add_usage(usage, event.trial)
         if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
@@ -595,26 +582,22 @@ class RunState(Totals):
     def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
         outcome = event.reason if isinstance(event, events.RunStopped) else "finished"
         self.outcome, self._end_t = outcome, self.t
-        if self.budget is not None:
-            self.budget.has_ended = True
         if self.sessions:
             self.sessions[-1].outcome = outcome
 
     _on_run_finished = _on_run_stopped
 
-    def _add_usage(self, usage: Any, name: str, attempt: int) -> None:
+    def _add_usage(self, usage: Any, name: str) -> None:
         add(self.usage, usage)
         if self.variants and (trial := self.trials.get(name)) is not None:
             add(self.variants[trial.variant].usage, usage)
-        if self.budget is not None:
-            self.budget.spend(usage, name, attempt)
         for sum_name, model in unpriced_models(usage):
             models = self.unpriced_models.setdefault(sum_name, [])
             if model not in models and len(models) < _MAX_UNPRICED_MODELS:
                 models.append(model[:ERROR_CHARS])
 
-    def _add_unproductive_usage(self, trial: str, attempt: int, usage: Any = None) -> None:
-        self._add_usage(usage, trial, attempt)
+    def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
+        self._add_usage(usage, trial)
         add(self.usage_without_output, usage)
         for part in self._usage_in_flight.pop(trial, ()):
             add(self.usage_without_output, part)

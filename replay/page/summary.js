@@ -35,7 +35,7 @@ const usageText = (usage, models = {}) => usage.map(([name, value]) => amount(na
 function budgetTiles({ run, more_trials, per_trial, trials_exceeded }) {
   const format = (unit, value) => (unit === "cost" ? money(value) : number(value));
   const tiles = Object.entries(run).map(([unit, use]) => tile(`budget: ${asWords(unit)}`, format(unit, use.spent), `spent of ${format(unit, use.limit)}`,
-    use.possibly_paid ? `up to ${format(unit, use.possibly_paid)} more for interrupted calls` : "", more_trials === null ? "" : `enough for about ${plural(more_trials, "more trial")}`,
+    more_trials === null ? "" : `enough for about ${plural(more_trials, "more trial")}`,
     `worst possible overshoot: ${use.overshoot ? format(unit, use.overshoot) : "none"}`));
   const limits = Object.entries(per_trial).map(([unit, limit]) => `${asWords(unit)} ${format(unit, limit)}`);
   if (limits.length) tiles.push(tile("budget per trial", groupDigits(trials_exceeded), `${trials_exceeded === 1 ? "trial" : "trials"} exceeded ${limits.join(" or ")}`));

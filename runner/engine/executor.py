@@ -14,10 +14,11 @@ import trio
 from journal.errors import JournalError, SegmentLost
 from journal.events import Noted
 from journal.threads import InThread
+from replay.budget import Amounts
 from replay.worker_totals import WORKER_ENDED
 from runner.concurrency.policy import Policy
+from runner.data.case import Case
 from runner.definition.settings import Settings
-from runner.engine.admission import Admission
 from runner.engine.attempts import Attempts
 from runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
 from runner.engine.intake import Intake, TrialSource
@@ -52,14 +53,14 @@ class Executor:
         max_failures: float,
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
-        admission: Admission | None = None,
+        estimate: Callable[[Case, str], Amounts] | None = None,
         workers: Workers | None = None,
         fail_ambiguous: bool = False,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
 
         `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
-        without `admission` there is no budget.
+        without `estimate`, which returns what an attempt may use, there is no budget.
         """
         self._recorder = recorder
         self._now = recorder.clock.now
@@ -75,7 +76,7 @@ class Executor:
             has_keys=key_of is not None,
             loop=loop,
             start_consumer=lambda: self._nursery.start_soon(self._consume),
-            admission=admission,
+            estimate=estimate,
             workers=workers,
         )
         if workers is not None:

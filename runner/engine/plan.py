@@ -10,6 +10,7 @@ import attrs
 
 from journal.events import RunStarted
 from replay import RunState
+from replay.budget import Amounts
 from replay.shards import Shard
 from replay.text import as_text
 from runner.data.case import Case, Trial
@@ -21,7 +22,6 @@ from runner.definition.evaluation import Evaluation
 from runner.definition.gates import check_gates
 from runner.definition.settings import Settings
 from runner.definition.variants import MAX_UNCONFIRMED
-from runner.engine.admission import check_prices
 from runner.engine.changes import case_changes, differences, effective_settings
 from runner.engine.environment import Environment
 from runner.engine.options import Options
@@ -31,7 +31,7 @@ from runner.errors import InvalidSetting, RunChanged, UsageError
 from runner.retries.classify import describe
 from runner.signals import is_from_signal
 from runner.steps.durable_requests import MODEL_CALLS
-from runner.tasks import OpenableTask
+from runner.tasks import Billed, OpenableTask
 from runner.tasks.function import resolve_loop
 
 
@@ -56,6 +56,18 @@ class Plan:
     def total(self) -> int | None:
         """Number of trials, if known in advance."""
         return self.run_started.trials or None
+
+    def estimate(self, case: Case, variant: str) -> Amounts:
+        """Return the most that an attempt and its scorers are expected to use; unknown units are missing."""
+        task: object = self.evaluation.tasks[variant]
+        usage: Amounts = dict(task.estimate(case, None)) if isinstance(task, Billed) else {}
+        output_tokens = usage.get("output_tokens") or None
+        for scorer in self.evaluation.scorers.values():
+            if not scorer.is_local:
+                judge: object = scorer.function
+                judge_usage = judge.estimate(case, output_tokens) if isinstance(judge, Billed) else {}
+                usage = {unit: usage[unit] + judge_usage[unit] for unit in usage if unit in judge_usage}
+        return usage
 
 
 @attrs.frozen
@@ -144,7 +156,9 @@ def select_trials(
         )
     keys = TaskKeys.of(evaluation, settings.limit_key)
     with _convert_read_errors():
-        cases = check_prices(evaluation.cases, evaluation.tasks.values(), evaluation.scorers, settings)
+        cases = evaluation.cases
+        for function in _limited_by_cost(evaluation, settings):
+            cases = cases.with_check(function.check_price)
         if settings.limit_key is not None:
             cases = cases.with_check(keys.check)
         variants = list(evaluation.with_variants(only_variants).tasks)
@@ -161,6 +175,14 @@ def select_trials(
         _watch_clients(evaluation, settings)
     settings.failure_limit(trials.cases)
     return SelectedTrials(evaluation, keys, trials)
+
+
+def _limited_by_cost(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> list[Billed]:
+    """Return the tasks and judges that must have a price, because a budget limits their cost."""
+    is_run_limited, is_trial_limited = "cost" in (settings.budget or ()), "cost" in (settings.budget_per_trial or ())
+    tasks = evaluation.tasks.values() if is_run_limited or is_trial_limited else ()
+    judges = [scorer.function for scorer in evaluation.scorers.values()] if is_run_limited else []
+    return [function for function in (*tasks, *judges) if isinstance(function, Billed)]
 
 
 def _with_variants(

@@ -13,14 +13,14 @@ import trio
 
 from journal import Record
 from journal.events import IntakePaused, PolicyShared, TrialCompleted
-from replay.budget import Block
+from replay.budget import Amounts, Block
 from replay.budget_text import block_text
 from replay.pauses import NO_RESPONSE
 from runner.concurrency.policy import Change, Policy
 from runner.concurrency.registry import Member
 from runner.concurrency.steering import Steering
+from runner.data.case import Case
 from runner.definition.settings import Settings
-from runner.engine.admission import Admission
 from runner.engine.queues import Lane, Queues
 from runner.engine.recorder import Recorder, RunLoop
 from runner.engine.shutdown import Shutdown
@@ -49,12 +49,13 @@ class Scheduler:
         has_keys: bool,
         loop: RunLoop,
         start_consumer: Callable[[], None],
-        admission: Admission | None = None,
+        estimate: Callable[[Case, str], Amounts] | None = None,
         workers: Workers | None = None,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key; `has_keys`: attempts have several.
 
-        Without `admission` there is no budget. Jobs that run in workers wait for a place in `workers`.
+        `estimate` returns what an attempt at a case with a variant may use; without it there is no budget. Jobs that run in
+        workers wait for a place in `workers`.
         """
         self.recorder = recorder
         self.settings = settings
@@ -64,9 +65,8 @@ class Scheduler:
         self._new_policy = new_policy
         self.has_keys = has_keys
         self._start_consumer = start_consumer
-        self._admission = admission
-        self._blocked_lane: Lane | None = None
-        """The lane whose next attempt the budget does not allow yet; attempts of other lanes wait for it."""
+        self._estimate = estimate
+        self._budget = budget if estimate is not None and (budget := recorder.state.budget) and budget.limits else None
         self._workers = workers
         if workers is not None:
             workers.on_room = self.wake
@@ -219,7 +219,7 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_intake_waiting:
             self.request_intake()
-        if queues.outputs_to_score and (self._admission is None or self._is_allowed(self._admission.admit_scoring())):
+        if queues.outputs_to_score and self._may_score(queues.outputs_to_score[0]):
             work = queues.outputs_to_score.popleft()
             self.wake()
             return work
@@ -231,7 +231,7 @@ class Scheduler:
                 workers = self._workers
                 # Without room, only the first job has a place.
                 probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
-                if permit.open and (self._admission is None or lane.calls or self._is_affordable(lane, probe=probe)):
+                if permit.open and (self._budget is None or lane.calls or self._is_affordable(lane, probe=probe)):
                     return self._take(lane, probe=probe)
                 if permit.check_at is not None:
                     lane.closed_until = permit.check_at
@@ -239,13 +239,23 @@ class Scheduler:
         return None
 
     def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
-        """Return whether the budget allows the next attempt of a lane."""
-        assert self._admission is not None
-        if self._blocked_lane not in (None, lane):
-            return False
-        block = self._admission.admit(lane.next_trial(probe=probe))
-        self._blocked_lane = None if block is None else lane
-        return self._is_allowed(block)
+        """Return whether the budget allows the next attempt of a lane, and set its reserve."""
+        budget, estimate = self._budget, self._estimate
+        assert budget is not None
+        assert estimate is not None
+        work = lane.next_trial(probe=probe)
+        variant = work.state.variant
+        work.reserved = budget.reserve(variant, {})
+        if len(work.reserved) < len(budget.limits):
+            work.reserved = budget.reserve(variant, estimate(work.case, variant))
+        return self._is_allowed(budget.block(variant, work.reserved))
+
+    def _may_score(self, work: TrialWork) -> bool:
+        """Return whether the output of an earlier session may be scored: not if the budget is exceeded, and judges cost."""
+        budget = self._budget
+        if budget is None or not any(lane.has_calls for lane in self.queues.lanes.values()):
+            return True
+        return self._is_allowed(budget.block(work.state.variant, dict.fromkeys(budget.limits, 0.0)))
 
     def _is_allowed(self, block: Block | None) -> bool:
         """Return whether the budget allows a start; if not, stop the session if nothing is in flight."""

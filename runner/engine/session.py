@@ -25,7 +25,6 @@ from runner.data.dataset import as_strings
 from runner.definition.evaluation import Evaluation
 from runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from runner.definition.settings import Settings
-from runner.engine.admission import Admission
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
 from runner.engine.intake import PendingTrials
@@ -287,9 +286,8 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
-            evaluation, budget = plan.evaluation, state.budget
             policy = policy_maker(
-                evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
+                plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
             )
             executor = Executor(
                 recorder,
@@ -300,7 +298,7 @@ class Session:
                 max_failures=settings.failure_limit(plan.total),
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
-                admission=Admission(budget, evaluation.tasks, evaluation.scorers) if budget and budget.limits else None,
+                estimate=plan.estimate,
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",
             )

@@ -83,7 +83,7 @@ def test_a_run_passes() -> None:
     use = result.budget["cost"]
 
     assert ((), 7) == (result.findings, result.decisions_reproduced)  # 5 attempts, the limit of the policy, and the stop.
-    assert (0.5, 0.5, 0.0, 0.0, 0.0) == attrs.astuple(use)
+    assert (0.5, 0.5, 0.0, 0.0) == attrs.astuple(use)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_is_shown() -> None:
     assert "cost $0.600 of $0.750 · about 1 more trial" == spent_text(state)
     assert "budget: cost $0.600 of $0.750 · about 1 more trial" in line(state, now=3.0, durable=9, total=12)
     assert {
-        "run": {"cost": {"limit": 0.75, "spent": 0.6, "possibly_paid": 0.0, "reserved": 0.0, "overshoot": 0.0}},
+        "run": {"cost": {"limit": 0.75, "spent": 0.6, "reserved": 0.0, "overshoot": 0.0}},
         "more_trials": 1,
         "per_trial": {},
         "trials_exceeded": 0,
@@ -205,7 +205,7 @@ def test_unrelated_usage() -> None:
     state = fold(records([enqueued("a"), *notes, start], run))
 
     assert state.budget is not None
-    assert (0.5, 0.1) == (state.budget.spent["cost"], state.budget.unused_reserves["cost"])
+    assert (0.5, 0.1) == (state.budget.spent["cost"], state.budget.use()["cost"].reserved)
 
 
 def test_late_usage_of_an_earlier_attempt() -> None:
@@ -217,7 +217,7 @@ def test_late_usage_of_an_earlier_attempt() -> None:
     state = fold(records([enqueued("a"), first, failed, second, Noted(name="cost", value=0.3, trial="a", attempt=1)], run))
 
     assert state.budget is not None
-    assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.unused_reserves["cost"])
+    assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.use()["cost"].reserved)
 
 
 def test_completed_trials_are_removed() -> None:
