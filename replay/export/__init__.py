@@ -12,7 +12,7 @@ from replay.export.inspect_log import inspect, inspect_variants
 from replay.export.junit import junit
 from replay.export.markdown import markdown
 from replay.export.nat import nat
-from replay.export.otlp import otlp, otlp_proto
+from replay.export.otlp import otlp, otlp_json
 from replay.export.parquet import parquet
 from replay.export.source import Source
 from replay.export.tables import MissingExtra, Rows, as_csv, jsonl
@@ -48,6 +48,8 @@ class Files:
 
     description: str
     write: Callable[[Source], Iterator[tuple[str, Iterator[bytes]]]]
+    write_json: Callable[[Source], Iterator[bytes]] | None = None
+    """Write one file of JSON instead; None if the format has no such file."""
 
 
 Format = TableFile | File | Files
@@ -59,8 +61,11 @@ FORMATS: Final[dict[str, Format]] = {
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
     "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
-    "otlp": File("OpenTelemetry spans as OTLP JSON, one request per line", otlp),
-    "otlp-proto": Files("OpenTelemetry spans as OTLP protobuf, one request per file, in a directory", otlp_proto),
+    "otlp": Files(
+        "OpenTelemetry spans as OTLP protobuf, one request per file in a directory; with --json, one per line of a file",
+        otlp,
+        write_json=otlp_json,
+    ),
     "inspect": File(
         "an `.eval` log for Inspect; for a run with variants, one log per variant in a directory",
         inspect,

@@ -31,17 +31,17 @@ _PARAMETERS: Final = frozenset({"temperature", "top_p", "max_tokens", "seed", "f
 """Members of a request that are attributes `gen_ai.request.NAME`."""
 
 
-def otlp(source: Source) -> Iterator[bytes]:
-    """Write the requests as JSON, one per line."""
-    index = TrialIndex.load(source)
-    return json_requests(_resource(index), _scope(index), _spans(index))
-
-
-def otlp_proto(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
+def otlp(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Write the requests as protobuf, one per file."""
     index = TrialIndex.load(source)
     requests = protobuf_requests(_resource(index), _scope(index), _spans(index))
     return ((f"spans-{number:05}.pb", pieces) for number, pieces in enumerate(requests, 1))
+
+
+def otlp_json(source: Source) -> Iterator[bytes]:
+    """Write the requests as JSON, one per line."""
+    index = TrialIndex.load(source)
+    return json_requests(_resource(index), _scope(index), _spans(index))
 
 
 def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:

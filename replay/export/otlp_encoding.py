@@ -23,20 +23,14 @@ _MAX_ENVELOPE: Final = 32
 
 
 def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the pieces of the requests, one request per line, as in OpenTelemetry's file format."""
+    """Yield the requests, each a line, as in OpenTelemetry's file format."""
     head = b'{"resourceSpans":[{"resource":%b,"scopeSpans":[{"scope":%b,"spans":[' % (
         orjson.dumps(resource),
         orjson.dumps(scope),
     )
     tail = b"]}]}]}\n"
-    size = 0
-    for span in map(orjson.dumps, spans):
-        if size and len(head) + size + len(span) + len(tail) > MAX_BODY:
-            yield tail
-            size = 0
-        yield (b"," if size else head) + span
-        size += len(span) + 1
-    yield tail if size else head + tail
+    for batch in _batches(map(orjson.dumps, spans), MAX_BODY - len(head) - len(tail)):
+        yield head + b",".join(batch) + tail
 
 
 def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[Iterator[bytes]]:
@@ -44,23 +38,24 @@ def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterat
     resource = _message(1, _attributes(1, resource["attributes"]))
     scope = _message(1, _text(1, scope["name"]) + _text(2, scope["version"]))
     room = MAX_BODY - len(resource) - len(scope) - _MAX_ENVELOPE
+    for batch in _batches((_message(2, _span(span)) for span in spans), room):
+        size = len(scope) + sum(map(len, batch))
+        scope_head = _tag(2, _LENGTH) + _varint(size) + scope
+        head = _tag(1, _LENGTH) + _varint(len(resource) + len(scope_head) + size - len(scope)) + resource + scope_head
+        yield itertools.chain([head], batch)
+
+
+def _batches(spans: Iterable[bytes], room: int) -> Iterator[list[bytes]]:
+    """Yield encoded spans in lists of at most `room` bytes, including separators; at least one list, and one span in each."""
     batch: list[bytes] = []
     size = 0
     for span in spans:
-        span_bytes = _message(2, _span(span))
-        if batch and size + len(span_bytes) > room:
-            yield _request(resource, scope, batch)
+        if batch and size + len(span) > room:
+            yield batch
             batch, size = [], 0
-        batch.append(span_bytes)
-        size += len(span_bytes)
-    yield _request(resource, scope, batch)
-
-
-def _request(resource: bytes, scope: bytes, spans: list[bytes]) -> Iterator[bytes]:
-    size = len(scope) + sum(map(len, spans))
-    scope_head = _tag(2, _LENGTH) + _varint(size) + scope
-    head = _tag(1, _LENGTH) + _varint(len(resource) + len(scope_head) + size - len(scope)) + resource + scope_head
-    return itertools.chain([head], spans)
+        batch.append(span)
+        size += len(span) + 1
+    yield batch
 
 
 def _span(span: dict[str, Any]) -> bytes:

@@ -41,6 +41,7 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
 @click.option("--rows", type=click.Choice(["trials", "attempts", "steps", "events"]), help="Rows of a table (default: trials).")
 @click.option("--baseline", metavar="RUN", type=ReferenceType(), help="Compare with this run or variant (markdown only).")
 @click.option("--summary", is_flag=True, help=f"Append to the file that ${_SUMMARY} names (markdown only).")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON, one request per line, instead of protobuf (otlp only).")
 @click.option("--force", is_flag=True, help="Replace existing files.")
 def export(
     run: RunReference,
@@ -50,6 +51,7 @@ def export(
     *,
     baseline: RunReference | None,
     summary: bool,
+    as_json: bool,
     force: bool,
 ) -> None:
     """Export a run to another format; it may be running, stopped, finished or damaged.
@@ -63,13 +65,8 @@ def export(
     evaljournal export runs/capitals/0001 --format junit -o report.xml
     evaljournal export --format markdown --baseline runs/capitals/0001 --summary
     """
-    format_ = FORMATS.get(name)
-    if format_ is None:
-        raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
+    format_ = _select_format(name, has_rows=rows is not None, as_json=as_json)
     _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
-    if rows is not None and not isinstance(format_, TableFile):
-        tables = ", ".join(table for table, table_format in FORMATS.items() if isinstance(table_format, TableFile))
-        raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
     summary_file = _summary_file(target) if summary else None
     path = run.path
     with Source(path) as source, nullcontext() if baseline is None else Source(baseline.path) as baseline_source:
@@ -93,6 +90,21 @@ def export(
         echo(f"exported {path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem or (baseline_source.problem if baseline_source is not None else None))
     warn_unconfirmed(source.run.unfinished)
+
+
+def _select_format(name: str, *, has_rows: bool, as_json: bool) -> Format:
+    """Return the format of this name; reject options that it does not have."""
+    format_ = FORMATS.get(name)
+    if format_ is None:
+        raise click.UsageError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}{suggest(name, FORMATS)}")
+    if has_rows and not isinstance(format_, TableFile):
+        tables = ", ".join(table for table, table_format in FORMATS.items() if isinstance(table_format, TableFile))
+        raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
+    if not as_json:
+        return format_
+    if not isinstance(format_, Files) or format_.write_json is None:
+        raise click.UsageError(f"--json applies to otlp, not to {name}; remove --json or change --format")
+    return File(format_.description, format_.write_json)
 
 
 def _check_comparison(name: str, format_: Format, run: RunReference, *, has_baseline: bool, summary: bool) -> None:

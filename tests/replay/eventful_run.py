@@ -29,6 +29,7 @@ from journal.events import (
     TrialWithdrawn,
 )
 from replay.export import FORMATS, File, Rows, Source, TableFile
+from replay.export.otlp import otlp_json
 from tests.journal.samples import enqueued, session, started, write_sync
 
 FORMULA = '=HYPERLINK("http://evil.example","click")'
@@ -149,6 +150,12 @@ def export_of(path: Path, name: str, rows: Rows = "trials") -> bytes:
                 return orjson.dumps(
                     {name: b"".join(pieces).decode(errors="backslashreplace") for name, pieces in files.write(source)}
                 )
+
+
+def otlp_json_of(path: Path) -> bytes:
+    """Return the spans of a run as OTLP JSON."""
+    with Source(path) as source:
+        return b"".join(otlp_json(source))
 
 
 def export_files(path: Path, name: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from replay.export import FORMATS, Source
 from replay.export.trial_index import TrialIndex
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.agent_run import ANSWER, QUESTION, USAGE, agent_run, completed
-from tests.replay.eventful_run import export_files, export_of
+from tests.replay.eventful_run import export_files, export_of, otlp_json_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
@@ -85,7 +85,7 @@ def test_a_run_without_steps_has_no_rows(tmp_path: Path) -> None:
 
 def spans(run: Path) -> list[dict[str, Any]]:
     """Return the exported spans, with their attributes as a dict."""
-    requests = map(orjson.loads, export_of(run, "otlp").splitlines())
+    requests = map(orjson.loads, otlp_json_of(run).splitlines())
     spans = [span for request in requests for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]]
     for span in spans:
         span["attributes"] = {item["key"]: next(iter(item["value"].values())) for item in span["attributes"]}

@@ -12,14 +12,14 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from journal.events import Noted
 from replay.export import Source, otlp_encoding
-from replay.export.otlp import otlp_proto
+from replay.export.otlp import otlp
 from tests.journal.samples import RUN, session, started, trial, write_sync
-from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, export_of
+from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, otlp_json_of
 
 
 def request(path: Path) -> Any:
     """Parse the request as a collector does: ids are hexadecimal, and unknown fields are errors."""
-    document = orjson.loads(export_of(path, "otlp"))
+    document = orjson.loads(otlp_json_of(path))
     for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         for name in ("traceId", "spanId", "parentSpanId"):
             if name in span:
@@ -137,13 +137,13 @@ def test_ids(run: Path, tmp_path: Path) -> None:
 
     assert [span.span_id for span in spans_of(run)] == [span.span_id for span in spans_of(other)]
     assert RUN == attributes(request(run).resource_spans[0].resource)["evaljournal.run"]
-    assert LARGE in export_of(run, "otlp").decode()
+    assert LARGE in otlp_json_of(run).decode()
 
 
 def protobuf_requests(path: Path) -> list[bytes]:
     """Return the protobuf files, in order."""
     with Source(path) as source:
-        return [b"".join(pieces) for _, pieces in otlp_proto(source)]
+        return [b"".join(pieces) for _, pieces in otlp(source)]
 
 
 def test_protobuf_equals_json(run: Path) -> None:
@@ -174,7 +174,7 @@ def test_requests_are_split(run: Path, monkeypatch: pytest.MonkeyPatch, limit: i
     """Requests are below the limit, unless one span is larger; together they have all spans."""
     unsplit = spans_of(run)
     monkeypatch.setattr(otlp_encoding, "MAX_BODY", limit)
-    bodies, lines = protobuf_requests(run), export_of(run, "otlp").splitlines()
+    bodies, lines = protobuf_requests(run), otlp_json_of(run).splitlines()
     parsed = [ExportTraceServiceRequest.FromString(body).resource_spans[0] for body in bodies]
     counts = [len(part.scope_spans[0].spans) for part in parsed]
 
@@ -268,7 +268,7 @@ def test_the_trial_has_input_and_output(run: Path) -> None:
 
 def test_large_integers_are_text(run: Path) -> None:
     """Integers and times are strings, as the protocol's JSON requires."""
-    spans = orjson.loads(export_of(run, "otlp"))["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    spans = orjson.loads(otlp_json_of(run))["resourceSpans"][0]["scopeSpans"][0]["spans"]
     values = [attribute["value"] for span in spans for attribute in span["attributes"]]
 
     assert all(isinstance(span["startTimeUnixNano"], str) and isinstance(span["endTimeUnixNano"], str) for span in spans)

@@ -27,7 +27,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.replay.eventful_run import eventful_run, export_of
+from tests.replay.eventful_run import eventful_run, export_of, otlp_json_of
 from tests.runner_cli.commands import COMMAND
 
 
@@ -71,7 +71,7 @@ def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "files"),
-    [("nat", ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]), ("otlp-proto", ["spans-00001.pb"])],
+    [("nat", ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]), ("otlp", ["spans-00001.pb"])],
 )
 def test_a_format_goes_to_a_directory(run: Path, tmp_path: Path, name: str, files: list[str]) -> None:
     """A format of several files needs a directory, which is created."""
@@ -91,6 +91,14 @@ def test_rows_can_be_chosen(run: Path) -> None:
 
     assert [("case-1", 1), ("case-2", 1)] == [(row["trial"], row["attempt"]) for row in map(orjson.loads, attempts)]
     assert (2, True) == (rejected.exit_code, "--rows applies to jsonl, csv, parquet, not to junit" in rejected.stderr)
+
+
+def test_spans_as_json(run: Path) -> None:
+    """`--json` writes spans as JSON to standard output; the other formats have no such option."""
+    result, rejected = (evaljournal("export", run, "-f", name, "--json") for name in ("otlp", "nat"))
+
+    assert (0, otlp_json_of(run)) == (result.exit_code, result.stdout_bytes)
+    assert (2, True) == (rejected.exit_code, "--json applies to otlp, not to nat" in rejected.stderr)
 
 
 def test_an_unknown_format(run: Path) -> None:

@@ -217,7 +217,7 @@ def test_hostile_names_of_variants(tmp_path: Path, name: str) -> None:
 
 def test_traces_and_markdown_name_the_variant(finished: Path) -> None:
     """Spans have an attribute with the variant, and Markdown has a row for each."""
-    otlp = evaljournal("export", finished, "-f", "otlp").stdout
+    otlp = evaljournal("export", finished, "-f", "otlp", "--json").stdout
     markdown = evaljournal("export", finished, "-f", "markdown").stdout
 
     assert 8 == otlp.count('"evaljournal.variant"')
