@@ -15,6 +15,7 @@ from trio._core import _run as scheduler
 
 import runner
 from runner.concurrency.guarded import RAISE_VARIABLE
+from tests.programs import OptionalModule, SkippedFiles
 from tests.ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from tests.server import Server, serving
 
@@ -42,8 +43,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--seed`."""
+    """Add `--seed` and `--skipped`."""
     parser.addoption("--seed", type=int, default=0, help="Seed for the order in which trio runs ready tasks (default: 0).")
+    parser.addoption("--skipped", action="store_true", help="Run the files in which the last run skipped a test.")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -55,15 +57,32 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "worksteal"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Remember in which files tests are skipped."""
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        config.pluginmanager.register(SkippedFiles(config))
+
+
 def pytest_report_header() -> str:
     """Show which copy of the package is tested: the source tree or an installed wheel."""
     return f"evaljournal from {Path(runner.__file__).parents[1]}"
 
 
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Skip a test module that imports a package that is not installed and that only some tests need."""
+    return OptionalModule.from_parent(parent, path=module_path)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give exhaustive tests half an hour; the others have the timeout in pyproject.toml."""
+    """Mark tests by the fixtures they use; give exhaustive tests half an hour instead of the timeout in pyproject.toml."""
     for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "browser" in fixtures:
+            item.add_marker(pytest.mark.browser)
+        if "cluster" in fixtures:
+            item.add_marker(pytest.mark.ray)
         if item.get_closest_marker("exhaustive"):
+            item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(1800))
 
 

@@ -1,16 +1,22 @@
-"""Programs that some tests need and pip cannot install.
+"""Programs and packages that some tests need: programs that pip cannot install, and packages of the extra `compat`.
 
 Without one, a test is skipped. With EVALJOURNAL_REQUIRE_PROGRAMS=1 (set in CI) it fails.
 """
 
+import importlib
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import pytest
 
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
+OPTIONAL_PACKAGES: Final = frozenset(
+    {"aiohttp", "anthropic", "inspect_ai", "numpy", "openai", "pandas", "playwright", "ray", "scipy", "statsmodels"}
+)
+"""The packages of the extra `compat`."""
 STAND_INS: Final = Path(__file__).parent / "stand_ins"
 """A directory of programs that stand in for others, such as docker."""
 needs_stand_ins: Final = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")
@@ -24,8 +30,63 @@ def find_program(*names: str, package: str) -> str:
     return path
 
 
+def import_optional(module: str) -> Any:
+    """Return a module of an optional package; without the package, skip the test, or fail it if programs are required."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as exc:
+        skip_or_fail(_missing_package(exc) or repr(exc))
+
+
 def skip_or_fail(reason: str) -> NoReturn:
     """Skip a test that needs what is not installed, or fail it if programs are required."""
     if os.environ.get(REQUIRE_PROGRAMS) == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def _missing_package(error: BaseException | None) -> str:
+    """Return how to install the optional package that an import did not find, or an empty string."""
+    package = str(error.name).partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    is_optional = package in OPTIONAL_PACKAGES
+    return f"{package} is not installed; install it with `pip install -e '.[compat]'`" if is_optional else ""
+
+
+class OptionalModule(pytest.Module):
+    """A test module that may import optional packages: without one of them, its only test is skipped or fails."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        try:
+            return super().collect()
+        except self.CollectError as exc:
+            if not (reason := _missing_package(exc.__cause__)):
+                raise
+            return [_MissingPackage.from_parent(self, name=reason)]
+
+
+class _MissingPackage(pytest.Item):
+    def runtest(self) -> None:
+        skip_or_fail(self.name)
+
+
+class SkippedFiles:
+    """The files in which tests were skipped, kept in pytest's cache; `--skipped` runs these files only."""
+
+    KEY: Final = "evaljournal/skipped"
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._files: set[str] = set()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._config.getoption("--skipped"):
+            files = self._config.cache.get(self.KEY, [])
+            items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped:
+            self._files.add(report.nodeid.partition("::")[0])
+
+    def pytest_sessionfinish(self) -> None:
+        if not hasattr(self._config, "workerinput"):
+            self._config.cache.set(self.KEY, sorted(self._files))

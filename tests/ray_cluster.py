@@ -4,7 +4,6 @@ It has one node with four CPUs. A line `add` adds a node with two CPUs and the r
 immediately. Usage statistics are off, and it needs no token unless RAY_AUTH_MODE requires one.
 """
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from typing import Any, Final
 import attrs
 
 from tests.processes import ROOT, Process
-from tests.programs import skip_or_fail
+from tests.programs import import_optional
 
 ENVIRONMENT: Final = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Listen on the loopback address, as on those systems; also for drivers.
@@ -51,8 +50,7 @@ class RayCluster:
 @contextmanager
 def ray_cluster(variables: Mapping[str, str] | None = None) -> Iterator[RayCluster]:
     """Run a cluster; skip the test without Ray, or fail it if programs are required."""
-    if importlib.util.find_spec("ray") is None:
-        skip_or_fail("Ray is not installed; install it with `pip install 'evaljournal[ray]'`")
+    import_optional("ray")
     directory = tempfile.mkdtemp(prefix="ej-ray-")  # A short path: it has sockets.
     Path(directory, "ray").mkdir()
     environment = {**os.environ, **ENVIRONMENT, **_CLUSTER, **(variables or {}), "RAY_TMPDIR": directory}

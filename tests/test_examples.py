@@ -17,7 +17,7 @@ from journal.events import AttemptSucceeded, TrialScored
 from replay import load
 from runner.definition.loading import load_evaluation
 from tests.processes import ROOT, TIMEOUT, Process
-from tests.programs import STAND_INS, find_program, needs_stand_ins
+from tests.programs import STAND_INS, find_program, import_optional, needs_stand_ins
 from tests.runs import events
 from tests.server import Server
 
@@ -45,6 +45,7 @@ def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
 
 def test_openai_sdk(tmp_path: Path, server: Server) -> None:
     """The OpenAI SDK calls the chat completions API once for each case."""
+    import_optional("openai")
     url = server.url("example-openai", "ok", "v1")
     path = run_example("openai_sdk.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
 
@@ -55,6 +56,7 @@ def test_openai_sdk(tmp_path: Path, server: Server) -> None:
 
 def test_variants(tmp_path: Path, server: Server) -> None:
     """Two models and two prompts are four variants of each case, with a rate-limit key for each model."""
+    import_optional("openai")
     url = server.url("example-variants", "ok", "v1")
     path = run_example("variants.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
     state = load(path).state
@@ -66,6 +68,7 @@ def test_variants(tmp_path: Path, server: Server) -> None:
 
 def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
     """The Anthropic SDK calls the messages API once for each case."""
+    import_optional("anthropic")
     url = server.url("example-anthropic", "ok", "api")
     path = run_example("anthropic_sdk.py", tmp_path, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="test-key-1234")
 
@@ -88,6 +91,7 @@ def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:
 @pytest.mark.parametrize(("sdk", "end"), [("openai", "v1"), ("anthropic", "api")])
 def test_agents(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
     """Each case takes three model calls and two tool calls, all of them steps."""
+    import_optional(sdk)
     name = f"example-{sdk}-agent"
     environment = {f"{sdk.upper()}_BASE_URL": server.url(name, "tools", end), f"{sdk.upper()}_API_KEY": "test-key-1234"}
     path = run_example(f"{sdk}_agent.py", tmp_path, **environment)
@@ -103,6 +107,7 @@ def test_agents(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
 @pytest.mark.parametrize(("sdk", "end"), [("openai", "v1"), ("anthropic", "api")])
 def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
     """`resume` repeats only the call that was in flight."""
+    import_optional(sdk)
     name = f"example-{sdk}-killed"
     url = server.url(name, "tools,tools,tools,tools,hang,tools", end)
     environment = {f"{sdk.upper()}_BASE_URL": url, f"{sdk.upper()}_API_KEY": "test-key-1234", "PYTHONPATH": str(ROOT)}

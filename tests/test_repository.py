@@ -5,6 +5,7 @@ import re
 import tomllib
 
 from tests.processes import ROOT
+from tests.programs import OPTIONAL_PACKAGES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github" / "workflows" / "test.yml").read_text()
@@ -29,6 +30,16 @@ def test_the_readme_has_the_two_commands_that_ci_runs() -> None:
 
     assert "evaljournal run " in quick_start
     assert tests.endswith("pytest")
+
+
+def test_only_packages_of_compat_are_optional() -> None:
+    """Tests are skipped only without packages of the extra `compat`, which the README's second command does not install."""
+    compat = {
+        re.split(r"[>;\[]", requirement)[0].replace("-", "_") for requirement in PROJECT["optional-dependencies"]["compat"]
+    }
+
+    assert OPTIONAL_PACKAGES == compat - {"evaljournal"} | {"ray"}
+    assert ".[test]" in (ROOT / "README.md").read_text()
 
 
 def test_no_test_waits_for_a_process_without_limit() -> None:

@@ -4,13 +4,15 @@ Without a browser these tests are skipped, or fail in CI; see `tests.programs`.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.programs import find_program
+from tests.programs import find_program, import_optional
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT: Final = 60_000
@@ -21,7 +23,7 @@ TIMEOUT: Final = 60_000
 class Tab:
     """A page in the browser, with its console messages, errors and dialogs, and its requests."""
 
-    page: Page
+    page: "Page"
     messages: list[str] = attrs.field(factory=list)
     requests: list[str] = attrs.field(factory=list)
 
@@ -74,10 +76,10 @@ def browser_path() -> str:
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
     """Start the browser once for all tests of this package."""
     path = browser_path()
-    with sync_playwright() as driver:
+    with import_optional("playwright.sync_api").sync_playwright() as driver:
         # Test machines seldom allow Chromium's sandbox; only our own files are opened.
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
@@ -85,7 +87,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_tab(browser: Browser) -> Iterator[OpenTab]:
+def open_tab(browser: "Browser") -> Iterator[OpenTab]:
     """Return a function that opens an address and waits until the page is drawn."""
     contexts = []
 

@@ -10,7 +10,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from journal import Blob, Event
 from journal.events import RunFinished, TrialWithdrawn
@@ -20,6 +19,7 @@ from replay.comparison_text import lines, sentence
 from replay.loaded_run import Grouping
 from replay.pairing import PairedDifference
 from tests.journal.samples import examples, started
+from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records
 
 PASS, FAIL = True, False
@@ -198,6 +198,7 @@ def test_numbers_are_higher_or_lower_not_better() -> None:
     """Numbers are higher or lower, not better; the interval is that of the paired t-test."""
     a, b = [0.1, 0.4, 0.35, 0.8, 0.55], [0.3, 0.5, 0.65, 0.9, 0.85]
     near = compare(scored("near", a), scored("near", b)).scores["near"]
+    stats = import_optional("scipy.stats")
     expected = stats.ttest_rel(b, a).confidence_interval(0.95)
 
     assert pytest.approx((expected.low, expected.high)) == (near.low, near.high)

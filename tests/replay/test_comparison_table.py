@@ -8,8 +8,6 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from journal import Event
 from journal.events import TrialScored
@@ -18,6 +16,7 @@ from replay.comparison_table import ComparisonTable, Row, compare_all
 from replay.comparison_table_text import lines
 from replay.state import fold
 from tests.journal.samples import examples
+from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records
 
 N = 40
@@ -114,6 +113,8 @@ def test_holm() -> None:
         difference for row in table.rows for difference in row.differences.values() if difference.p_adjusted is not None
     ]
     changes = [passes[name][index] - 20 for name in "bcd" for index in (0, 1)]
+    mcnemar = import_optional("statsmodels.stats.contingency_tables").mcnemar
+    multipletests = import_optional("statsmodels.stats.multitest").multipletests
     p_values = [mcnemar([[0, max(0, change)], [max(0, -change), 0]], exact=True).pvalue for change in changes]
     is_rejected, adjusted, _, _ = multipletests(p_values, 0.05, "holm")
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import anthropic
-import openai
 import pytest
 import trio
 
@@ -18,6 +16,7 @@ from runner import Case, UsageError
 from runner.tasks.chat import Chat
 from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from tests.processes import TIMEOUT
+from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 
@@ -338,15 +337,19 @@ def test_the_fingerprint_depends_on_the_prompt(monkeypatch: pytest.MonkeyPatch) 
 
 
 def openai_task(url: str) -> Any:
-    async def task(question: str) -> str | None:
+    openai = import_optional("openai")
+
+    async def task(question: str) -> str:
         async with openai.AsyncOpenAI(base_url=url, api_key="a-key-of-no-shape", max_retries=0, timeout=TIMEOUT) as client:
             reply = await client.chat.completions.create(model="small", messages=[{"role": "user", "content": question}])
-            return reply.choices[0].message.content
+            return str(reply.choices[0].message.content)
 
     return task
 
 
 def anthropic_task(url: str) -> Any:
+    anthropic = import_optional("anthropic")
+
     async def task(question: str) -> str:
         base = url.removesuffix("/v1")
         async with anthropic.AsyncAnthropic(

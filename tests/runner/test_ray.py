@@ -25,6 +25,7 @@ from runner.workers.pool import WorkerDied
 from runner.workers.ray import RayPipe
 from runner.workers.ray_actor import EXITED, STARTED, RayActor
 from tests.processes import TIMEOUT
+from tests.programs import import_optional
 from tests.ray_cluster import RayCluster, ray_cluster
 from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
@@ -148,7 +149,7 @@ def test_a_variable_that_is_not_set() -> None:
 
 def test_a_cluster_that_does_not_run() -> None:
     """Ray would retry for minutes; the session reports it at once, and nothing is written."""
-    pytest.importorskip("ray")
+    import_optional("ray")
     with pytest.raises(UsageError, match="refused"):
         run_in("plain", "a", workers=RayWorkers("127.0.0.1:9"))
 
