@@ -37,6 +37,7 @@ ORDER: Final = (
     "runner.concurrency",
     "runner.definition",
     "runner.engine",
+    "runner.worker",
     "runner.merge",
     "runner.testing",
     "runner.recompute",
@@ -44,7 +45,6 @@ ORDER: Final = (
     "runner.executors",
     "runner",
     "runner.cli",
-    "runner.worker",
     "evaljournal",
 )
 """Packages and top-level modules; `runner` is its `__init__`, which imports the public names lazily."""

@@ -8,7 +8,6 @@ import contextlib
 import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +20,7 @@ from runner.cli import CONTEXT_SETTINGS
 from runner.cli._config_file import VARIANTS
 from runner.cli._literal_keys import reject_literal_keys
 from runner.cli._openai_url import options_from_environment
-from runner.cli._options import OPTIONS, TABLE, TARGETS, is_definition, is_task_option, overrides, render_error
+from runner.cli._options import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
 from runner.cli._output import echo
 from runner.data.dataset import Dataset
 from runner.data.to_json import to_json
@@ -34,6 +33,7 @@ from runner.errors import UsageError
 from runner.secret_shapes import MASK
 from runner.secrets import mask_keys, mask_values
 from runner.suggest import suggest
+from runner.tasks.arguments import TARGETS, new_task
 
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
@@ -196,10 +196,7 @@ def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
         owners = [name for name in TARGETS if any(option.arguments(name))]
         if option.name in values and owners and target not in owners and not any(option.arguments("judge")):
             raise UsageError(f"{flag(option.name)} requires {' or '.join(map(_flag, owners))}, not {flag(target)}")
-    class_name = TARGETS[target]
-    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
-    task = getattr(import_module(f"runner.tasks.{module}"), class_name)  # Imported here: an HTTP client is slow to import.
-    return task(**_arguments(target, values))
+    return new_task(target, _arguments(target, values))
 
 
 def _value(name: str, value: Any) -> Any:

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from runner.cli._options import TARGETS
 from runner.errors import UsageError
 from runner.secret_shapes import MASK
 from runner.secrets import add_environment, mask_literal
+from runner.tasks.arguments import TARGETS
 
 
 def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:

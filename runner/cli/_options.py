@@ -17,10 +17,9 @@ from runner.definition.budget import OFF
 from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
 from runner.errors import UsageError
 from runner.retries.retry import Retry
+from runner.tasks.arguments import TARGETS
 
 FILE: Final = click.Path(path_type=Path)
-TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
-"""The option that selects a target → the class of its task."""
 _CHOICES: Final = {
     "CHOICE": ("error", "null"),
     "METHOD": ("POST", "GET"),

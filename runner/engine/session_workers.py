@@ -12,6 +12,7 @@ from runner.definition.settings import Settings
 from runner.engine.rate_limits import TaskKeys
 from runner.errors import MissingVariable, UsageError
 from runner.tasks import OpenableTask, is_async
+from runner.tasks.arguments import arguments_of
 from runner.workers.driver import Workers
 from runner.workers.pool import WorkerPool
 from runner.workers.processes import ProcessWorkers
@@ -41,12 +42,18 @@ def check_workers(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> 
 def new_workers(
     pool: WorkerPool, evaluation: Evaluation[Any, Any, Any], settings: Settings, variants: Sequence[str], reference: str
 ) -> Workers:
-    """Return the workers of a session with these variants; `reference` is the file of the evaluation, or empty if unknown."""
+    """Return the workers of a session with these variants.
+
+    Workers build tasks without code from their arguments, and import others from `reference`, or if it is empty, from the file
+    of the evaluation.
+    """
     variants = variants if pool.runs_tasks else ()
     places = pool.concurrency or min((_default_places(evaluation.tasks[name]) for name in variants), default=1)
-    reference = reference or _reference(evaluation)
+    tasks = _tasks_as_data(evaluation, variants)
+    reference = "" if tasks else reference or _reference(evaluation)
     opening = {
         "task": reference if pool.is_local else _relative_reference(reference),
+        "tasks": tasks,
         "fingerprint": evaluation.fingerprint,
         "variants": {name: evaluation.variants[name].fingerprint if name else "" for name in variants},
         "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values() if scorer.workers},
@@ -59,6 +66,15 @@ def new_workers(
     is_limited = has_one_key and not opening["scorers"]
     slots = settings.slots if is_limited and settings.slots is not None else math.inf
     return Workers(pool, opening, places=places, grace=settings.grace, slots=slots)
+
+
+def _tasks_as_data(evaluation: Evaluation[Any, Any, Any], variants: Sequence[str]) -> dict[str, Any]:
+    """Return the arguments of the tasks by variant; empty if a worker needs the user's code for a task, scorer or exception."""
+    retry = evaluation.settings.retry
+    if retry.on or retry.fail_on or retry.classify or any(scorer.workers for scorer in evaluation.scorers.values()):
+        return {}
+    tasks = {name: arguments_of(evaluation.tasks[name]) for name in variants}
+    return {} if None in tasks.values() else tasks
 
 
 def _environment(names: Sequence[str]) -> dict[str, str]:

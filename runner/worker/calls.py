@@ -19,8 +19,12 @@ from journal.events import NOTE_PREFIX, AttemptSucceeded, Noted, StepEvent
 from journal.threads import run_in_thread
 from replay.trajectory import StepDetails
 from runner.data.case import Case
+from runner.data.dataset import Dataset
 from runner.data.to_json import to_json
+from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation, imports_for_worker, load_evaluation
+from runner.definition.settings import Settings
+from runner.definition.variants import Variant
 from runner.engine.open_tasks import TaskOpener
 from runner.errors import UsageError
 from runner.notes import set_note_sink
@@ -33,6 +37,7 @@ from runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step
 from runner.steps.durable import model_step
 from runner.steps.durable_requests import DurableRequests
 from runner.tasks import Task
+from runner.tasks.arguments import new_task
 from runner.tasks.function import FunctionTask
 from runner.tasks.gateway_env import set_gateway_env
 from runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_members, score_members
@@ -54,21 +59,21 @@ class Connection(Protocol):
 
 
 def serve(connection: Connection, opening: bytes) -> None:
-    """Import the evaluation that the first frame names, and serve the session until it ends."""
+    """Load the evaluation that the first frame names, and serve the session until it ends."""
     session = open_evaluation(connection, opening, _load)
     if session is not None:
         trio.run(Calls(connection, *session).run)
 
 
 def open_evaluation(
-    connection: Connection, opening: bytes, load: Callable[[str], AnyEvaluation]
+    connection: Connection, opening: bytes, load: Callable[[dict[str, Any]], AnyEvaluation]
 ) -> tuple[AnyEvaluation, dict[str, Any]] | None:
     """Load the evaluation, and report whether it is the session's; return it and the members of the first frame if it is."""
     try:
         members: dict[str, Any] = orjson.loads(opening)["open"]
         os.environ.update(members.pop("environment", {}))
         add_environment()
-        evaluation = load(members["task"])
+        evaluation = load(members)
         _check_same(evaluation, members)
         if members["durable"]:
             from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
@@ -85,14 +90,16 @@ def _worker_name() -> str:
     return f"{platform.node()}/{os.getpid()}"
 
 
-def _load(reference: str) -> AnyEvaluation:
+def _load(members: dict[str, Any]) -> AnyEvaluation:
+    """Build the tasks that the first frame has as data, or import the evaluation that it names."""
+    if members["tasks"]:
+        tasks = {name: new_task(*arguments) for name, arguments in members["tasks"].items()}
+        variants = {name: Variant(name, {}, task) for name, task in tasks.items() if name}
+        task = next(iter(tasks.values()))
+        return Evaluation(task, cases=Dataset([]), settings=Settings(), name=None, variants=variants or None)
     token = imports_for_worker.set(True)
     try:
-        if reference.startswith("--"):
-            from runner.cli._locate import load_reference  # noqa: PLC0415  # only evaluations without code need it
-
-            return load_reference(reference).evaluation
-        return load_evaluation(reference).evaluation
+        return load_evaluation(members["task"]).evaluation
     finally:
         imports_for_worker.reset(token)
 
@@ -107,7 +114,9 @@ def _check_same(evaluation: AnyEvaluation, members: dict[str, Any]) -> None:
         if name and (name not in evaluation.variants or evaluation.variants[name].fingerprint != fingerprint):
             changed_parts.append(f"variant {name!r}")
     if changed_parts:
-        raise UsageError(f"{members['task']} has another version of {', '.join(changed_parts)} than the run")
+        raise UsageError(
+            f"{members['task'] or 'this directory'} has another version of {', '.join(changed_parts)} than the run"
+        )
 
 
 @attrs.frozen

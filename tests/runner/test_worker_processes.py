@@ -302,7 +302,7 @@ def test_a_command_leads_to_workers() -> None:
 def test_a_task_without_code_runs_in_workers(
     options: tuple[str, ...], output: str, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker builds the task from the options of the command line, as `resume` does."""
+    """A worker builds the task from its arguments; it imports no command."""
     root = server.url(name, "ok", "").rstrip("/")
     monkeypatch.setenv("OPENAI_BASE_URL", f"{root}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")

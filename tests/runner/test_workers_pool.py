@@ -243,8 +243,8 @@ def test_a_worker_reports_what_it_cannot_load() -> None:
     """The session gets the message as data."""
     pipe = MemoryPipe("")
 
-    def load(reference: str) -> AnyEvaluation:
-        raise UsageError(f"{reference} does not exist")
+    def load(opening: dict[str, Any]) -> AnyEvaluation:
+        raise UsageError(f"{opening['task']} does not exist")
 
     assert open_evaluation(WorkerSide(pipe), b'{"open":{"task":"it.py"}}', load) is None
     received = pipe.received()
@@ -295,9 +295,9 @@ def test_a_worker_that_has_imported_the_evaluation_may_start_runs(tmp_path: Path
     )
 
     with pytest.raises(UsageError, match="a worker imports this file"):
-        _load("it.py:it")
+        _load({"task": "it.py:it", "tasks": {}})
     Path("imported").touch()
-    defined = _load("it.py:it")
+    defined = _load({"task": "it.py:it", "tasks": {}})
 
     assert "it" == defined.name
     assert not imports_for_worker.get()

@@ -1,0 +1,31 @@
+"""Built-in tasks as data: the target and the arguments of its class, from which another process builds the same task."""
+
+import re
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
+"""Target → the class of its task."""
+
+
+def new_task(target: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the task of a target."""
+    class_name = TARGETS[target]
+    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
+    task_class = getattr(
+        import_module(f"runner.tasks.{module}"), class_name
+    )  # Imported here: an HTTP client is slow to import.
+    return task_class(**arguments)
+
+
+def arguments_of(task: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return the target of a task and its arguments, which JSON can represent; None for any other task, such as a function."""
+    target = next((target for target, name in TARGETS.items() if type(task).__name__ == name), None)
+    if target is None or not type(task).__module__.startswith("runner.tasks."):
+        return None
+    values = {field.name: getattr(task, field.name) for field in attrs.fields(type(task)) if field.init}
+    return target, {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
