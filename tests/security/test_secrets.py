@@ -3,9 +3,8 @@
 import base64
 import json
 import re
-import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -257,24 +256,42 @@ def invoke(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["run", "--data", "qa.jsonl", "-o", "run", *arguments])
 
 
+LITERAL_KEYS: Final = (
+    "--api-key V",
+    "--token=V --shell-like",
+    "-H 'Authorization: Bearer V'",
+    "-H 'Authorization: Digest username=\"V\"'",
+    "-sSu eva:V",
+    "-u eva:hunter2 'http://x/?a=1&b=$2'",
+    "--user eva:hunter2",
+    "--user=eva:hunter2",
+    "-ueva:hunter2",
+    "--proxy-user 'eva:hunter2'",
+    "--password hunter2",
+    "--oauth2-bearer hunter2 --pass hunter2",
+    "-H 'X-Api-Key: hunter2' --data '$5 \"and\" `more`'",
+    """-H 'Authorization: Bearer hunter2' -H "Cookie: hunter2" """,
+    '-d \'{"password": "hunter2"}\' -sS MY_TOKEN=hunter2',
+    "-u eva:hunter2 '{question}' {id}",
+)
+"""Arguments of a command that contain a key."""
+
+
 @pytest.mark.parametrize(
     ("arguments", "form"),
     [
         (("--header", "X-Api-Key: V"), "'X-Api-Key: $NAME'"),
         (("--header", "Authorization: Bearer V"), "'Authorization: Bearer $NAME'"),
-        (("--header", "Authorization: Bearer abcdefgh12$X"), "'Authorization: Bearer $NAME'"),
+        (("--header", "Authorization: Bearer abcdefgh12$X"), "'Authorization: Bearer $NAME$X'"),
         (("--header", "X-Plain: sk-0123456789ab"), "'X-Plain: $NAME'"),
         (("--header", f"X-Plain: {VALUE}"), "'X-Plain: $VENDOR_API_KEY'"),
         (("--endpoint", "http://127.0.0.1:1/?code=0123456789ab"), "'http://127.0.0.1:1/?code=$NAME'"),
         (("--endpoint", "http://0123456789ab@127.0.0.1:1/"), "'http://$NAME@127.0.0.1:1/'"),
         (("--endpoint", "http://u:p@127.0.0.1:1/?v=$X"), "'http://$NAME@127.0.0.1:1/?v=$X'"),
         (("--chat", "m", "--base-url", "http://127.0.0.1:1/?key=V"), "'http://127.0.0.1:1/?key=$NAME'"),
-        (("--command", "x --api-key V"), """'x --api-key "$NAME"' --shell"""),
-        (("--command", "x --token=V --shell-like", "--shell"), """'x --token="$NAME" --shell-like' --shell"""),
-        (("--command", "curl -H 'Authorization: Bearer V'"), """'curl -H "Authorization: Bearer $NAME"' --shell"""),
-        (("--command", f"x {VALUE}"), """'x "$VENDOR_API_KEY"' --shell"""),
-        (("--command", "curl -H 'Authorization: Digest username=\"V\"'", "--shell"), "./SCRIPT"),
-        (("--command", "curl -sSu eva:V", "--shell"), "./SCRIPT"),
+        (("--command", f"x {VALUE}"), 'use "$VENDOR_API_KEY" with --shell or in a script'),
+        *((("--command", f"x {words}"), 'use "$NAME" with --shell or in a script') for words in LITERAL_KEYS),
+        *((("--command", f"x {words}", "--shell"), 'use "$NAME" with --shell or in a script') for words in LITERAL_KEYS),
     ],
 )
 def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,45 +333,6 @@ def test_variables_and_fields_are_accepted(arguments: tuple[str, ...], monkeypat
     result = invoke(*target, *arguments, "--dry-run")
 
     assert 0 == result.exit_code, result.output
-
-
-@pytest.mark.parametrize("shell", [(), ("--shell",)], ids=["words", "shell"])
-@pytest.mark.parametrize(
-    "words",
-    [
-        "-u eva:hunter2 'http://x/?a=1&b=$2'",
-        "--user eva:hunter2",
-        "--user=eva:hunter2",
-        "-ueva:hunter2",
-        "--proxy-user 'eva:hunter2'",
-        "--password hunter2",
-        "--oauth2-bearer hunter2 --pass hunter2",
-        "-H 'X-Api-Key: hunter2' --data '$5 \"and\" `more`'",
-        """-H 'Authorization: Bearer hunter2' -H "Cookie: hunter2" """,
-        '-d \'{"password": "hunter2"}\' -sS MY_TOKEN=hunter2',
-    ],
-)
-def test_the_advised_command_passes_the_key(words: str, shell: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command with a literal credential is rejected, and the command in the message does the same with a variable."""
-    arguments = shlex.split(words)
-    line = f"printf '<%s>' {words}"
-    rejected = invoke("--command", line if shell else line.replace("{", "{{").replace("}", "}}"), *shell)
-    monkeypatch.setenv("NAME", "hunter2")
-    result = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
-
-    assert 2 == rejected.exit_code
-    assert 0 == result.exit_code, result.output
-    assert ["".join(f"<{argument}>" for argument in arguments)] == outputs(Path("run"))
-
-
-def test_the_advised_command_passes_fields_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a command with a key has fields, the advised one passes them to a shell that cannot execute them."""
-    rejected = invoke("--command", "printf '<%s>' -u eva:hunter2 '{question}' {id}")
-    monkeypatch.setenv("NAME", "hunter2")
-    result = invoke(*shlex.split(rejected.output.partition(" and pass ")[2]))
-
-    assert 0 == result.exit_code, result.output
-    assert ["<-u><eva:hunter2><Capital of Peru?><peru>"] == outputs(Path("run"))
 
 
 @pytest.mark.parametrize(
