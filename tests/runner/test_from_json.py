@@ -1,7 +1,7 @@
 """Recorded outputs as the classes they were."""
 
 import dataclasses
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, Optional
@@ -78,6 +78,7 @@ SCORE = Score(name="exact", parts=[Point(1), Point(2, 0.5)])
         (Model(points=(1, 2)), Model),
         ([SCORE, SCORE], list[Score]),
         ([Point(1)], Sequence[Point]),
+        ([Point(1)], Iterable[Point]),
         ({"a": Point(1)}, Mapping[str, Point]),
         ((1, Point(2)), tuple[int, Point]),
         ((Point(1), Point(2)), tuple[Point, ...]),
