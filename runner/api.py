@@ -4,7 +4,6 @@ It chooses the thread in which a session runs, and handles signals; the session 
 """
 
 import contextvars
-import functools
 import os
 import signal
 import threading
@@ -15,15 +14,12 @@ from typing import Any, TypeVar
 import trio
 from typing_extensions import Unpack
 
-from runner.data.dataset import as_strings
 from runner.data.shard import parse_shard
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import imports_for_worker
 from runner.engine.options import RunOptions
-from runner.engine.rescore import RescoreResult
-from runner.engine.rescore import rescore as rescore_run
+from runner.engine.rescore import RescoreResult, Rescoring
 from runner.engine.session import Outcome, Session
-from runner.engine.session_workers import scoring_workers
 from runner.errors import UsageError
 from runner.run_paths import newest_run, newest_unfinished_run, next_paths
 from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
@@ -122,9 +118,7 @@ def rescore(
     """
     name = _check_evaluation(evaluation).name
     run_path = newest_run(name) if path is None else Path(path)
-    scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
-    call = functools.partial(rescore_run, run_path, scorers, all_outputs=all_outputs, slots=slots, input_name=input_name)
-    return run_async(functools.partial(call, only_variants=as_strings(only_variants), workers=scoring_workers(evaluation)))
+    return run_async(Rescoring(evaluation, run_path, all_outputs=all_outputs, slots=slots, only_variants=only_variants).rescore)
 
 
 def _raise_signal(number: int, session: Session) -> None:

@@ -1,14 +1,13 @@
 """The command `evaljournal rescore`."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
 import click
-import trio
 
 from journal.lock import is_held
 from replay.text import plural
+from runner.api import run_in_trio
 from runner.cli._common import run_argument
 from runner.cli._ending import finish
 from runner.cli._locate import locate_evaluation
@@ -21,10 +20,9 @@ from runner.data.dataset import Dataset
 from runner.definition.evaluation import Evaluation
 from runner.definition.loading import AnyEvaluation
 from runner.definition.settings import Settings
-from runner.engine.rescore import RescoreResult
-from runner.engine.rescore import rescore as rescore_run
-from runner.engine.session_workers import scoring_workers
+from runner.engine.rescore import Rescoring
 from runner.errors import UsageError, unwrap_exception_groups
+from runner.signals import STOP_SIGNALS, handle_signals
 
 
 @click.command(cls=GroupedCommand)
@@ -77,15 +75,14 @@ def rescore(
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
     with user_code(), unwrap_exception_groups():
         if values:
-            evaluation, workers = _evaluation_from_options(values), None
+            evaluation, reference = _evaluation_from_options(values), ""
         else:
             evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
-            workers = scoring_workers(evaluation, reference)
-        scorers, input_name = list(evaluation.scorers.values()), evaluation.cases.input_name
-        call = functools.partial(rescore_run, path, scorers, all_outputs=all_outputs, only_variants=only_variant)
-        call = functools.partial(call, slots=slots, input_name=input_name, signals=True, workers=workers)
-        result: RescoreResult = trio.run(call)
-    outcome, names = result.outcome, [scorer.name for scorer in scorers]
+        session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference}
+        session = Rescoring(evaluation, path, all_outputs=all_outputs, **session_options)
+        with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
+            result = run_in_trio(session.rescore)
+    outcome, names = result.outcome, list(evaluation.scorers)
     text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
     text += f"; {result.already_scored:,} already scored" if result.already_scored else ""
     text += f"; {result.unscored:,} not scored; run the same command again" if result.unscored else ""

@@ -33,6 +33,9 @@ READ_TIME: Final = 0.02
 class TrialSource(Protocol):
     """Where trials come from."""
 
+    is_closed: bool
+    """Whether all of them were read and admitted."""
+
     @property
     def items(self) -> Iterator[Any]:
         """The trials, read in a thread: reading may block and must record nothing."""

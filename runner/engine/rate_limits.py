@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -116,7 +115,7 @@ def _location(task: object) -> str:
     return url.netloc.rpartition("@")[2] + ("" if _model(task) else url.path)
 
 
-def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, str]:
+def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys) -> dict[str, str]:
     """Return the rate-limit keys of scorers by name.
 
     Scorers that call the same endpoint with the same API key share a rate-limit key. If the task calls that endpoint, too, and
@@ -129,7 +128,7 @@ def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys | None) -> dict[str, 
         if identity is None:
             keys[scorer.name] = own_key
         else:
-            tasks_by_key = {} if tasks is None or tasks.limit_key is not None else tasks.tasks
+            tasks_by_key = {} if tasks.limit_key is not None else tasks.tasks
             same_endpoint = [key for key, task in tasks_by_key.items() if _identity(task) == identity]
             same_model = [key for key in same_endpoint if _model(tasks_by_key[key]) == _model(scorer.function)]
             keys[scorer.name] = [*same_model, *same_endpoint][0] if same_endpoint else shared_keys.setdefault(identity, own_key)
@@ -142,7 +141,7 @@ def _identity(callee: object) -> str | None:
     return identity
 
 
-def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys | None, slots: int | None, shards: int = 1) -> dict[str, int]:
+def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys, slots: int | None, shards: int = 1) -> dict[str, int]:
     """Return the slots of the scorers that have a rate-limit key of their own, by name."""
     keys = scorer_keys(scorers.values(), tasks)
     return {
@@ -190,7 +189,8 @@ def policy_maker(
     policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], Policy]:
     """Return a function that makes the policy of a rate-limit key, or joins the policy of another run in this process."""
-    make_policy = policy_factory or partial(POLICIES[settings.policy], trials=recorder.state.planned or None)
+    state = recorder.state
+    make_policy = policy_factory or (lambda slots: new_policy(settings.policy, slots, state.settings, state.planned))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
 
     def policy(key: str) -> Policy:

@@ -27,14 +27,13 @@ from runner.definition.gates import GateResult, gate_problems, gate_results, pro
 from runner.definition.settings import Settings
 from runner.engine.changes import adopted_changes
 from runner.engine.executor import Executor
-from runner.engine.intake import PendingTrials
+from runner.engine.intake import PendingTrials, TrialSource
 from runner.engine.open_tasks import TaskOpener
 from runner.engine.options import LiveRun, Options
 from runner.engine.plan import Plan, is_done, make_plan
 from runner.engine.rate_limits import policy_maker, scorer_keys
 from runner.engine.recorder import Clock, Recorder
 from runner.engine.session_workers import new_workers
-from runner.engine.shutdown import Shutdown
 from runner.errors import RunFailed, UsageError
 from runner.run_paths import sealed_head
 from runner.scorers.scorer import OpenScorer
@@ -184,8 +183,9 @@ class Session:
             raise KeyboardInterrupt  # Nothing was written.
         state, plan = preparation
         if plan is None:
-            head = await seal(self.path, files=self.options.files, in_thread=self.options.in_thread)
-            return attrs.evolve(self._already_finished(state), head=head or state.head)
+            is_finished, options = state.outcome == "finished", self.options
+            head = await seal(self.path, files=options.files, in_thread=options.in_thread) if is_finished else None
+            return attrs.evolve(self._already_done(state), head=head or state.head)
         if plan.settings.workers is None:
             return await self._run_at_free_path(state, plan)
         workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, self.options.task)
@@ -213,7 +213,7 @@ class Session:
         add_environment()
         self._environment = await self._in_thread(self.options.environment)
         state = await self._in_thread(self._load_state)
-        return state, None if is_done(state, self.options) else await self._in_thread(lambda: self._plan(state))
+        return state, await self._in_thread(lambda: self._plan(state))
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Make a call that changes nothing in a thread; it is abandoned if the session is interrupted."""
@@ -232,7 +232,10 @@ class Session:
         except NotAJournal as exc:
             raise NotAJournal(f"{self.path} is not a run ({exc}); start one without resume=True") from exc
 
-    def _plan(self, state: RunState) -> Plan:
+    def _plan(self, state: RunState) -> Plan | None:
+        """Return the plan of the session; None if there is nothing left to do."""
+        if is_done(state, self.options):
+            return None
         return make_plan(
             self.evaluation,
             self.overrides,
@@ -243,7 +246,7 @@ class Session:
             only_variants=self.only_variants,
         )
 
-    def _already_finished(self, state: RunState) -> Outcome:
+    def _already_done(self, state: RunState) -> Outcome:
         return Outcome(self.path, state, state.head, "", "already finished")
 
     async def _run_with_journal(self, state: RunState, plan: Plan, clock: Clock, workers: Workers | None) -> Outcome:
@@ -261,7 +264,10 @@ class Session:
                 self.is_started = True
                 if journal.initial_seq != state.seq:  # Another process has written since it was read.
                     state = await options.in_thread(lambda: self._load_state(journal.initial_seq))
-                    plan = await options.in_thread(lambda: self._plan(state))
+                    new_plan = await options.in_thread(lambda: self._plan(state))
+                    if new_plan is None:
+                        return self._already_done(state)
+                    plan = new_plan
                 if journal.recovery_record is not None:
                     state.apply(journal.recovery_record)
                 outcome = await self._run_plan(Recorder(journal, state, clock, options.listener), plan, workers)
@@ -274,13 +280,10 @@ class Session:
 
     async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
         options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
-        if state.started is not None and is_done(state, options):
-            return self._already_finished(state)
         changed_settings = self._record_start(recorder, plan)
-        trials = PendingTrials(recorder, plan.trials, settings, options, plan.variants)
         seq = state.seq
         recorder.close_attempts()
-        trials.withdraw_variants(plan.evaluation.tasks)
+        trials = self._trial_source(recorder, plan)
         await journal.wait_durable(seq)  # No call may start before the new file is on disk.
         async with AsyncExitStack() as stack:
             if workers is not None:
@@ -298,7 +301,7 @@ class Session:
                 max_failures=settings.failure_limit(plan.total),
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
-                estimate=plan.estimate,
+                estimate=plan.estimate if tasks else None,
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",
             )
@@ -312,10 +315,15 @@ class Session:
             nursery.start_soon(self._run_observer, live_run)
             await self._execute(executor, trials, recorder)
             nursery.cancel_scope.cancel()
-        return self._outcome or self._record_end(recorder, trials, shutdown)
+        return self._outcome or self._record_end(recorder, trials, executor)
 
-    def _record_end(self, recorder: Recorder, trials: PendingTrials, shutdown: Shutdown) -> Outcome:
-        state, reason, detail = recorder.state, shutdown.reason, shutdown.detail
+    def _trial_source(self, recorder: Recorder, plan: Plan) -> TrialSource:
+        trials = PendingTrials(recorder, plan.trials, plan.settings, self.options, plan.variants)
+        trials.withdraw_variants(plan.evaluation.tasks)
+        return trials
+
+    def _record_end(self, recorder: Recorder, trials: TrialSource, executor: Executor) -> Outcome:
+        state, reason, detail = recorder.state, executor.shutdown.reason, executor.shutdown.detail
         is_planned = 0 < state.total == state.planned
         is_complete = is_planned or (trials.is_closed and not self.only_variants)  # The last trial may end after a stop.
         if self.only_variants and reason is None and not (is_complete and state.done == state.total):
@@ -339,7 +347,7 @@ class Session:
             for name, value in run_started.settings.items()
             if name not in old_settings or old_settings[name] != value
         }
-        git, old_git = environment.versions.get("git", ""), (state.started or run_started).environment.get("git", "")
+        git, old_git = (start.environment.get("git", "") for start in (run_started, state.started or run_started))
         recorder.record(
             SessionStarted(
                 session=len(state.sessions) + 1,
@@ -368,7 +376,7 @@ class Session:
         tasks = await opener.tasks(tasks_to_open, settings.loop, gateway=settings.gateway)
         return tasks, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
-    async def _execute(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
+    async def _execute(self, executor: Executor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""
         self._executor = executor
         if self._interrupts:
@@ -394,11 +402,11 @@ class Session:
         finally:
             self._observer_end.set()
 
-    async def _abandon_calls(self, executor: Executor, trials: PendingTrials, recorder: Recorder) -> None:
+    async def _abandon_calls(self, executor: Executor, trials: TrialSource, recorder: Recorder) -> None:
         """End the session although a call does not end: sync all records, restore the screen and call `on_unresponsive`."""
         assert self.on_unresponsive is not None
         with trio.CancelScope(shield=True):
-            outcome = self._outcome = self._record_end(recorder, trials, executor.shutdown)
+            outcome = self._outcome = self._record_end(recorder, trials, executor)
             await recorder.journal.wait_durable(recorder.state.seq)
             self._observer_scope.cancel()
             with trio.move_on_after(_OBSERVER_GRACE):

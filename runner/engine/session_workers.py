@@ -15,7 +15,6 @@ from runner.tasks import OpenableTask, is_async
 from runner.tasks.arguments import arguments_of
 from runner.workers.driver import Workers
 from runner.workers.pool import WorkerPool
-from runner.workers.processes import ProcessWorkers
 
 ASYNC_PLACES: Final = 16
 """Attempts that a worker runs concurrently if they mostly wait: those of async functions, endpoints and chat models."""
@@ -82,13 +81,6 @@ def _environment(names: Sequence[str]) -> dict[str, str]:
         if name not in os.environ:
             raise MissingVariable(f"the environment variable {name!r}, which the workers need, is not set")
     return {name: os.environ[name] for name in names}
-
-
-def scoring_workers(evaluation: Evaluation[Any, Any, Any], reference: str = "") -> Workers | None:
-    """Return the workers for a re-scoring: those of the evaluation, or processes; None if no scorer runs in workers."""
-    if not any(scorer.workers for scorer in evaluation.scorers.values()):
-        return None
-    return new_workers(evaluation.settings.workers or ProcessWorkers(), evaluation, evaluation.settings, (), reference)
 
 
 def _default_places(task: Any) -> int:

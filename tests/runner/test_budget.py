@@ -16,7 +16,7 @@ from replay.idle import reasons
 from runner import Case, Retry, UsageError, arun, durable, note, scorers
 from runner.definition.budget import parse_budget
 from runner.engine.options import LiveRun
-from runner.engine.rescore import rescore
+from runner.engine.rescore import Rescoring
 from runner.recompute.rules import session_rules
 from runner.tasks.chat import Chat
 from runner.tasks.recorded_output import RecordedOutput
@@ -283,7 +283,7 @@ async def test_rescoring_is_not_limited(path: Path) -> None:
         note(cost=0.2)
         return bool(output)
 
-    rescored = await rescore(path, list(scored.scorers.values()), files=files, in_thread=inline)
+    rescored = await Rescoring(scored, path, files=files, in_thread=inline).rescore()
 
     assert ("budget", 5, 5) == (stopped.stop_reason, stopped.state.completed, rescored.outputs)
     assert 1.5 == round(load(path).state.usage["cost"], 9)

@@ -27,7 +27,7 @@ from replay import RunState, load
 from replay.auditing import audit
 from replay.shards import missing_shards
 from runner import arun, note
-from runner.engine.rescore import rescore
+from runner.engine.rescore import Rescoring
 from runner.fork import fork
 from runner.merge import MergeResult, merge
 from runner.recompute.rules import session_rules
@@ -373,7 +373,7 @@ async def test_a_scored_merged_run_is_finished_only_with_all_shards(tmp_path: Pa
     def is_text(output: str) -> bool:
         return isinstance(output, str)
 
-    await rescore(tmp_path / "new", list(scored.scorers.values()), files=FILES, in_thread=inline)
+    await Rescoring(scored, tmp_path / "new", files=FILES, in_thread=inline).rescore()
     state = load(tmp_path / "new").state
     assert (ending, ending) == (result.state.outcome, state.outcome)
     assert () == audit(read(tmp_path / "new"), rules=session_rules).findings

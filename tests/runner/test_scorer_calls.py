@@ -23,7 +23,7 @@ from journal.events import (
 from replay.auditing import audit
 from runner import Case, Retry
 from runner.api import arun
-from runner.engine.rescore import rescore
+from runner.engine.rescore import Rescoring
 from runner.recompute.rules import session_rules
 from runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
@@ -161,8 +161,8 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
         in_flight -= 1
         return bool(output == case.expected)
 
-    done = await rescore(tmp_path / "run", list(defined.scorers.values()), slots=5, in_thread=inline)
-    repeated = await rescore(tmp_path / "run", list(defined.scorers.values()), in_thread=inline)
+    done = await Rescoring(defined, tmp_path / "run", slots=5, in_thread=inline).rescore()
+    repeated = await Rescoring(defined, tmp_path / "run", in_thread=inline).rescore()
     result = audit(read(tmp_path / "run"), rules=session_rules)
 
     assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stop_reason)

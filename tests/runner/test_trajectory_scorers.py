@@ -1,6 +1,5 @@
 """Scorers that get the steps of an attempt: what they get, and what the built-in ones return."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from journal import read
 from journal.events import ScoringFailed, TrialScored
 from replay.trajectory import StepDetails, tool_calls
 from runner import Case, Fatal, RateLimited, UsageError, durable, scorers
-from runner.engine.rescore import rescore
+from runner.engine.rescore import Rescoring
 from runner.scorers.scorer import ScorerInput
 from runner.scorers.trajectory import trajectory_text
 from tests.journal.disk import SimulatedDisk
@@ -83,7 +82,7 @@ def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
         is_blocked = False
         evaluation = scored(agent, steps, timeout=60.0)
         await run_virtual(evaluation, disk_after_kill, resume=True)
-        await rescore(PATH, list(evaluation.scorers.values()), all_outputs=True, files=disk_after_kill, in_thread=inline)
+        await Rescoring(evaluation, PATH, all_outputs=True, files=disk_after_kill, in_thread=inline).rescore()
         return disk_after_kill
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -115,7 +114,7 @@ def test_a_trajectory_that_cannot_be_read_fails_its_scorers(path: Path) -> None:
         blob.unlink()
     evaluation.score(scorers.max_steps(1))
     evaluation.score(scorers.regex("lim"))
-    trio.run(functools.partial(rescore, path, list(evaluation.scorers.values())))
+    trio.run(Rescoring(evaluation, path).rescore)
 
     recorded = [record.event for record in read(path, load_blobs=False)]
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import attrs
-import pytest
 import trio
 
 from journal.events import (
@@ -14,11 +13,9 @@ from journal.events import (
 )
 from runner import (
     Score,
-    UsageError,
     note,
 )
-from runner.engine.rescore import rescore
-from runner.engine.session_workers import scoring_workers
+from runner.engine.rescore import Rescoring
 from runner.testing import inline
 from tests import runs
 from tests.journal.disk import SimulatedDisk
@@ -95,7 +92,7 @@ async def test_only_scorers_run_in_workers() -> None:
 
 
 async def test_a_scorer_runs_in_a_worker_when_a_run_is_re_scored() -> None:
-    """Without workers nothing is written; with them, only the scorer is called."""
+    """The workers of the evaluation are started, and only the scorer is called in them."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
 
     async def task(value: str) -> str:
@@ -111,10 +108,7 @@ async def test_a_scorer_runs_in_a_worker_when_a_run_is_re_scored() -> None:
         await trio.sleep(0.1)
         return len(output)
 
-    scorers = list(defined.scorers.values())
-    with pytest.raises(UsageError, match="runs in workers"):
-        await rescore(PATH, scorers, files=disk, in_thread=inline)
-    done = await rescore(PATH, scorers, files=disk, in_thread=inline, workers=scoring_workers(defined, "it.py:it"))
+    done = await Rescoring(defined, PATH, files=disk, in_thread=inline, task="it.py:it").rescore()
 
     assert 2 == done.outputs
     assert {6.0} == {event.value for event in runs.events(disk, TrialScored)}
