@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._figures import Figures, machine
+from benchmarks._server import serving
 from journal.events import AttemptSucceeded
 from runner import Case, Command, evaluation, run
 from runner.testing import events_of
-from tests.server import serving
 
 MAX_ADDED: float = 1.0
 """Milliseconds at the median."""

@@ -18,9 +18,9 @@ import orjson
 import trio
 
 from benchmarks._figures import Figures, machine
+from benchmarks._server import serving
 from runner import Case, evaluation, run
 from runner.tasks.endpoint import Endpoint
-from tests.server import serving
 
 CONCURRENCIES = (10, 100, 500)
 REQUIRED = {10: 0.7, 100: 0.7}

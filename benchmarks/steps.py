@@ -25,10 +25,9 @@ import trio.lowlevel
 
 from benchmarks._figures import Figures, machine
 from benchmarks._killed_agent import SECONDS, STEPS
+from benchmarks._server import ROOT, ModelServer, serving
 from runner import Case, durable, evaluation, run, verify
-from tests.server import Server, serving
 
-ROOT: Final = Path(__file__).parent.parent
 KINDS: Final = ("trio", "asyncio", "threads")
 REQUIRED: Final = {"trio": 30, "asyncio": 40, "threads": 40}
 """Microseconds of CPU per step."""
@@ -219,7 +218,7 @@ def _kills(figures: Figures, directory: Path, kills: int) -> None:
 
 
 def killed_runs(
-    directory: Path, kind: str, kills: int, *, server: Server, write_ahead: bool, seed: int = 0, cases: int = 12
+    directory: Path, kind: str, kills: int, *, server: ModelServer, write_ahead: bool, seed: int = 0, cases: int = 12
 ) -> Repeated:
     """Run agents in processes that are killed at random moments, resume each run to its end, and count the calls."""
     rng = random.Random(seed)
@@ -232,7 +231,7 @@ def killed_runs(
         path, log = directory / name, directory / f"{name}.txt"
         options = json.dumps({"write_ahead": write_ahead, "slots": SLOTS})
         arguments = [kind, str(path), str(log), str(cases), options]
-        url = f"{server.root}/{name}/wait:{SECONDS}/v1"
+        url = f"{server.root}/{name}/{SECONDS}/v1"
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "test"}
         while True:
             command = [sys.executable, "-m", "benchmarks._killed_agent", *arguments]
@@ -259,12 +258,12 @@ def killed_runs(
     return Repeated(kill_count, sum(map(len, calls.values())), tuple(per_kill))
 
 
-def _calls_so_far(server: Server, name: str, log: Path) -> int:
+def _calls_so_far(server: ModelServer, name: str, log: Path) -> int:
     return len(_all_calls(server, name, log))
 
 
-def _all_calls(server: Server, name: str, log: Path) -> list[str]:
+def _all_calls(server: ModelServer, name: str, log: Path) -> list[str]:
     """Return the calls that were made, from the file of a function, or from the server."""
     if name.startswith(KINDS):
         return log.read_text().split() if log.exists() else []
-    return [json.loads(request["body"])["messages"][0]["content"] for request in server.requests(name)]
+    return server.messages(name)

@@ -20,12 +20,12 @@ import trio
 
 from benchmarks import _worker_tasks as tasks
 from benchmarks._figures import Figures, machine
+from benchmarks._ray_cluster import ENVIRONMENT, ray_cluster
 from journal import read
 from journal.events import AttemptInterrupted, AttemptStarted
 from runner import ProcessWorkers, RayWorkers, run
 from runner.engine.session_workers import new_workers
 from runner.workers.pool import WorkerPool
-from tests.ray_cluster import ENVIRONMENT, ray_cluster
 
 IN_FLIGHT: Final = (4, 64, 1000)
 MAX_IN_PROCESS: Final = 120

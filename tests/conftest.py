@@ -14,9 +14,9 @@ import trio.testing
 from trio._core import _run as scheduler
 
 import runner
+from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from runner.concurrency.guarded import RAISE_VARIABLE
-from tests.programs import OptionalModule, SkippedFiles
-from tests.ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
+from tests.programs import OptionalModule, SkippedFiles, import_optional
 from tests.server import Server, serving
 
 hypothesis.settings.register_profile("no-deadline", deadline=None)  # The result must not depend on the load of the machine.
@@ -139,6 +139,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[RayCluster]:
     """A Ray cluster in its own processes."""
+    import_optional("ray")
     with ray_cluster() as cluster:
         yield cluster
 

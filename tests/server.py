@@ -62,7 +62,6 @@ _MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS)
 
 _requests: dict[str, list[dict[str, Any]]] = defaultdict(list)
 _first_request_times: dict[str, float] = {}
-_fast = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 17\r\n\r\n{"output":"LIMA"}'
 
 
 class Connection(asyncio.Protocol):
@@ -97,10 +96,7 @@ class Connection(asyncio.Protocol):
                 return
             body = self._buffer[end + 4 : end + 4 + length]
             self._buffer = self._buffer[end + 4 + length :]
-            if head.startswith(b"POST /fast"):
-                self._transport.write(_fast)
-            else:
-                self._request(head.decode("latin-1"), body)
+            self._request(head.decode("latin-1"), body)
 
     def _request(self, head: str, body: bytes) -> None:
         first, *lines = head.split("\r\n")

@@ -137,6 +137,15 @@ def test_views_depend_on_records_only() -> None:
     assert set() == impure
 
 
+def test_benchmarks_import_no_tests() -> None:
+    """Benchmarks run without the tests; tests may import from them."""
+    files = sorted((ROOT / "benchmarks").rglob("*.py"))
+    names = {(file.name, name) for file in files for _, name in imports(file.read_text()) if name.partition(".")[0] == "tests"}
+
+    assert files
+    assert set() == names
+
+
 @pytest.mark.parametrize(
     ("package", "source", "expected"),
     [

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks._server import serving
 from benchmarks.steps import SLOTS, killed_runs
-from tests.server import Server
 
 COMBINATIONS = [
     (kind, write_ahead) for kind in ("trio", "asyncio", "threads", "sdk", "gateway") for write_ahead in (True, False)
@@ -19,7 +19,6 @@ COMBINATIONS = [
 )
 def test_few_calls_are_repeated(
     tmp_path: Path,
-    server: Server,
     request: pytest.FixtureRequest,
     kind: str,
     write_ahead: bool,  # noqa: FBT001
@@ -27,7 +26,8 @@ def test_few_calls_are_repeated(
     """After a kill, at most the calls in flight are repeated, and without `write_ahead` those of the last milliseconds."""
     is_exhaustive = request.node.get_closest_marker("exhaustive") is not None
     kills, cases = (6, 12) if is_exhaustive else (1, 4)
-    repeated = killed_runs(tmp_path, kind, kills, server=server, write_ahead=write_ahead, cases=cases)
+    with serving() as server:
+        repeated = killed_runs(tmp_path, kind, kills, server=server, write_ahead=write_ahead, cases=cases)
 
     assert kills == repeated.kills
     assert max(repeated.per_kill) <= (SLOTS if write_ahead else 2 * SLOTS)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import trio
 
+from benchmarks._ray_cluster import RayCluster, ray_cluster
 from journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
 from runner import RayWorkers, Settings, UsageError
 from runner.engine.changes import effective_settings
@@ -26,7 +27,6 @@ from runner.workers.ray import RayPipe
 from runner.workers.ray_actor import EXITED, STARTED, RayActor
 from tests.processes import TIMEOUT
 from tests.programs import import_optional
-from tests.ray_cluster import RayCluster, ray_cluster
 from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
 

@@ -1,4 +1,4 @@
-"""A Ray cluster for tests, in its own process, on the loopback address only: `python -m tests.ray_cluster` prints its address.
+"""A Ray cluster in its own process, on the loopback address only: `python -m benchmarks._ray_cluster` prints its address.
 
 It has one node with four CPUs. A line `add` adds a node with two CPUs and the resource `extra`, `remove` ends the last one
 immediately. Usage statistics are off, and it needs no token unless RAY_AUTH_MODE requires one.
@@ -16,9 +16,7 @@ from typing import Any, Final
 
 import attrs
 
-from tests.processes import ROOT, Process
-from tests.programs import import_optional
-
+ROOT: Final = Path(__file__).parent.parent
 ENVIRONMENT: Final = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Listen on the loopback address, as on those systems; also for drivers.
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -34,7 +32,7 @@ _CLUSTER: Final = {
 class RayCluster:
     """A running cluster."""
 
-    process: Process
+    process: subprocess.Popen[str]
     address: str
     """HOST:PORT."""
 
@@ -44,22 +42,21 @@ class RayCluster:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
-        assert "done\n" == self.process.stdout.readline()
+        assert self.process.stdout.readline() == "done\n"
 
 
 @contextmanager
 def ray_cluster(variables: Mapping[str, str] | None = None) -> Iterator[RayCluster]:
-    """Run a cluster; skip the test without Ray, or fail it if programs are required."""
-    import_optional("ray")
+    """Run a cluster."""
     directory = tempfile.mkdtemp(prefix="ej-ray-")  # A short path: it has sockets.
     Path(directory, "ray").mkdir()
     environment = {**os.environ, **ENVIRONMENT, **_CLUSTER, **(variables or {}), "RAY_TMPDIR": directory}
     pipe = subprocess.PIPE
-    command = [sys.executable, "-m", "tests.ray_cluster"]
+    command = [sys.executable, "-m", "benchmarks._ray_cluster"]
     try:
         with (
             Path(directory, "log.txt").open("w") as log,
-            Process(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, env=environment) as process,
+            subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, env=environment, text=True) as process,  # noqa: S603  # our own program
         ):
             assert process.stdin is not None
             assert process.stdout is not None
@@ -74,8 +71,8 @@ def ray_cluster(variables: Mapping[str, str] | None = None) -> Iterator[RayClust
 
 
 def _main() -> None:
-    from ray._private.node import Node
-    from ray.cluster_utils import Cluster
+    from ray._private.node import Node  # noqa: PLC0415  # others import this module without Ray
+    from ray.cluster_utils import Cluster  # noqa: PLC0415  # the same
 
     Node.start_api_server = lambda *_, **__: None  # type: ignore[method-assign]  # It takes seconds, and is not used.
     stdout = os.fdopen(os.dup(1), "w", buffering=1)
