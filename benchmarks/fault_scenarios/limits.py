@@ -19,6 +19,7 @@ TIMEOUT = 120.0
 """Seconds for one command."""
 TRIALS = 200
 _TASK = """
+import os
 import trio
 from evaljournal import evaluation
 
@@ -53,12 +54,15 @@ def full_disk(figures: Figures, directory: Path) -> None:
 def signals(figures: Figures, directory: Path) -> None:
     """SIGSTOP and SIGCONT change nothing; SIGHUP and SIGTERM stop the run with exit code 3, and `resume` completes it."""
     for number, sequence in enumerate(([signal.SIGSTOP, signal.SIGCONT], [signal.SIGHUP], [signal.SIGTERM])):
-        path = directory / str(number)
-        with _running("run", str(_write_task(directory)), "-o", str(path)) as process:
+        path, hold = directory / str(number), directory / "hold"
+        hold.touch()  # Half of the trials wait until the signals were sent.
+        body = f"while number >= {TRIALS // 2} and os.path.exists({str(hold)!r}): await trio.sleep(0.01)"
+        with _running("run", str(_write_task(directory, body=body)), "-o", str(path)) as process:
             _wait_for_records(path)
             for signal_number in sequence:
                 process.send_signal(signal_number)
                 time.sleep(0.5)
+            hold.unlink()
             code = process.wait(TIMEOUT)
         expected = 0 if signal.SIGSTOP in sequence else 3
         figures.show(f"exit code after {sequence[0].name} ({expected})", code, minimum=expected, maximum=expected)
