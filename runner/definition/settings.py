@@ -84,25 +84,31 @@ class Settings(Selection):
     slots: int | None = field(default=None, validator=optional_count)
     """Maximum number of concurrent attempts per rate-limit key, and of concurrent calls of each scorer. None: 100 for
     endpoints, chat models and async functions, 32 for plain functions (threads) and recorded outputs, the number of CPUs (at
-    least 4) for commands."""
+    least 4) for commands. The policy uses fewer if the endpoint allows fewer, so a high number costs nothing but memory; lower
+    it to protect a shared service."""
     timeout: float | None = field(default=600.0, converter=as_float, validator=_duration)
-    """Seconds for one attempt. None: no timeout."""
+    """Seconds for one attempt. Choose several times the slowest normal call: a timeout discards an answer that may have been
+    paid for, and is retried. None: no timeout; a call that hangs holds its slot until the run ends."""
     deadline: float | None = field(default=None, converter=as_float, validator=_duration)
-    """Seconds for one session of the run; it then stops, and can be resumed."""
+    """Seconds for one session of the run; it then stops, and can be resumed. Choose less than the time limit of a CI job, so
+    that the run ends with a summary."""
     repeats: int = field(default=1, validator=whole_number(1))
-    """Number of trials per case and variant."""
+    """Number of trials per case and variant. The calls and their cost grow with it; 3 to 5 show how much outputs vary."""
     only_variants: tuple[str, ...] = field(default=(), converter=as_strings)
     """Names of the variants to run. Empty: all. A resumed run may select others; the trials of the rest stay open."""
     loop: Literal["trio", "asyncio"] | None = field(default=None, validator=_one_of("trio", "asyncio", None))
     """The event loop of an `async def` task. None: the one that its code uses, otherwise asyncio."""
     write_ahead: bool = field(default=False, validator=_of_type(bool))
-    """Whether the start of each attempt is synced to disk before its call, and the result of a step before it returns. With
+    """Whether the start of each attempt is synced to disk before its call, and the result of a step before it returns. Needed
+    if a call must not be repeated after a crash; costs one sync, a few milliseconds, per attempt and step. With
     `durability="os"`, they are only handed to the operating system."""
     record_requests: bool = field(default=True, validator=_of_type(bool))
-    """Whether the requests to endpoints, chat models and commands are recorded."""
+    """Whether the requests to endpoints, chat models and commands are recorded. They can be most of a journal's size; without
+    them, `show` and exports lack what was sent."""
     reuse_steps: Reuse = field(default="transient", validator=_one_of(*REUSES))
     """When the next attempt reuses the steps of an attempt that ended early: `transient` (interrupted, rate limited or
-    unavailable), `interrupted`, `always` or `never`."""
+    unavailable), `interrupted`, `always` or `never`. `always` saves most, but repeats an answer that led to an error; `never`
+    pays for every step again."""
     gateway: bool = field(default=False, validator=_of_type(bool))
     """Whether a command or a function calls models through a gateway in this process, which records each call as a step; see
     `gateway_env`."""
@@ -110,24 +116,28 @@ class Settings(Selection):
     """Requests of httpx and httpx2 clients that are steps: `http` stands for model calls, as the SDKs of OpenAI and Anthropic
     make them; the start of a URL, such as `https://tools.example/`, for other requests."""
     retry: Retry = field(factory=Retry, validator=_of_type(Retry))
-    """Retries of failed attempts."""
+    """Retries of failed attempts, such as `Retry(errors=2)`."""
     workers: WorkerPool | None = field(default=None, converter=parse_workers, validator=_worker_pool)
     """Where attempts run: in processes (`ProcessWorkers(8)` or "processes:8"), on a Ray cluster (`RayWorkers()`), or in workers
-    that a command starts (`CommandWorkers(…)`). None: in this process."""
+    that a command starts (`CommandWorkers(…)`). None: in this process, which is faster for tasks that wait for an endpoint;
+    workers help tasks that compute, or that may crash."""
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
-    """The concurrency policy."""
+    """The concurrency policy. `adaptive` finds the limit of the endpoint; `fixed` always uses `slots`, for a service that you
+    control; `aimd` raises the limit slowly and halves it after failures, as Phoenix's executors do."""
     grace: float = field(
         default=5.0,
         converter=as_float,
         validator=rule(lambda value: value == 0.0 or is_duration(value), "must be a number of seconds, 0 or more"),
     )
-    """Seconds that in-flight attempts get to finish when the run is stopped."""
+    """Seconds that in-flight attempts get to finish when the run is stopped. Those that do not are repeated, and perhaps paid
+    for again, when it is resumed; choose less than what your scheduler waits before it kills a process."""
     fail_fast: bool = field(default=False, validator=_of_type(bool))
-    """Whether the first failed trial stops the run."""
+    """Whether the first failed trial stops the run; for a test of the setup."""
     max_failures: int | float | None = field(
         default=None, validator=rule(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
     )
-    """Number of trials (an int), or fraction of all trials (a float), that may fail in a session before the run is stopped."""
+    """Number of trials (an int), or fraction of all trials (a float), that may fail in a session before the run is stopped.
+    None: failures do not stop it."""
     stop_on_same_error: int | None = field(default=20, validator=whole_number(1, "None turns it off", optional=True))
     """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
     None: never."""
@@ -135,7 +145,8 @@ class Settings(Selection):
     """Limits of the run: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
     starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""
     budget_per_trial: Mapping[str, float] | None = field(default=None, converter=_budget_per_trial)
-    """Limits of the attempts of one trial, in the same units; a trial that exceeds one fails with the reason `budget`."""
+    """Limits of the attempts of one trial, in the same units; a trial that exceeds one fails with the reason `budget`. Choose
+    several times the usual cost of a trial: it is for agents that do not end."""
     limit_key: str | None = field(
         default=None,
         validator=rule(
@@ -144,11 +155,13 @@ class Settings(Selection):
         ),
     )
     """The field of a case, or the parameter of a variant, that holds its rate-limit key. Each key has its own slots,
-    concurrency limit and pauses."""
+    concurrency limit and pauses. Needed only if a function calls several endpoints; variants of chat models and endpoints
+    have keys of their own."""
     fail_under: tuple[str, ...] = field(default=(), converter=as_strings, validator=_check_gates)
     """Gates: `exact=0.9` for a mean, or `exact>=0.9@lower` for the lower end of its 95 % confidence interval."""
     durability: Durability = field(default="sync", validator=_one_of("sync", "os"))
-    """`sync` syncs the journal continuously; `os` only when a segment is sealed (at 64 MiB) and at the end."""
+    """`sync` syncs the journal continuously; `os` only when a segment is sealed (at 64 MiB) and at the end. With `os`, a killed
+    process loses nothing, but a power failure can lose about 30 seconds of records; use it if the disk syncs slowly."""
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with these values; `retry` may be a mapping with some of its numbers."""

@@ -49,20 +49,22 @@ class Options:
     task: str = ""
     """Location of the evaluation, recorded as the member `task` of `RunStarted`; for example `evals/capitals.py:capitals`."""
     adopt: bool = False
-    """Whether to accept changes to the task, its files, the cases, the scorers or the variants."""
+    """Whether to accept changes to the task, its files, the cases, the scorers or the variants. Outputs of unchanged cases and
+    variants are kept, even if the task has changed; a new run costs more, but mixes nothing."""
     trust: bool = False
     """Whether to record `task` again, so that `evaljournal resume` uses it without --trust if another user started the run."""
     ignore_recorded: bool = False
     """Whether a resumed run uses only the settings of this call, not those that were passed in earlier sessions; for the
     command line."""
     retry_failed: bool = False
-    """Whether to retry failed trials."""
+    """Whether to retry failed trials, with a new retry budget."""
     yes: bool = False
     """Whether more than 1,000 variants may run; otherwise they are an error."""
     shard: Shard | None = attrs.field(default=None, converter=parse_shard)
     """The part of the cases to run, such as `3/8`; None: all. A resumed run keeps its own."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
-    """Whether to retry or fail a trial after an interrupted attempt, whose call may have had an effect."""
+    """Whether to retry or fail a trial after an interrupted attempt, whose call may have had an effect. `retry` may pay for a
+    call twice; `fail`, with `write_ahead=True`, makes no call twice."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None

@@ -77,26 +77,33 @@ def _invalid_error(attribute: "Attribute[Any]", value: object, problem: str) -> 
 
 @frozen(kw_only=True)
 class Retry:
-    """Which failed attempts are retried, how often and when.
+    """Which failed attempts are retried, how often and when: `Retry(errors=4, timeouts=2, rate_limits=600)`.
 
-    Errors, parse errors, timeouts, worker deaths and rate limits have separate budgets.
+    These three numbers are the ones to choose; each kind of failure has its own budget. The delay before the n-th retry after
+    the same kind of failure is random, between 0 and `base_delay` × 2ⁿ⁻¹, at most `max_delay` seconds.
     """
 
     errors: int = field(default=4, validator=_validate_count)
-    """Retries after errors and after calls to an unavailable endpoint."""
-    parse_errors: int = field(default=1, validator=_validate_count)
-    """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`."""
+    """Retries after errors and after calls to an unavailable endpoint. Each may cost another call; the default waits 7.5
+    seconds on average, 15 at most. Use 0 if a repeated call has effects."""
     timeouts: int = field(default=2, validator=_validate_count)
-    """Retries after timeouts."""
-    deaths: int = field(default=2, validator=_validate_count)
-    """Retries after attempts that ended their worker: it crashed, was killed or exited, and ran nothing else."""
+    """Retries after timeouts. A trial can take `timeout` × (`timeouts` + 1) seconds, and each attempt may be paid for; use 0 or
+    1 with a long timeout."""
     rate_limits: float = field(default=600.0, validator=_validate_seconds)
-    """Total seconds a trial may wait on rate limits. A `Retry-After` above the rest fails the trial immediately.
-    Time in which the policy paused all starts does not count."""
+    """Total seconds a trial may wait on rate limits, with any number of retries, which usually cost nothing. Use more for a
+    small daily quota. A `Retry-After` above the rest fails the trial immediately. Time in which the policy paused all starts
+    does not count."""
+    parse_errors: int = field(default=1, validator=_validate_count)
+    """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`. More help
+    only if the task samples its outputs."""
+    deaths: int = field(default=2, validator=_validate_count)
+    """Retries after attempts that ended their worker: it crashed, was killed or exited, and ran nothing else. Each restarts a
+    worker."""
     base_delay: float = field(default=1.0, validator=_validate_seconds)
-    """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter)."""
+    """Maximum seconds before the first retry; doubled with each retry after the same kind of failure (full jitter). Less than 1
+    suits local servers only."""
     max_delay: float = field(default=60.0, validator=_validate_seconds)
-    """Upper bound of a delay in seconds. A longer `Retry-After` is still honored."""
+    """Upper bound of a delay in seconds, reached after the sixth doubling. A longer `Retry-After` is still honored."""
     on: tuple[type[BaseException], ...] = field(default=(), converter=_as_tuple, validator=deep_iterable(_validate_class))
     """Exceptions that are retried as errors, even if they would otherwise be classified as fatal or as parse errors.
     If an exception matches both `on` and `fail_on`, the more specific class wins:
@@ -210,7 +217,7 @@ class Retry:
         return jitter * min(self.max_delay, self.base_delay * float(1 << min(max(failures - 1, 0), _MAX_DOUBLINGS)))
 
 
-NUMERIC_FIELDS: Final = ("errors", "parse_errors", "timeouts", "deaths", "rate_limits", "base_delay", "max_delay")
+NUMERIC_FIELDS: Final = ("errors", "timeouts", "rate_limits", "parse_errors", "deaths", "base_delay", "max_delay")
 """The fields of `Retry` that are numbers, which can be recorded and read back."""
 
 
