@@ -12,7 +12,7 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _MARK: Final = b"Part of evaljournal."
 """A phrase that the docstring of each of our packages contains."""
-_DEPENDENCIES: Final = ("attrs", "cattrs", "click", "h11", "httpcore2", "orjson", "rich", "trio")
+_DEPENDENCIES: Final = ("attrs", "cattrs", "click", "httpcore2", "orjson", "rich", "trio")
 """Packages that evaljournal needs; some are imported only when they are used."""
 
 

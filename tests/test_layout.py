@@ -29,6 +29,7 @@ ORDER: Final = (
     "runner.fork",
     "runner.data",
     "runner.retries",
+    "runner.http",
     "runner.tasks",
     "runner.steps",
     "runner.gateway",

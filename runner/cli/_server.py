@@ -7,11 +7,10 @@ web pages cannot read it.
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import attrs
-import h11
 import trio
 
 from journal import follow
@@ -23,6 +22,8 @@ from replay.export.page_columns import Cursor, encode_json
 from replay.loaded_run import reject_invalid_record
 from runner.cli._page import PageReader
 from runner.errors import UsageError
+from runner.http.heads import RequestHead
+from runner.http.server import Connection
 from runner.run_paths import last_record
 
 HOST: Final = "127.0.0.1"
@@ -32,9 +33,6 @@ LOCK_INTERVAL: Final = 1.0
 """Seconds between two checks whether a process still writes the run."""
 HEARTBEAT: Final = 15.0
 """Seconds without an update after which a comment is sent, to detect a closed connection."""
-REQUEST_TIMEOUT: Final = 10.0
-"""Seconds within which a request must be complete."""
-_CHUNK: Final = 65_536
 _POLICY: Final = security_policy(connect="'self'") + "; frame-ancestors 'none'"
 
 
@@ -106,12 +104,14 @@ class FollowedRun:
             await trio.sleep(UPDATE_INTERVAL)
 
 
-@attrs.frozen
-class _Response:
-    status: int
-    text: str
-    content_type: str = "text/plain"
-    headers: tuple[tuple[str, str], ...] = ()
+_HEADERS: Final = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+"""Headers that forbid caching, framing, content sniffing and referrers."""
 
 
 class Server:
@@ -128,95 +128,39 @@ class Server:
         """The URL of the page."""
         return f"http://{HOST}:{self._port}/{self._token}/"
 
-    async def answer(self, stream: trio.abc.Stream) -> None:
+    async def answer(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Answer one request and close the connection."""
-        connection = h11.Connection(h11.SERVER)
-        request = None
-        try:
-            async with stream:
-                with trio.move_on_after(REQUEST_TIMEOUT):
-                    request = await _receive(stream, connection)
-                if request is not None:
-                    await self._send(stream, connection, self._respond(request), with_body=request.method != b"HEAD")
-        except* (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError, h11.LocalProtocolError):
-            pass  # The browser closed or reset the connection, or the client does not use HTTP.
+        connection = Connection(stream, _HEADERS, keeps_alive=False)
+        await connection.serve(partial(self._respond, connection))
 
-    def _respond(self, request: h11.Request) -> _Response | Cursor:  # noqa: PLR0911  # one return for each response
-        """Return a response, or the cursor after which the client gets events."""
+    async def _respond(self, connection: Connection, request: RequestHead) -> None:
         headers = dict(request.headers)
+        root, *path = request.target.partition("?")[0].split("/")
         if headers.get(b"host") not in self._hosts:
-            return _Response(403, f"only requests to {HOST} are answered\n")
-        root, *path = request.target.partition(b"?")[0].split(b"/")
-        if root or not path or not secrets.compare_digest(path[0], self._token.encode()):
-            return _Response(404, "not found; use the complete address that `evaljournal view` printed\n")
-        if request.method not in {b"GET", b"HEAD"}:
-            return _Response(405, "read-only: use GET or HEAD\n", headers=(("allow", "GET, HEAD"),))
-        match path[1:]:
-            case []:
-                return _Response(307, "the address ends with a /\n", headers=(("location", f"/{self._token}/"),))
-            case [b""]:
-                return _Response(200, live_page(self._followed_run.run.path.name).decode(), "text/html")
-            case [b"events"]:
-                return Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1"))
-            case _:
-                return _Response(404, "not found\n")
+            await connection.reject(403, f"only requests to {HOST} are answered")
+        elif root or not path or not secrets.compare_digest(path[0], self._token):
+            await connection.reject(404, "not found; use the complete address that `evaljournal view` printed")
+        elif request.method not in {"GET", "HEAD"}:
+            await connection.reject(405, "read-only: use GET or HEAD", (b"allow", b"GET, HEAD"))
+        elif path[1:] == []:
+            await connection.reject(307, "the address ends with a /", (b"location", f"/{self._token}/".encode()))
+        elif path[1:] == [""]:
+            connection.authorize()
+            page = live_page(self._followed_run.run.path.name)
+            await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
+        elif path[1:] == ["events"]:
+            connection.authorize()
+            await connection.begin(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+            if request.method == "GET":
+                await self._send_events(connection, Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1")))
+        else:
+            await connection.reject(404, "not found")
 
-    async def _send(
-        self, stream: trio.abc.Stream, connection: h11.Connection, response: _Response | Cursor, *, with_body: bool
-    ) -> None:
-        if isinstance(response, _Response):
-            body = response.text.encode()
-            headers = [*_headers(response.content_type), *response.headers, ("content-length", str(len(body)))]
-            head = h11.Response(status_code=response.status, headers=headers)
-            events = [head, *([h11.Data(data=body)] if with_body else []), h11.EndOfMessage()]
-            await stream.send_all(b"".join(connection.send(event) or b"" for event in events))
-            return
-        head = h11.Response(status_code=200, headers=_headers("text/event-stream"))
-        await stream.send_all(connection.send(head) or b"")
-        if with_body:
-            await self._send_events(stream, connection, response)
-
-    async def _send_events(self, stream: trio.abc.Stream, connection: h11.Connection, cursor: Cursor) -> None:
+    async def _send_events(self, connection: Connection, cursor: Cursor) -> None:
         """Send events until the browser closes the connection."""
-        async with trio.open_nursery() as nursery:
-
-            async def wait_closed() -> None:
-                while await stream.receive_some(_CHUNK):
-                    pass
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(wait_closed)
-            async with aclosing(self._followed_run.messages(cursor)) as messages:
-                async for message in messages:
-                    await stream.send_all(connection.send(h11.Data(data=message)) or b"")
-
-
-async def _receive(stream: trio.abc.Stream, connection: h11.Connection) -> h11.Request | None:
-    """Receive a complete request; None if the client closes the connection first."""
-    request = None
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(bytes(await stream.receive_some(_CHUNK)))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.EndOfMessage):
-            return request
-        elif not isinstance(event, h11.Data):
-            return None
-
-
-def _headers(content_type: str) -> list[tuple[str, str]]:
-    """Return headers that forbid caching, framing, content sniffing and referrers."""
-    return [
-        ("content-type", f"{content_type}; charset=utf-8"),
-        ("content-security-policy", _POLICY),
-        ("x-content-type-options", "nosniff"),
-        ("referrer-policy", "no-referrer"),
-        ("cross-origin-resource-policy", "same-origin"),
-        ("cache-control", "no-store"),
-        ("connection", "close"),
-    ]
+        async with aclosing(self._followed_run.messages(cursor)) as messages:
+            async for message in messages:
+                await connection.send_chunk(message)
 
 
 async def serve(path: Path, size: int, port: int, *, on_ready: Callable[[str], object], token: str | None = None) -> None:

@@ -6,25 +6,27 @@ paths, such as `/models`, are only forwarded.
 """
 
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import aclosing, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
+import orjson
 import trio
 
 from journal.errors import JournalError
-from runner.gateway.connection import Connection, Disconnected
-from runner.gateway.heads import RequestHead
 from runner.gateway.providers import Route
+from runner.http.client import Client
+from runner.http.heads import RequestHead, ResponseHead
+from runner.http.messages import Body
+from runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
+from runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
+from runner.http.server import Connection, ReplyAborted
 from runner.retries.classify import classify
 from runner.secrets import mask
 from runner.steps.attempt_steps import AttemptSteps, Step
 from runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
-from runner.tasks.client import AnyResponse, Client
-from runner.tasks.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
-from runner.tasks.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
 
 LAST_REPLY_TIMEOUT: Final = 1.0
 """Seconds that an agent has to read the reply that ends its attempt."""
@@ -74,6 +76,16 @@ class AgentDisconnected(Exception):
     """The agent closed the connection before the reply was complete."""
 
 
+class AgentConnection(Connection):
+    """A connection of an agent."""
+
+    async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
+        """Send an error in the form that the SDKs of OpenAI and Anthropic read."""
+        error = {"type": "evaljournal_gateway", "code": "evaljournal_gateway", "message": f"evaljournal gateway: {message}"}
+        body = orjson.dumps({"type": "error", "error": error})
+        await self.send(status, [(b"content-type", b"application/json"), *headers], body)
+
+
 class GatewayAttempt:
     """An attempt in flight: its steps, its calls, and the failure that ends it."""
 
@@ -107,7 +119,7 @@ class Call:
     request: RequestHead
     target: str
     """Path and query at the provider."""
-    connection: Connection
+    connection: AgentConnection
     places: trio.Semaphore
     """Limits the large requests and replies that are read at the same time."""
     _is_recorded: bool = attrs.field(init=False, default=False)
@@ -117,7 +129,7 @@ class Call:
         """Read the request, and answer it."""
         attempt, connection = self.attempt, self.connection
         try:
-            body = await connection.body(MAX_BYTES)
+            body = await connection.read_body(MAX_BYTES)
             step = await self._step(body) if self.route.is_recorded else None
         except ReplyTooLarge as exc:
             await connection.reject(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(exc), _NO_RETRY)
@@ -175,37 +187,37 @@ class Call:
         chunks: list[bytes] = []
         with ReplyMemory(max_small=LONG_STREAM, places=self.places) as memory:
             async with self.client.stream(route.method, content, *forwarded_headers, target=self.target) as response:
-                headers = list(_filter_headers(response.headers))
-                reader = _reader(response)
+                head = response.head
+                headers = list(_filter_headers(head.headers))
+                reader = ReplyReader(head.status, head.text_headers)
                 if reader.is_stream and reader.is_success:
-                    await connection.begin(response.status, headers)
-                async with aclosing(response.aiter_stream()) as stream:
-                    async for chunk in stream:
-                        await memory.add(len(chunk))
-                        reader.feed(chunk)
-                        if not connection.is_reply_started:
-                            chunks.append(chunk)
-                            continue
-                        if reader.is_complete:
-                            await self._record(step, reader, memory)
-                        await connection.send_chunk(chunk)
-                        if self._is_recorded:
-                            await self._read_to_end(stream)
-                            break
+                    await connection.begin(head.status, headers)
+                while chunk := await response.body.read():
+                    await memory.add(len(chunk))
+                    reader.feed(chunk)
+                    if not connection.is_reply_started:
+                        chunks.append(chunk)
+                        continue
+                    if reader.is_complete:
+                        await self._record(step, reader, memory)
+                    await connection.send_chunk(chunk)
+                    if self._is_recorded:
+                        await self._read_to_end(response.body)
+                        break
             reader.end()
             if not self._is_recorded:
                 await self._record(step, reader, memory)
         if not self._is_recorded:
-            await self.fail(step, reader.error(route.provider.masked_url(route.path)), response, b"".join(chunks))
+            await self.fail(step, reader.error(route.provider.masked_url(route.path)), head, b"".join(chunks))
         elif connection.is_reply_started:
             await connection.finish()
         else:
-            await connection.send(response.status, headers, b"".join(chunks))
+            await connection.send(head.status, headers, b"".join(chunks))
 
-    async def _read_to_end(self, stream: AsyncIterator[bytes]) -> None:
+    async def _read_to_end(self, body: Body) -> None:
         """Read what follows the last event, so that the provider's connection can be reused even if the agent disconnects."""
         with trio.move_on_after(STREAM_END_TIMEOUT, shield=True):
-            async for chunk in stream:
+            while chunk := await body.read():
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self.connection.send_chunk(chunk)
 
@@ -224,9 +236,9 @@ class Call:
             try:
                 await steps.wait_durable()
             except JournalError as exc:  # The journal has failed, which ends the run.
-                raise Disconnected from exc
+                raise ReplyAborted from exc
 
-    async def fail(self, step: Step | None, exc: Exception, response: AnyResponse | None = None, body: bytes = b"") -> None:
+    async def fail(self, step: Step | None, exc: Exception, reply: ResponseHead | None = None, body: bytes = b"") -> None:
         """Record that a step failed, send the reply to the agent, and end the attempt unless the agent is at fault."""
         connection = self.connection
         if step is not None:
@@ -245,25 +257,19 @@ class Call:
                 if connection.is_reply_started:
                     if not isinstance(exc, IncompleteReply | NoResponse | ReplyTooLarge):
                         await connection.finish()  # The stream contains the error.
-                elif response is None or isinstance(exc, Redirected):
+                elif reply is None or isinstance(exc, Redirected):
                     status = exc.status_code if isinstance(exc, KeyMissing | TooManyConnections) else HTTPStatus.BAD_GATEWAY
                     await connection.reject(status, mask(str(exc)), *no_retry)
                 else:
-                    headers = [*_filter_headers(response.headers), *no_retry]
-                    await connection.send(response.status, headers, _masked_body(body))
+                    await connection.send(reply.status, [*_filter_headers(reply.headers), *no_retry], _masked_body(body))
         finally:
             if ends_attempt:
                 self.attempt.end()
 
 
-def _reader(response: AnyResponse) -> ReplyReader:
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers}
-    return ReplyReader(response.status, headers)
-
-
 def _filter_headers(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[bytes, bytes]]:
     """Yield the headers of a reply that are sent to the agent."""
-    return (header for header in headers if header[0].lower() not in _DROPPED_REPLY_HEADERS)
+    return (header for header in headers if header[0] not in _DROPPED_REPLY_HEADERS)
 
 
 def _masked_body(body: bytes) -> bytes:

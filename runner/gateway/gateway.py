@@ -10,17 +10,17 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runner.gateway.call import Call, GatewayAttempt, TooManyConnections
-from runner.gateway.connection import Connection, RequestTooLarge
-from runner.gateway.heads import RequestHead
+from runner.gateway.call import AgentConnection, Call, GatewayAttempt, TooManyConnections
 from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
+from runner.http.client import Client
+from runner.http.heads import RequestHead
+from runner.http.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
+from runner.http.server import RequestTooLarge
 from runner.secrets import add_secret
 from runner.steps.attempt_steps import current_steps
 from runner.tasks import OnLateResult, Task
-from runner.tasks.client import Client
 from runner.tasks.function import FunctionTask
 from runner.tasks.gateway_env import set_gateway_env
-from runner.tasks.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000
@@ -65,7 +65,7 @@ class Gateway:
     _memory: RequestMemory = attrs.field(init=False, factory=RequestMemory)
     _places: trio.Semaphore = attrs.field(init=False, factory=lambda: trio.Semaphore(LARGE_REPLIES))
     _environment: Mapping[str, str] = attrs.field(init=False, factory=lambda: common_environment(HOST))
-    _connections: set[Connection] = attrs.field(init=False, factory=set[Connection])
+    _connections: set[AgentConnection] = attrs.field(init=False, factory=set[AgentConnection])
     """Those that have sent the token of an attempt."""
 
     async def call(self, task: Task, value: Any, on_late: OnLateResult) -> Any:
@@ -102,9 +102,9 @@ class Gateway:
 
     async def serve(self, stream: trio.SocketStream) -> None:
         """Answer the requests on a connection."""
-        connection = Connection(stream)
+        connection = AgentConnection(stream)
         try:
-            await connection.serve(self._answer)
+            await connection.serve(functools.partial(self._answer, connection))
         finally:
             self._connections.discard(connection)
 
@@ -115,7 +115,7 @@ class Gateway:
             for connection in self._connections:
                 connection.close_if_idle()
 
-    async def _answer(self, connection: Connection, request: RequestHead) -> None:
+    async def _answer(self, connection: AgentConnection, request: RequestHead) -> None:
         path, _, query = request.target.partition("?")
         _, _, token_and_path = path.partition("/")
         token, slash, api_path = token_and_path.partition("/")
@@ -146,22 +146,15 @@ class Gateway:
                 None, TooManyConnections(f"the gateway has {MAX_CONNECTIONS:,} open connections, its maximum; use fewer slots")
             )
             return
-        with trio.CancelScope() as scope:
-            attempt.calls.add(scope)
-            connection.call_scope = scope
-            if connection.is_closed:
-                scope.cancel()
-            try:
-                if length is not None and length <= SMALL_REPLY:
+        attempt.calls.add(connection.call_scope)
+        try:
+            if length is not None and length <= SMALL_REPLY:
+                await call.answer()
+            else:
+                async with self._memory.reserve(length or MAX_BYTES):
                     await call.answer()
-                else:
-                    async with self._memory.reserve(length or MAX_BYTES):
-                        await call.answer()
-            finally:
-                attempt.calls.discard(scope)
-                connection.call_scope = None
-        if scope.cancelled_caught:
-            await connection.reject_cancelled_call(HTTPStatus.FORBIDDEN, "the attempt has ended")
+        finally:
+            attempt.calls.discard(connection.call_scope)
 
 
 @functools.cache

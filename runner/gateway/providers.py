@@ -11,9 +11,9 @@ from typing import Final
 import attrs
 
 from runner.errors import UsageError
+from runner.http.address import Address
 from runner.secrets import MIN_LENGTH
 from runner.steps.durable_requests import model_endpoint
-from runner.tasks.address import Address
 from runner.tasks.chat import OPENAI
 
 DUMMY_KEY: Final = "sk-evaljournal-gateway"

@@ -151,8 +151,8 @@ _LIBRARY_PREFIXES = (
 _TESTING_MODULE = os.path.join(_ROOT, "runner", "testing.py")
 """Simulated tasks for tests; they count as the user's own code."""
 _PACKAGE_DIRECTORIES = frozenset({"site-packages", "dist-packages"})
-_OWN_TASKS = "runner.tasks."
-"""Module prefix of our own task errors, whose traceback would only show our own code."""
+_OWN_TASKS = ("runner.tasks.", "runner.http.")
+"""Module prefixes of our own task errors, whose traceback would only show our own code."""
 
 
 def classify(exc: BaseException, *, now: float) -> Failure:

@@ -17,12 +17,12 @@ from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, Template
 from runner.errors import UsageError
+from runner.http.reply import InvalidReply
 from runner.notes import engine_note
 from runner.scorers.scorer import Score, ScorerInput
 from runner.scorers.trajectory import trajectory_text
 from runner.secrets import mask
 from runner.tasks.chat import Chat, OpenChat
-from runner.tasks.reply import InvalidReply
 
 _MAX_REASON: Final = 2_000
 """Maximum characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""

@@ -5,11 +5,10 @@ Requests and replies are untrusted. Headers may contain API keys; only the conte
 
 import base64
 import json
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -18,18 +17,15 @@ from journal.errors import Unserializable
 from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical
 from runner.errors import UsageError
+from runner.http.reply import BadStatus, Decompressor, IncompleteReply, InvalidReply, Redirected, Reply
+from runner.http.reply_memory import ReplyTooLarge
 from runner.secret_shapes import mask_shapes
 from runner.secrets import mask, mask_output
 from runner.steps.attempt_steps import Step
 from runner.steps.durable_requests import model_endpoint
 from runner.steps.inputs import RecordedInputs, step_input
 from runner.steps.stream_events import StreamEvents
-from runner.tasks.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
-from runner.tasks.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
 from runner.tasks.usage import usage_of_response
-
-if TYPE_CHECKING:
-    from zlib import _Decompress as _Decompressor
 
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""
@@ -37,8 +33,6 @@ NO_SDK_RETRY: Final = ("x-should-retry", "false")
 COMPARED_HEADERS: Final = ("anthropic-version", "anthropic-beta", "content-type")
 """Request headers that are compared."""
 _MAX_NAME: Final = 200
-_NO_ENCODINGS: Final = frozenset({"", "identity"})
-_WINDOW_BITS: Final = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 
 def step_of_request(
@@ -90,10 +84,8 @@ class ReplyReader:
         """
         self._reply = Reply(status, dict(headers), b"", 0.0)
         self._ends_by_closing = self._reply.ends_by_closing if ends_by_closing is None else ends_by_closing
-        self._coding = headers.get("content-encoding", "").strip().lower()
-        self._decompressor: _Decompressor | None = None
+        self._decompressor = Decompressor(headers)
         self._chunks: list[bytes] = []
-        self._size = 0
         self._events = StreamEvents() if self._reply.media == "text/event-stream" else None
         self._has_ended = False
         self._problem: Exception | None = None
@@ -113,32 +105,12 @@ class ReplyReader:
         if self._problem is not None or not chunk:
             return
         try:
-            for content in self._decompress(chunk):
-                self._add(content)
-        except zlib.error as exc:
-            self._problem = InvalidReply(f"the reply is not valid {self._coding!r} data: {exc}")
-        except ReplyTooLarge as exc:
-            self._problem, self._chunks = exc, []
-
-    def _decompress(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the content of received bytes, in chunks of limited size."""
-        if self._coding not in _WINDOW_BITS:
-            yield chunk
-            return
-        if self._decompressor is None:
-            is_raw = self._coding == "deflate" and chunk[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
-            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _WINDOW_BITS[self._coding])
-        while content := self._decompressor.decompress(chunk, SMALL_REPLY):
-            yield content
-            chunk = self._decompressor.unconsumed_tail
-
-    def _add(self, content: bytes) -> None:
-        self._size += len(content)
-        if self._size > MAX_BYTES:
-            raise ReplyTooLarge(f"the reply is larger than {MAX_BYTES // 1024 // 1024} MiB and is not recorded")
-        self._chunks.append(content)
-        if self._events is not None:
-            self._events.feed(content)
+            for content in self._decompressor.feed(chunk):
+                self._chunks.append(content)
+                if self._events is not None:
+                    self._events.feed(content)
+        except (InvalidReply, ReplyTooLarge) as exc:
+            self._problem, self._chunks = exc.with_traceback(None), []  # Its frames refer to this reader and the reply.
 
     def end(self) -> None:
         """Handle the end of the reply."""
@@ -154,21 +126,17 @@ class ReplyReader:
         if self._events is not None:
             if self._events.error is not None:
                 return False
-            return self._events.is_done or (self._has_ended and not self._ends_by_closing and not self._is_data_incomplete)
-        return (
-            self._has_ended
-            and not self._is_data_incomplete
-            and (not self._is_json or not self._is_decoded or self._json is not None)
-        )
+            return self._events.is_done or (self._has_all_data and not self._ends_by_closing)
+        return self._has_all_data and (not self._is_json or not self._decompressor.is_supported or self._json is not None)
+
+    @property
+    def _has_all_data(self) -> bool:
+        return self._has_ended and not self._decompressor.is_incomplete
 
     @property
     def is_ending(self) -> bool:
         """Whether only the last event of a stream is missing."""
         return self._events is not None and self._events.is_ending and not self._events.is_done
-
-    @property
-    def _is_data_incomplete(self) -> bool:
-        return self._decompressor is not None and not self._decompressor.eof
 
     @property
     def _is_json(self) -> bool:
@@ -186,7 +154,7 @@ class ReplyReader:
         """The complete body as a JSON value; None if it is not JSON. It may contain NaN and lone surrogates, as in Python."""
         self._reply.body = self._body
         try:
-            return self._reply.json() if self._is_json and self._is_decoded else None
+            return self._reply.json() if self._is_json and self._decompressor.is_supported else None
         except InvalidReply:
             return _lenient_json(self._body)
         except ReplyTooLarge:
@@ -200,7 +168,7 @@ class ReplyReader:
 
     def error(self, url: str) -> Exception:
         """Return the error of a reply that is not a result."""
-        self._reply.body = self._body if self._is_decoded else b""
+        self._reply.body = self._body if self._decompressor.is_supported else b""
         if not self.is_success:
             return (BadStatus if self._reply.status >= HTTPStatus.BAD_REQUEST else Redirected)(self._reply, url)
         if self._problem is not None:
@@ -209,23 +177,19 @@ class ReplyReader:
             return self._events.error
         return IncompleteReply(f"the reply from {url} ended before it was complete")
 
-    @property
-    def _is_decoded(self) -> bool:
-        return self._coding in _WINDOW_BITS or self._coding in _NO_ENCODINGS
-
     def step_output(self) -> dict[str, Any]:
         """Return the reply as JSON, the output of its step; `body` is an object, a list or text."""
         output: dict[str, Any] = {"status": self._reply.status, "content_type": self._reply.headers.get("content-type", "")}
         content = self._body
         try:
-            if not self._is_decoded:
+            if not self._decompressor.is_supported:
                 raise UnicodeError
             text = content.decode()
             output["body"] = self._json if _is_storable(self._json) else text
         except UnicodeError:
             output["base64"] = base64.b64encode(content).decode()
-            if not self._is_decoded:
-                output["content_encoding"] = self._coding
+            if not self._decompressor.is_supported:
+                output["content_encoding"] = self._decompressor.coding
         masked_output: dict[str, Any] = mask_output(output)
         return masked_output
 

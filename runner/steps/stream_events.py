@@ -8,8 +8,8 @@ from typing import Any, Final
 import orjson
 
 from replay.server_sent_events import EventParser
+from runner.http.reply import ErrorReply, error_code
 from runner.secrets import excerpt
-from runner.tasks.reply import ErrorReply, error_code
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelled"})

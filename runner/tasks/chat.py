@@ -19,16 +19,16 @@ from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, MissingField, Template, fill_body, has_fields, parse_body, value_at
 from runner.errors import UsageError, is_whole_number
+from runner.http.address import Address, masked_headers
+from runner.http.client import Client
+from runner.http.reply import IncompleteReply, InvalidReply, Reply
 from runner.notes import engine_note, note
 from runner.retries.classify import Fatal
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
 from runner.tasks import TrialInput
-from runner.tasks.address import Address, masked_headers
-from runner.tasks.client import Client
 from runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
 from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
-from runner.tasks.reply import IncompleteReply, InvalidReply, Reply
 from runner.tasks.turns import converse, turns_of
 from runner.tasks.usage import priced_usage
 

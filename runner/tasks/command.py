@@ -25,14 +25,14 @@ from runner.data.exact_json import read_json
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, MissingField, Template, value_at
 from runner.errors import UsageError
+from runner.http.reply import InvalidReply, OutputMissing
+from runner.http.reply_memory import ReplyMemory
 from runner.retries.classify import Fatal
 from runner.secret_shapes import mask_shapes
 from runner.secrets import add_secret, excerpt, is_secret_variable, mask, mask_definition
 from runner.tasks import TrialInput
 from runner.tasks.endpoint import call_once, idempotency_key
 from runner.tasks.gateway_env import gateway_env
-from runner.tasks.reply import InvalidReply, OutputMissing
-from runner.tasks.reply_memory import ReplyMemory
 
 GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""

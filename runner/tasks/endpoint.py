@@ -19,13 +19,13 @@ from runner.data.case import Case
 from runner.data.fingerprint import canonical, digest
 from runner.data.templates import Fields, MissingField, fill_body, has_fields, parse_body, value_at
 from runner.errors import UsageError
+from runner.http.address import Address, masked_headers
+from runner.http.client import Client
+from runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
 from runner.secret_shapes import mask_shapes
 from runner.secrets import excerpt, mask, mask_definition
 from runner.tasks import ReportedStep, TrialInput
-from runner.tasks.address import Address, masked_headers
-from runner.tasks.client import Client
 from runner.tasks.nat_steps import read_steps
-from runner.tasks.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
 from runner.tasks.turns import Message, converse, turns_of
 
 _JSON_HEADERS: Final = (

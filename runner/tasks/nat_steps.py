@@ -12,10 +12,10 @@ from typing import Final
 from journal.events import StepKind
 from runner.data.exact_json import read_json
 from runner.errors import is_whole_number
+from runner.http.reply import ErrorReply, Reply
+from runner.http.reply_memory import ReplyTooLarge
 from runner.secrets import excerpt
 from runner.tasks import ReportedStep
-from runner.tasks.reply import ErrorReply, Reply
-from runner.tasks.reply_memory import ReplyTooLarge
 
 _PREFIX: Final = "intermediate_data:"
 _KINDS: Final[Mapping[str, StepKind]] = {"LLM_END": "model", "TOOL_END": "tool"}

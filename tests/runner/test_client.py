@@ -8,9 +8,9 @@ import pytest
 import trio
 import trustme
 
-from runner.tasks.address import Address
-from runner.tasks.client import Client
-from runner.tasks.reply import NoResponse
+from runner.http.address import Address
+from runner.http.client import Client
+from runner.http.reply import NoResponse
 from tests.processes import TIMEOUT
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
@@ -78,7 +78,7 @@ def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
-    monkeypatch.setattr("runner.tasks.client._tls_context", lambda: trusted)
+    monkeypatch.setattr("runner.http.client._tls_context", lambda: trusted)
     return context
 
 
@@ -137,10 +137,21 @@ def test_informational_replies_and_trailers() -> None:
 
 
 @pytest.mark.parametrize(
-    "sent", [b"nonsense\r\n\r\n", b"HTTP/1.1 101 Switching Protocols\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000]
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
+        b"HTTP/1.1 200 OK\r\nX\r\nContent-Length: 1\r\n\r\n1",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n1",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n1",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n12\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * 200,
+    ],
 )
 def test_invalid_replies(sent: bytes) -> None:
-    """What is not HTTP, switches the protocol or never ends is an error."""
+    """What is not HTTP, switches the protocol, has an ambiguous length or never ends is an error."""
 
     async def handler(stream: trio.abc.Stream, *_: object) -> bool:
         await stream.send_all(sent)
@@ -161,8 +172,9 @@ def test_invalid_replies(sent: bytes) -> None:
         ((b"HTTP/1.1 200 OK\r\nX: a\r\n b\r\nContent-Length: 1\r\n\r\n%b",), 1),
         ((b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n%b",), 5),
         ((b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\n%b",), 5),
+        ((b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n%b\r\n0\r\n\r\n",), 5),
     ],
-    ids=["head first", "half a head", "terse", "two lengths", "line feeds", "folded", "close", "HTTP/1.0"],
+    ids=["head first", "half a head", "terse", "two lengths", "line feeds", "folded", "close", "HTTP/1.0", "two framings"],
 )
 def test_forms_of_a_reply(sent: tuple[bytes, ...], connections: int) -> None:
     """Every form of a reply is read, and the connection is used again where HTTP allows it."""
@@ -235,6 +247,8 @@ def test_requests_that_may_have_been_processed_are_not_repeated(handler: Handler
     [
         ("/", (b"X-Key", b"secret\n"), "header 'X-Key' contains characters that HTTP does not allow; remove them"),
         ("/", (b"X Key", b"secret"), "header 'X Key' contains characters that HTTP does not allow; remove them"),
+        ("/", (b"X-Key", b"a\r\nX-Other: secret"), "header 'X-Key' contains characters that HTTP does not allow; remove them"),
+        ("/ HTTP/1.1\r\nX: y", (b"X-Key", b"secret"), "the method, path or query of the request contains characters"),
         ("/a b", (b"X-Key", b"secret"), "the method, path or query of the request contains characters"),
     ],
 )

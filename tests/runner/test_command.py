@@ -235,7 +235,7 @@ def test_a_number_that_would_be_rounded_fails(path: Path) -> None:
 
 def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints endlessly is ended, and its trial fails."""
-    monkeypatch.setattr("runner.tasks.reply_memory.MAX_BYTES", 100_000)
+    monkeypatch.setattr("runner.http.reply_memory.MAX_BYTES", 100_000)
     run_real(define_real(Command("yes")), path)
 
     assert ("fatal", "evaljournal.ReplyTooLarge") == (failure(path).category, failure(path).error)

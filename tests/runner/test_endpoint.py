@@ -27,10 +27,10 @@ from replay import fold
 from replay.auditing import audit
 from replay.ending import final_report
 from runner import Case, Dataset, Outcome, Retry, UsageError, arun, evaluation, scorers
+from runner.http.address import Address
+from runner.http.client import _tls_context
 from runner.recompute.rules import session_rules
 from runner.secrets import mask
-from runner.tasks.address import Address
-from runner.tasks.client import _tls_context
 from runner.tasks.endpoint import Endpoint
 from tests.processes import TIMEOUT, Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
@@ -350,7 +350,7 @@ def test_failures_are_classified(
 
 def test_a_decompression_bomb_is_fatal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that would expand enormously is rejected before it fills the memory, and not retried."""
-    monkeypatch.setattr("runner.tasks.reply.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("runner.http.reply.MAX_BYTES", 1_000_000)
     run_real(define_real(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
     assert "fatal" == failure(path).category
@@ -466,11 +466,11 @@ def test_tls_goes_through_a_tunnel(
 @pytest.mark.parametrize(
     ("url", "proxy", "no_proxy", "expected"),
     [
-        ("http://h/", "http://p:3128", "", "http://p:3128"),
-        ("http://h/", "p", "", "http://p"),
+        ("http://h/", "http://p:3128", "", "p:3128"),
+        ("http://h/", "p", "", "p:80"),
         ("http://h/", "http://p", "h", None),
         ("http://a.h/", "http://p", ".h", None),
-        ("http://h:81/", "http://p", "h:80", "http://p"),
+        ("http://h:81/", "https://p", "h:80", "p:443"),
         ("http://h/", "http://p", "*", None),
         ("http://localhost/", "http://p", "", None),
         ("http://127.0.0.9:1/", "http://p", "", None),
@@ -486,7 +486,7 @@ def test_the_environment_names_the_proxy(
     environment.setenv("NO_PROXY", no_proxy)
     selected = Address.parse(url, {}).proxy
 
-    assert expected == (selected and selected.url)
+    assert expected == (selected and f"{selected.host}:{selected.port}")
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:pass-phrase-3@p:1080", "http://", "http://p:99999", "p:no"])

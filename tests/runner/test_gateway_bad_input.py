@@ -13,7 +13,8 @@ import pytest
 
 from journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
 from runner import Case
-from runner.gateway import call, connection, gateway
+from runner.gateway import call, gateway
+from runner.http import server as http_server
 from tests.gateway import KEY, ask, chunk, evaluate, gateway_address, scripted_provider
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
@@ -108,6 +109,10 @@ def test_an_error_names_the_paths(path: Path) -> None:
         ("POST {path} HTTP/1.1\r\n\r\n", 400),  # without Host
         ("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
         ("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1, 2\r\n\r\n", 400),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nHost: y\r\nContent-Length: 0\r\n\r\n", 400),
+        ("POST {path} HTTP/1.1\nHost: x\nContent-Length: 0\n\n", 400),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        ("POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 501),
         ("POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
         ("POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
         ("POST {path} HTTP/1.1\r\nHost: x\r\nX: {large}\r\n\r\n", 431),
@@ -118,7 +123,7 @@ def test_invalid_requests(path: Path, head: str, expected: int) -> None:
     """What is not HTTP, or too large, gets a status, and the connection is closed."""
 
     def agent(_: Any) -> int:
-        text = head.replace("{path}", gateway_address().path).replace("{large}", "x" * 2 * connection.MAX_HEAD)
+        text = head.replace("{path}", gateway_address().path).replace("{large}", "x" * 2 * http_server.MAX_HEAD)
         return status(exchange(text.encode()))
 
     evaluate(agent, path)
@@ -227,7 +232,7 @@ def test_too_many_connections_fail_the_attempt(path: Path, monkeypatch: pytest.M
 def test_connections_without_a_token_do_not_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections, and those with a wrong token, take no place of an attempt, and are closed after some seconds."""
     monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
-    monkeypatch.setattr(connection, "TOKEN_TIMEOUT", 0.5)
+    monkeypatch.setattr(http_server, "TOKEN_TIMEOUT", 0.5)
 
     def agent(_: Any) -> list[int]:
         url = gateway_address("")
@@ -348,7 +353,7 @@ def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
 @pytest.mark.usefixtures("_provider")
 def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection without another request, or with a part of one, is closed."""
-    monkeypatch.setattr(connection, "IDLE_TIMEOUT", 0.05)
+    monkeypatch.setattr(http_server, "IDLE_TIMEOUT", 0.05)
     monkeypatch.setattr(gateway, "SWEEP_INTERVAL", 0.01)
 
     def agent(_: Any) -> list[str]:

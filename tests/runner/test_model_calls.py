@@ -269,7 +269,7 @@ def test_invalid_json_is_not_complete() -> None:
 
 def test_a_large_reply_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large reply is not recorded, even if it is small while it is compressed."""
-    monkeypatch.setattr("runner.steps.model_calls.MAX_BYTES", 1024 * 1024)
+    monkeypatch.setattr("runner.http.reply.MAX_BYTES", 1024 * 1024)
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(bytes(1024 * 1024 + 1)) + packer.flush()
     reader = read({"content-type": "text/plain", "content-encoding": "gzip"}, packed)

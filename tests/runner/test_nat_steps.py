@@ -13,11 +13,11 @@ import pytest
 from journal import read, verify
 from journal.events import AttemptFailed, StepCompleted
 from replay.auditing import audit
+from runner.http.reply import ErrorReply, Reply
+from runner.http.reply_memory import ReplyTooLarge
 from runner.tasks import ReportedStep
 from runner.tasks.endpoint import Endpoint
 from runner.tasks.nat_steps import read_steps
-from runner.tasks.reply import ErrorReply, Reply
-from runner.tasks.reply_memory import ReplyTooLarge
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
 from runner import Case, Retry, Score, UsageError, evaluation, scorers
+from runner.http.reply import InvalidReply
 from runner.retries.classify import Fatal
 from runner.scorers import builtin
-from runner.tasks.reply import InvalidReply
 from runner.testing import Return, Scripted
 from tests.runs import AnyEvaluation, define, events, run_real
 from tests.server import Server

@@ -86,10 +86,10 @@ def test_page(run: Path) -> None:
         (403, f"GET /{TOKEN}/ HTTP/1.0\r\n\r\n"),
         (405, f"POST /{TOKEN}/ HTTP/1.1\r\n{HOST}Content-Length: 0\r\n\r\n"),
         (405, f"DELETE /{TOKEN}/events HTTP/1.1\r\n{HOST}\r\n"),
-        (0, f"GET /{TOKEN}/ HTTP/1.1\r\n\r\n"),
-        (0, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}{HOST}\r\n"),
-        (0, "\x16\x03\x01 not HTTP at all\r\n\r\n"),
-        (0, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}X: {'x' * 100_000}\r\n\r\n"),
+        (400, f"GET /{TOKEN}/ HTTP/1.1\r\n\r\n"),
+        (400, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}{HOST}\r\n"),
+        (400, "\x16\x03\x01 not HTTP at all\r\n\r\n"),
+        (431, f"GET /{TOKEN}/ HTTP/1.1\r\n{HOST}X: {'x' * 100_000}\r\n\r\n"),
     ],
 )
 def test_other_requests_are_rejected(status: int, request_: str, run: Path) -> None:

@@ -19,12 +19,12 @@ from journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFailed
 from replay import load
 from runner import Case, note, scorers
 from runner.data.exact_json import read_json
+from runner.http import reply_memory
+from runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
+from runner.http.reply_memory import ReplyMemory, ReplyTooLarge
 from runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_values
-from runner.tasks import reply_memory
 from runner.tasks.chat import Chat, OpenChat
 from runner.tasks.endpoint import Endpoint, output_of
-from runner.tasks.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from runner.tasks.reply_memory import ReplyMemory, ReplyTooLarge
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
@@ -131,7 +131,7 @@ def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, mon
 @pytest.mark.parametrize("body", [b"[" + b"[]," * 40 + b"[]]", b"[" + b"1," * 60 + b"1]", b'{"a": [' + b"{}," * 50 + b"{}]}"])
 def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of values is limited, since they take far more memory than their bytes; commas in a text are not values."""
-    monkeypatch.setattr("runner.tasks.reply.MAX_VALUES", 50)
+    monkeypatch.setattr("runner.http.reply.MAX_VALUES", 50)
     text = orjson.dumps([body.decode().replace("{", '"'), "\\" * 51 + '"' + "," * 60])
 
     with pytest.raises(ReplyTooLarge):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStarted, TrialScored
 from runner import Case, Score, note, rescore, secrets
 from runner.cli import cli
+from runner.http.address import Address
 from runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
 from runner.steps.inputs import step_input
-from runner.tasks.address import Address
 from runner.tasks.chat import Chat
 from runner.tasks.command import Command
 from runner.tasks.endpoint import Endpoint

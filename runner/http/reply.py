@@ -4,10 +4,10 @@ import codecs
 import io
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from http.client import responses
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import httpcore2
@@ -15,9 +15,12 @@ import orjson
 
 from replay.server_sent_events import parse_events
 from runner.data.exact_json import read_json
+from runner.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
 from runner.retries.classify import Fatal
 from runner.secrets import excerpt, mask
-from runner.tasks.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
+
+if TYPE_CHECKING:
+    from zlib import _Decompress as _ZlibDecompressor
 
 MAX_VALUES: Final = 1_000_000
 """Maximum number of JSON values in a reply; each takes up to 100 bytes of memory and 0.3 µs, however short it is."""
@@ -191,13 +194,58 @@ class Reply:
     def decompress(self) -> None:
         """Undo the content encoding, which was not requested; the body of an error is dropped if that fails."""
         try:
-            for coding in reversed(self.headers["content-encoding"].lower().replace(" ", "").split(",")):
-                if self.body and coding not in {"", "identity"}:
-                    self.body = _decompress(self.body, coding)
+            decompressor = Decompressor(self.headers)
+            if not decompressor.is_supported:
+                names = ", ".join(_SUPPORTED_ENCODINGS)
+                raise InvalidReply(f"the reply is compressed with {decompressor.coding!r}; supported: {names}")
+            self.body = b"".join(decompressor.feed(self.body))
+            if decompressor.is_incomplete:
+                raise IncompleteReply(f"the reply, compressed with {decompressor.coding!r}, is incomplete")
         except (InvalidReply, IncompleteReply, ReplyTooLarge):
             if self.status < HTTPStatus.MULTIPLE_CHOICES:
                 raise
             self.body = b""
+
+
+class Decompressor:
+    """Undoes the content encoding of a body as it arrives."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        """Decompress a body with these headers, which have lower-case names."""
+        self.coding = headers.get("content-encoding", "").strip().lower()
+        self.is_supported = self.coding in {"", "identity", *_SUPPORTED_ENCODINGS}
+        """Whether the content can be read; otherwise, `feed` yields the received bytes."""
+        self._decompressor: _ZlibDecompressor | None = None
+        self._size = 0
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the end of the compressed data is missing."""
+        return self._decompressor is not None and not self._decompressor.eof
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the content of received bytes, in parts of limited size, up to `MAX_BYTES` in all."""
+        if self.coding in _SUPPORTED_ENCODINGS and data:
+            if self._decompressor is None:
+                is_raw = self.coding == "deflate" and data[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
+                self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
+            parts = self._decompress(self._decompressor, data)
+        else:
+            parts = iter([data])
+        for part in parts:
+            self._size += len(part)
+            if self._size > MAX_BYTES:
+                label = "reply" if self._decompressor is None else "decompressed reply"
+                raise ReplyTooLarge(f"the {label} is larger than {MAX_BYTES // 1024 // 1024} MiB")
+            yield part
+
+    def _decompress(self, decompressor: "_ZlibDecompressor", data: bytes) -> Iterator[bytes]:
+        try:
+            while content := decompressor.decompress(data, SMALL_REPLY):
+                yield content
+                data = decompressor.unconsumed_tail
+        except zlib.error as exc:
+            raise InvalidReply(f"the reply is not valid {self.coding!r} data: {exc}") from exc
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:
@@ -222,19 +270,3 @@ def check_values(body: bytes, separators: bytes = b",[{", label: str = "the repl
 
 def _count(body: bytes, separators: bytes) -> int:
     return sum(body.count(separator) for separator in separators)
-
-
-def _decompress(body: bytes, coding: str) -> bytes:
-    if coding not in _SUPPORTED_ENCODINGS:
-        raise InvalidReply(f"the reply is compressed with {coding!r}; supported: {', '.join(_SUPPORTED_ENCODINGS)}")
-    is_raw = coding == "deflate" and body[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
-    decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
-    try:
-        content = decompressor.decompress(body, MAX_BYTES + 1)
-    except zlib.error as exc:
-        raise InvalidReply(f"the reply is not valid {coding!r} data: {exc}") from exc
-    if len(content) > MAX_BYTES:
-        raise ReplyTooLarge(f"the decompressed reply is larger than {MAX_BYTES // 1024 // 1024} MiB")
-    if not decompressor.eof:
-        raise IncompleteReply(f"the reply, compressed with {coding!r}, is incomplete")
-    return content

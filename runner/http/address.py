@@ -64,6 +64,22 @@ class Address:
     """Whether path and query depend on the case."""
 
     @property
+    def is_secure(self) -> bool:
+        """Whether the server is called with TLS."""
+        return self.origin.scheme == b"https"
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as in a URL."""
+        host = self.origin.host.decode()
+        return f"[{host}]:{self.origin.port}" if ":" in host else f"{host}:{self.origin.port}"
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the server or the proxy is called with TLS."""
+        return self.is_secure or (self.proxy is not None and self.proxy.is_secure)
+
+    @property
     def target(self) -> str:
         """Path and query; a field of the case appears as `{name}`."""
         return "".join(piece if isinstance(piece, str) else f"{{{piece[0]}}}" for piece in self.path.pieces)
@@ -129,13 +145,12 @@ class Address:
 class Proxy:
     """An HTTP proxy that the environment names."""
 
-    url: str
-    login: tuple[bytes, bytes] | None = attrs.field(repr=False)
-
-    @property
-    def is_secure(self) -> bool:
-        """Whether the connection to the proxy uses TLS."""
-        return self.url.startswith("https:")
+    host: str
+    port: int
+    is_secure: bool
+    """Whether the connection to the proxy uses TLS."""
+    headers: list[tuple[bytes, bytes]] = attrs.field(repr=False)
+    """Headers for the proxy: its user and password."""
 
     @classmethod
     def from_environment(cls, scheme: str, host: str, port: int, secrets: set[str]) -> Self | None:
@@ -150,12 +165,13 @@ class Proxy:
                 f"the proxy {mask(url)!r} for {scheme}, from the environment, is not a valid http:// or https:// URL; "
                 f"change it, or bypass it: NO_PROXY={host}"
             )
-        login = None
+        headers: list[tuple[bytes, bytes]] = []
         if parts.username is not None:
             user, password = unquote(parts.username), unquote(parts.password or "")
-            login = user.encode(), password.encode()
-            secrets |= {password, base64.b64encode(f"{user}:{password}".encode()).decode()}
-        return cls(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", login)
+            credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
+            secrets |= {password, credentials}
+            headers.append((b"Proxy-Authorization", f"Basic {credentials}".encode()))
+        return cls(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https", headers)
 
 
 def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str]:

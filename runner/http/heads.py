@@ -1,0 +1,166 @@
+"""Heads of HTTP/1.1 requests and responses, checked with regular expressions.
+
+h11 takes several times as long, which would delay every call. Invalid requests are rejected. Responses may have line feeds
+without carriage returns, and folded lines: some servers send them.
+"""
+
+import re
+from http import HTTPStatus
+from typing import Final, Self
+
+import attrs
+import httpcore2
+
+Headers = list[tuple[bytes, bytes]]
+
+_NAME: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_HEADERS: Final = re.compile(rb"(?:%b:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n" % _NAME)
+_RESPONSE_HEADERS: Final = re.compile(rb"(?:%b:[^\x00\r\n]*\r\n)*\r\n" % _NAME)
+_REQUEST_LINE: Final = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/1\.([01])\r\n" % _NAME)
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\x00\r\n]*)?\r\n")
+_FOLD: Final = re.compile(rb"\n[ \t]+")
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
+_SENT_STATUSES: Final = range(200, 1000)
+_STATUSES_WITHOUT_BODY: Final = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+
+
+class InvalidMessage(httpcore2.RemoteProtocolError):
+    """The peer sent what is not valid HTTP/1.1, or not supported."""
+
+    def __init__(self, message: str, reply_status: int = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(message)
+        self.reply_status = reply_status
+        """Status of the reply to such a request."""
+
+
+@attrs.frozen
+class RequestHead:
+    """The first line and the headers of a request, and how its body is sent."""
+
+    method: str
+    target: str
+    """Path and query, or another form, which servers here reject."""
+    headers: Headers
+    """Headers, with lower-case names."""
+    length: int | None
+    """Bytes of the body; None if it is sent in chunks."""
+    is_chunkable: bool
+    """Whether the reply may be sent in chunks."""
+    keeps_alive: bool
+    """Whether the connection is used for further requests."""
+    expects_continue: bool
+    """Whether the body is sent only after `100 Continue`."""
+
+    @classmethod
+    def parse(cls, head: bytes) -> Self:
+        """Parse a head, which ends with an empty line."""
+        line = _REQUEST_LINE.match(head)
+        if line is None:
+            raise InvalidMessage("the first line is not METHOD PATH HTTP/1.1")
+        if _HEADERS.fullmatch(head, line.end()) is None:
+            raise InvalidMessage("a header is not NAME: VALUE")
+        headers, values = _parse_headers(head, line.end())
+        is_http_1_1 = line[3] == b"1"
+        if sum(name == b"host" for name, _ in headers) != 1 and (is_http_1_1 or b"host" in values):
+            raise InvalidMessage("there must be one header Host")
+        is_chunked, length = _framing(headers, values)
+        if is_chunked and length is not None:
+            raise InvalidMessage("Content-Length and Transfer-Encoding are mutually exclusive")
+        return cls(
+            method=line[1].decode("ascii"),
+            target=line[2].decode("ascii"),
+            headers=headers,
+            length=None if is_chunked else length or 0,
+            is_chunkable=is_http_1_1,
+            keeps_alive=is_http_1_1 and not _is_closing(headers, values),
+            expects_continue=is_http_1_1 and values.get(b"expect", b"").lower() == b"100-continue",
+        )
+
+
+@attrs.define
+class ResponseHead:
+    """The status and the headers of a response, and how its body is sent."""
+
+    status: int
+    headers: Headers
+    """Headers, with lower-case names."""
+    is_chunked: bool
+    length: int | None
+    """Bytes of the body; None if it is sent in chunks, or ends with the connection."""
+    keeps_alive: bool
+    """Whether the connection can be used for another request."""
+
+    @property
+    def text_headers(self) -> dict[str, str]:
+        """The headers as text; of several with the same name, the last."""
+        return {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+
+    @classmethod
+    def parse(cls, head: bytes) -> Self:
+        """Parse a head, which ends with an empty line."""
+        line = _STATUS_LINE.match(head)
+        if line is None or _RESPONSE_HEADERS.fullmatch(head, line.end()) is None:
+            head = _FOLD.sub(b" ", head.replace(b"\r\n", b"\n")).replace(b"\n", b"\r\n")
+            line = _STATUS_LINE.match(head)
+            if line is None or _RESPONSE_HEADERS.fullmatch(head, line.end()) is None:
+                raise InvalidMessage("the response is not HTTP/1.1")
+        status = int(line[2])
+        headers, values = _parse_headers(head, line.end())
+        is_chunked, length = (False, 0) if status in _STATUSES_WITHOUT_BODY else _framing(headers, values)
+        is_framed_once = is_chunked != (length is not None)  # Otherwise, the body ends with the connection, or is ambiguous.
+        keeps_alive = line[1] == b"1" and is_framed_once and not _is_closing(headers, values)
+        return cls(status, headers, is_chunked, None if is_chunked else length, keeps_alive)
+
+
+def _parse_headers(head: bytes, start: int) -> tuple[Headers, dict[bytes, bytes]]:
+    """Return the headers in a valid head, as a list and by name."""
+    headers: Headers = []
+    for line in head[start:-2].split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b":")
+        headers.append((name.lower(), value.strip(b" \t")))
+    return headers, dict(headers)
+
+
+def _is_closing(headers: Headers, values: dict[bytes, bytes]) -> bool:
+    """Return whether the peer will close the connection after this message."""
+    name = b"connection"
+    return name in values and any(header[0] == name and b"close" in header[1].lower() for header in headers)
+
+
+def _framing(headers: Headers, values: dict[bytes, bytes]) -> tuple[bool, int | None]:
+    """Return whether a body is sent in chunks, and its length; None without one."""
+    is_chunked = b"transfer-encoding" in values
+    if is_chunked and any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in headers):
+        raise InvalidMessage("the only supported Transfer-Encoding is chunked", HTTPStatus.NOT_IMPLEMENTED)
+    if b"content-length" not in values:
+        return is_chunked, None
+    lengths = {value for name, value in headers if name == b"content-length"}
+    length = lengths.pop()
+    if lengths or _LENGTH.fullmatch(length) is None:
+        raise InvalidMessage("Content-Length is not one number")
+    return is_chunked, int(length)
+
+
+def request_head(method: str, target: str, headers: Headers) -> bytes:
+    """Return the head of a request; raise a `LocalProtocolError` if it is invalid, without values, which may be keys."""
+    block = b"".join([b"%b: %b\r\n" % header for header in headers])
+    head = b"%b %b HTTP/1.1\r\n%b\r\n" % (method.encode(), target.encode(), block)
+    is_valid = (line := _REQUEST_LINE.match(head)) is not None and _HEADERS.fullmatch(head, line.end()) is not None
+    if is_valid and head.count(b"\r\n") == len(headers) + 2:  # No value contains another header.
+        return head
+    for name, value in headers:
+        if b"\n" in value or _HEADERS.fullmatch(b"%b: %b\r\n\r\n" % (name, value)) is None:
+            message = f"header {name.decode('latin-1')!r} contains characters that HTTP does not allow; remove them"
+            raise httpcore2.LocalProtocolError(message)
+    raise httpcore2.LocalProtocolError(
+        "the method, path or query of the request contains characters that HTTP does not allow; escape or remove them"
+    )
+
+
+def reply_head(status: int, headers: Headers) -> bytes:
+    """Return the head of a reply without invalid headers, which may come from another user's journal."""
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    block = b"".join(lines) + b"\r\n"
+    if _HEADERS.fullmatch(block) is None:
+        block = b"".join(line for line in lines if _HEADERS.fullmatch(line + b"\r\n")) + b"\r\n"
+    return b"HTTP/1.1 %d \r\n%b" % (status if status in _SENT_STATUSES else HTTPStatus.BAD_GATEWAY, block)
