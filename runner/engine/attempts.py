@@ -1,7 +1,9 @@
 """Attempts at trials: start one, record how it ended, and retry it or fail the trial."""
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import attrs
@@ -10,25 +12,26 @@ from journal import events
 from journal.blobs import LIMIT
 from journal.codec import json_round_trip
 from journal.errors import BlobDamaged, Unserializable
+from journal.files import Files
+from journal.reader import Finder
 from journal.threads import InThread
 from replay.budget import OVER_BUDGET
 from replay.budget_text import over_budget_text
 from replay.state import BLOCKING_CALLS
-from replay.steps import NOT_REUSED, first_reused_attempt, remaining_timeout
+from replay.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
 from replay.text import plural
+from replay.trial_state import unpack_location
 from runner.concurrency.constants import SAME_TRIAL_429S
 from runner.data.to_json import is_large, to_json
 from runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
-from runner.engine.queues import Slots
 from runner.engine.recorder import LateRecorder
 from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.retries.classify import describe
-from runner.retries.settle import UNSERIALIZABLE, settle
+from runner.retries.retry import UNSERIALIZABLE, settle
 from runner.secrets import mask_output, mask_values, sent_secrets
-from runner.steps.attempt_steps import AttemptSteps, RecordedResult
+from runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
 from runner.steps.durable_requests import DurableRequests
-from runner.steps.recorded_results import read_results
 from runner.tasks import LateOutcome, Task
 from runner.tasks.usage import usage_of_response
 from runner.workers.pool import WorkerEnded
@@ -65,14 +68,14 @@ class Attempts:
         self._is_step = DurableRequests.parse(self._settings.durable).includes if self._settings.durable else None
         self._recorder = scheduler.recorder
         self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
-        self._slots = Slots()
+        self._slots = _Slots()
         self._failures, self._max_failures = 0, max_failures
         self._fail_ambiguous = fail_ambiguous
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
         """Make one attempt; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts + 1
-        work.slot = self._slots.take()
+        work.slot = self._slots.allocate()
         task, new_request, request = self._tasks[work.state.variant], self._requests.get(work.state.variant), None
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
@@ -126,7 +129,7 @@ class Attempts:
         if not recorded_steps:
             return
         await journal.wait_durable(recorded_steps[-1].seq)
-        results = await self._in_thread(lambda: list(read_results(journal.path, recorded_steps, journal.files)))
+        results = await self._in_thread(lambda: list(_read_results(journal.path, recorded_steps, journal.files)))
         for (name, _), result in results:
             if isinstance(result, BlobDamaged):
                 self._late_recorder.sink(work)({NOT_REUSED: {"step": name, "problem": str(result)}})
@@ -299,3 +302,38 @@ def _interruption(
     return events.AttemptInterrupted(
         trial=work.trial, attempt=work.state.attempts, reason=reason, detail=detail, elapsed=elapsed, worker=work.worker
     )
+
+
+def _read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterator[tuple[Key, RecordedResult | BlobDamaged]]:
+    """Yield the results of completed steps, and the error in place of a result that cannot be read."""
+    with Finder(path, files=files) as finder:
+        for step in steps:
+            try:
+                event = finder.find(*unpack_location(step.location)).event
+            except BlobDamaged as exc:
+                yield (step.name, step.fingerprint), exc
+                continue
+            assert isinstance(event, events.StepCompleted)
+            yield (
+                (step.name, step.fingerprint),
+                RecordedResult(step.seq, event.output, event.usage, number=(step.attempt, step.number), parent=step.parent),
+            )
+
+
+class _Slots:
+    """Slot numbers: an attempt takes the lowest free one."""
+
+    def __init__(self) -> None:
+        self._free_slots: list[int] = []
+        self._next_slot = 0
+
+    def allocate(self) -> int:
+        """Return the lowest free number, which is in use from now on."""
+        if self._free_slots:
+            return heapq.heappop(self._free_slots)
+        self._next_slot += 1
+        return self._next_slot - 1
+
+    def release(self, slot: int) -> None:
+        """Free a number."""
+        heapq.heappush(self._free_slots, slot)

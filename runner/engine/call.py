@@ -8,7 +8,7 @@ import trio
 
 from journal.codec import Blobs
 from journal.fact import fact
-from runner.engine.timer import Timer
+from runner.engine.recorder import Timer
 from runner.notes import Sink, set_note_sink
 from runner.signals import is_from_signal
 from runner.steps.attempt_steps import AttemptSteps, set_steps

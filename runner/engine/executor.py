@@ -22,11 +22,10 @@ from runner.definition.settings import Settings
 from runner.engine.attempts import Attempts
 from runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
 from runner.engine.intake import Intake, TrialSource
-from runner.engine.recorder import LateRecorder, Recorder, RunLoop
+from runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
 from runner.engine.scheduler import Scheduler
 from runner.engine.scoring import Scoring
 from runner.engine.shutdown import Shutdown
-from runner.engine.timer import Timer
 from runner.engine.trial_work import Job, ScorerCall, TrialWork
 from runner.scorers.scorer import OpenScorer
 from runner.tasks import Task

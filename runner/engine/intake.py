@@ -23,7 +23,7 @@ from runner.engine.scheduler import Scheduler
 from runner.engine.trial_work import TrialWork
 from runner.errors import RunChanged
 from runner.retries.classify import describe
-from runner.retries.settle import settle
+from runner.retries.retry import settle
 from runner.signals import is_from_signal
 
 READ_TIME: Final = 0.02

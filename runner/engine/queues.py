@@ -169,22 +169,3 @@ class Queues:
             or any(lane.calls and lane.closed_until <= deadline for lane in lanes)
             or any(due_time <= deadline and isinstance(job, ScorerCall) for due_time, _, job in self.delayed_jobs)
         )
-
-
-class Slots:
-    """Slot numbers: an attempt takes the lowest free one."""
-
-    def __init__(self) -> None:
-        self._free_slots: list[int] = []
-        self._next_slot = 0
-
-    def take(self) -> int:
-        """Take the lowest free number."""
-        if self._free_slots:
-            return heapq.heappop(self._free_slots)
-        self._next_slot += 1
-        return self._next_slot - 1
-
-    def release(self, slot: int) -> None:
-        """Free a number."""
-        heapq.heappush(self._free_slots, slot)

@@ -22,9 +22,8 @@ from runner.concurrency.steering import Steering
 from runner.data.case import Case
 from runner.definition.settings import Settings
 from runner.engine.queues import Lane, Queues
-from runner.engine.recorder import Recorder, RunLoop
+from runner.engine.recorder import Recorder, RunLoop, Timer
 from runner.engine.shutdown import Shutdown
-from runner.engine.timer import Timer
 from runner.engine.trial_work import Job, ScorerCall, TrialWork
 from runner.workers.driver import Workers
 

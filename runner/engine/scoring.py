@@ -4,16 +4,20 @@ A failed scorer call is retried with the scorer's own retry budget; the task is 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import trio
 
 from journal import events
 from journal.errors import JournalError, RecordTooLarge, Unserializable
+from journal.files import Files
+from journal.reader import Finder
 from journal.threads import InThread
-from replay.trajectory import StepDetails
+from replay.trajectory import StepDetails, Trajectory
+from replay.trial_state import unpack_location
 from runner.concurrency.constants import SAME_TRIAL_429S
 from runner.concurrency.steering import call_id
 from runner.data.to_json import is_large
@@ -25,7 +29,6 @@ from runner.retries.classify import Description, Failure, describe
 from runner.retries.retry import NoRetry, RetryIn, jitter
 from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from runner.signals import is_from_signal
-from runner.steps.recorded_results import read_trajectory
 from runner.workers.pool import WorkerEnded
 from runner.workers.remote_task import PlacedInput
 
@@ -75,7 +78,7 @@ class Scoring:
         await recorder.journal.wait_durable(recorder.state.steps.last_seq)
         path, files, attempt = recorder.journal.path, recorder.journal.files, work.state.attempts
         try:
-            return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))
+            return await self._in_thread(lambda: _read_trajectory(path, locations, attempt, files))
         except JournalError as exc:
             for name in sorted(names):
                 self._record_failure(self._trajectory_scorers[name], work, describe(exc), 0.0)
@@ -228,3 +231,18 @@ class Scoring:
         work.remaining_calls -= 1
         if not work.remaining_calls:
             self._scheduler.complete(work)
+
+
+def _read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
+    """Return the steps of an attempt in the order in which they started.
+
+    `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.
+    """
+    trajectory, steps = Trajectory(), list[StepDetails]()
+    with Finder(path, files=files) as finder:
+        for location in locations:
+            record = finder.find(*unpack_location(location))
+            step = trajectory.apply(record)
+            if step is not None and isinstance(record.event, events.StepEvent) and record.event.attempt == attempt:
+                steps.append(step)
+    return sorted(steps, key=lambda step: step.number)

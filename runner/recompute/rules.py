@@ -13,8 +13,7 @@ from runner.concurrency.steering import CallEvent, Steering, call_id
 from runner.engine.environment import installed_version
 from runner.engine.rate_limits import new_policy, recorded_policy
 from runner.errors import UsageError
-from runner.retries.retry import Retry
-from runner.retries.settle import settle
+from runner.retries.retry import Retry, settle
 
 
 def session_rules(run_started: events.RunStarted, settings: Mapping[str, Any], trials: int) -> "SessionRules | str":

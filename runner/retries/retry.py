@@ -1,6 +1,7 @@
-"""Retry budgets and delays: whether a failed attempt is retried, and after how long.
+"""Retry budgets and delays: whether a failed attempt is retried, and after how long, or its trial fails.
 
-The decision is a pure function of the failures so far and a random number that depends on seed, trial and attempt.
+The engine, a resumed run and the audit all decide here, from the recorded failures and a random number that depends on seed,
+trial and attempt.
 """
 
 import hashlib
@@ -11,14 +12,16 @@ from typing import Any, Final, Literal, get_args
 from attrs import Attribute, evolve, field, frozen
 from attrs.validators import deep_iterable
 
-from journal.events import FailureCategory
-from replay.trial_state import RetryHistory
+from journal.events import FailureCategory, RetryScheduled, TrialFailed
+from replay.trial_state import RetryHistory, TrialState
 from runner.errors import UsageError, rule, whole_number
 from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
 from runner.signals import is_from_signal
 
 MAX_WORKER_LOSSES: Final = 10
 """Maximum retries of a trial whose worker ended while the worker also ran other attempts."""
+UNSERIALIZABLE: Final = "Unserializable"
+"""The error type of an attempt whose output could not be recorded."""
 _MAX_DOUBLINGS: Final = 60
 """Doublings of the backoff that are computed; more would overflow a float."""
 
@@ -178,32 +181,32 @@ class Retry:
             return decision
         return RetryIn(delay=decision.delay if isinstance(decision, RetryIn) else self.base_delay, reason="probe")
 
-    def _decide(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:  # noqa: PLR0911  # by category
+    def _decide(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
+        match history.category:
+            case "fatal":
+                return NoRetry(reason="fatal")
+            case "rate_limited":
+                return self._decide_after_rate_limit(history, jitter)
+            case "timed_out":
+                failures, budget = history.timeouts, self.timeouts
+            case "worker_died":
+                failures, budget = history.deaths, self.deaths
+            case "worker_lost":
+                failures, budget = history.losses, MAX_WORKER_LOSSES
+            case "parse_error":
+                failures, budget = history.parse_errors, min(self.parse_errors, self.errors)
+            case _:
+                failures, budget = history.errors, self.errors
+        return self._decide_within(budget, failures, history, jitter)
+
+    def _decide_within(self, budget: int, failures: int, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
+        """Retry after the backoff, or after a longer `Retry-After`, unless there were more failures than the budget."""
         category, retry_after = history.category, history.retry_after or 0.0
-        if category == "fatal":
-            return NoRetry(reason="fatal")
-        if category == "rate_limited":
-            return self._decide_after_rate_limit(history, jitter)
-        if category == "timed_out":
-            if history.timeouts > self.timeouts:
-                return NoRetry(reason="timed_out")
-            return RetryIn(delay=self._backoff(history.timeouts, jitter), reason="timed_out")
-        if category == "worker_died":
-            if history.deaths > self.deaths:
-                return NoRetry(reason="exhausted")
-            return RetryIn(delay=self._backoff(history.deaths, jitter), reason="worker_died")
-        if category == "worker_lost":
-            return (
-                NoRetry(reason="exhausted") if history.losses > MAX_WORKER_LOSSES else RetryIn(delay=0.0, reason="worker_lost")
-            )
-        is_parse_error = category == "parse_error"
-        failures, budget = (
-            (history.parse_errors, min(self.parse_errors, self.errors)) if is_parse_error else (history.errors, self.errors)
-        )
         if failures > budget or retry_after > self.rate_limits:
-            return NoRetry(reason="exhausted")
-        delay = max(retry_after, self._backoff(failures, jitter))
-        return RetryIn(delay=delay, reason="unavailable" if category == "unavailable" else "error")
+            return NoRetry(reason="timed_out" if category == "timed_out" else "exhausted")
+        backoff = 0.0 if category == "worker_lost" else self._backoff(failures, jitter)
+        reason: Any = "error" if category == "parse_error" else category
+        return RetryIn(delay=max(retry_after, backoff), reason=reason)
 
     def _decide_after_rate_limit(self, history: RetryHistory, jitter: float) -> RetryIn | NoRetry:
         remaining_wait, retry_after = self.rate_limits - history.rate_limit_wait, history.retry_after or 0.0
@@ -230,12 +233,39 @@ class OneBudget(Retry):
 
     def decide(self, history: RetryHistory, jitter: float, **_: bool) -> RetryIn | NoRetry:
         """Decide what follows the last failure of a history; probes and attempts that stop the run count like any other."""
-        category, retry_after = history.category, history.retry_after or 0.0
-        if category == "fatal":
+        if history.category == "fatal":
             return NoRetry(reason="fatal")
         failures = history.errors + history.parse_errors + history.timeouts + history.rate_limit_failures + history.deaths
-        if failures > self.total or retry_after > self.rate_limits:
-            return NoRetry(reason="timed_out" if category == "timed_out" else "exhausted")
-        delay = max(retry_after, self._backoff(failures, jitter))
-        reason: Any = "error" if category == "parse_error" else category
-        return RetryIn(delay=delay, reason=reason)
+        return self._decide_within(self.total, failures, history, jitter)
+
+
+def settle(
+    trial: str,
+    state: TrialState,
+    retry: Retry,
+    seed: int,
+    *,
+    probe: bool = False,
+    stop_run: bool = False,
+    over_budget: bool = False,
+    ambiguous: bool = False,
+) -> RetryScheduled | TrialFailed:
+    """Decide what follows the last attempt of a trial, which failed, timed out or was interrupted.
+
+    A trial that has already failed is retried: the user asked for it. An interrupted one is settled only if its worker ended,
+    or if it is `ambiguous` and must not be repeated. `over_budget`: its attempts have exceeded the budget per trial.
+    """
+    if state.stage == "failed":
+        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=0.0, reason="requested")
+    if over_budget:
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="budget")
+    if state.stage == "interrupted" and (ambiguous or not state.ended_with_worker):
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="ambiguous")
+    history = state.retry_history
+    assert history is not None
+    if history.category == "fatal" and history.error_type == UNSERIALIZABLE:
+        return TrialFailed(trial=trial, attempts=state.attempts, reason="unserializable")
+    decision = retry.decide(history, jitter(seed, trial, state.attempts), probe=probe, stop_run=stop_run)
+    if isinstance(decision, RetryIn):
+        return RetryScheduled(trial=trial, attempt=state.attempts + 1, delay=decision.delay, reason=decision.reason)
+    return TrialFailed(trial=trial, attempts=state.attempts, reason=decision.reason)

@@ -29,8 +29,7 @@ from runner.engine.open_tasks import TaskOpener
 from runner.errors import UsageError
 from runner.notes import set_note_sink
 from runner.retries.classify import Description, Failure, describe
-from runner.retries.retry import Retry
-from runner.retries.settle import UNSERIALIZABLE
+from runner.retries.retry import UNSERIALIZABLE, Retry
 from runner.scorers.scorer import OpenScorer, ScorerInput
 from runner.secrets import add_environment, mask_output, mask_values, sent_secrets
 from runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps

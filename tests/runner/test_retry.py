@@ -10,8 +10,7 @@ from journal.events import RetryScheduled, TrialFailed
 from replay.trial_state import RetryHistory, TrialState
 from runner.errors import UsageError
 from runner.retries.classify import Fatal, RateLimited
-from runner.retries.retry import NoRetry, OneBudget, Retry, RetryIn, jitter
-from runner.retries.settle import settle
+from runner.retries.retry import NoRetry, OneBudget, Retry, RetryIn, jitter, settle
 
 NOW = 1_800_000_000.0
 Failed = tuple[str, float | None]

@@ -12,8 +12,7 @@ from journal import read
 from journal.events import AttemptSucceeded, AttemptTimedOut
 from runner import Retry, evaluation
 from runner.api import arun
-from runner.engine.recorder import Clock
-from runner.engine.timer import Timer
+from runner.engine.recorder import Clock, Timer
 from runner.testing import deterministic_options
 from tests.journal.disk import SimulatedDisk
 
