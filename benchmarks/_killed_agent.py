@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from runner import Case, Retry, durable, evaluation, gateway_env, run
+from evaljournal import Case, Retry, durable, evaluation, gateway_env, run
 
 STEPS: Final = 30
 SECONDS: Final = 0.02

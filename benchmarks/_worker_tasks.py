@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import trio
 
-from runner import Case, Retry, evaluation
+from evaljournal import Case, Retry, evaluation
 
 MEGABYTES = 50
 count = 0

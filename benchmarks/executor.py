@@ -22,7 +22,7 @@ import trio
 
 from benchmarks import phoenix
 from benchmarks._figures import Figures, machine, peak_memory
-from runner import Case, evaluation, run
+from evaljournal import Case, evaluation, run
 
 CONCURRENCIES = (10, 100, 1000)
 REQUIRED_OVER_PHOENIX = {10: 300, 100: 30, 1000: 4}

@@ -13,9 +13,9 @@ from typing import Any
 
 from benchmarks._figures import Figures, machine
 from benchmarks._server import serving
-from journal.events import AttemptSucceeded
-from runner import Case, Command, evaluation, run
-from runner.testing import events_of
+from evaljournal import Case, Command, evaluation, run
+from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.runner.testing import events_of
 
 MAX_ADDED: float = 1.0
 """Milliseconds at the median."""

@@ -17,9 +17,9 @@ from pathlib import Path
 import orjson
 import trio
 
-import journal
 from benchmarks._figures import Figures, machine
-from journal.events import (
+from evaljournal import journal
+from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     Event,
@@ -28,7 +28,7 @@ from journal.events import (
     TrialCompleted,
     TrialEnqueued,
 )
-from journal.files import DISK, Files
+from evaljournal.journal.files import DISK, Files
 
 ROUNDS = 7
 

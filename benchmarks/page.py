@@ -22,9 +22,9 @@ from typing import Any
 import attrs
 import trio
 
-import journal
 from benchmarks._figures import Figures, machine
-from journal.events import (
+from evaljournal import journal
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -131,7 +131,7 @@ def _measure_variants(figures: Figures, directory: Path, cases: int) -> None:
 def _command(*args: str) -> float:
     """Run a command; return its CPU seconds."""
     before = os.times()
-    code = "from runner.cli import main; main()"
+    code = "from evaljournal.runner.cli import main; main()"
     subprocess.run([sys.executable, "-c", code, *args], check=True, capture_output=True)  # noqa: S603  # our own command
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system

@@ -342,7 +342,7 @@ def _again(side: Side) -> str:
 
 def _side(name: str) -> Side:
     if name == "ours":
-        from runner import executors  # noqa: PLC0415  # only one of the two is imported in a process
+        from evaljournal.runner import executors  # noqa: PLC0415  # only one of the two is imported in a process
 
         return Side(executors, executors.Fatal, executors.RateLimited)
     theirs: Any = importlib.import_module("phoenix.evals.executors")
@@ -408,7 +408,7 @@ def overhead(
 
     Both are journaled and synced, and run in turn; the median of the ratios counts, because the load of a machine varies.
     """
-    from runner.executors import AsyncExecutor  # noqa: PLC0415  # must not be imported when Phoenix is measured
+    from evaljournal.runner.executors import AsyncExecutor  # noqa: PLC0415  # must not be imported when Phoenix is measured
 
     walls, ratios = [], []
     for _ in range(5):

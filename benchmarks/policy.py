@@ -16,7 +16,7 @@ from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.required import check
 from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
-from runner.concurrency.policy import Decision, Policy, Signal
+from evaljournal.runner.concurrency.policy import Decision, Policy, Signal
 
 LEGEND = "goodput in % of capacity, or time / time of the best fixed limit; rate limited per completed trial in %; trials lost"
 

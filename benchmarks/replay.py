@@ -21,13 +21,13 @@ import trio
 
 from benchmarks import journal as journals
 from benchmarks._figures import Figures, machine, peak_memory
-from journal import follow, read
-from journal.events import RunFinished
-from replay import RunState, fold
-from replay.summary import summarize
-from runner import Case, evaluation
-from runner.api import arun
-from runner.engine.options import LiveRun
+from evaljournal import Case, evaluation
+from evaljournal.journal import follow, read
+from evaljournal.journal.events import RunFinished
+from evaljournal.replay import RunState, fold
+from evaljournal.replay.summary import summarize
+from evaljournal.runner.api import arun
+from evaljournal.runner.engine.options import LiveRun
 
 ROUNDS = 5
 

@@ -26,7 +26,7 @@ import trio.lowlevel
 from benchmarks._figures import Figures, machine
 from benchmarks._killed_agent import SECONDS, STEPS
 from benchmarks._server import ROOT, ModelServer, serving
-from runner import Case, durable, evaluation, run, verify
+from evaljournal import Case, durable, evaluation, run, verify
 
 KINDS: Final = ("trio", "asyncio", "threads")
 REQUIRED: Final = {"trio": 30, "asyncio": 40, "threads": 40}
@@ -147,7 +147,7 @@ def _conversation(figures: Figures, directory: Path) -> None:
 
 _PLAIN: Final = """
 import sys, time
-from runner import Case, evaluation, run
+from evaljournal import Case, evaluation, run
 import trio.lowlevel
 async def task(number):
     await trio.lowlevel.checkpoint()

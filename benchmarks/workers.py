@@ -21,11 +21,11 @@ import trio
 from benchmarks import _worker_tasks as tasks
 from benchmarks._figures import Figures, machine
 from benchmarks._ray_cluster import ENVIRONMENT, ray_cluster
-from journal import read
-from journal.events import AttemptInterrupted, AttemptStarted
-from runner import ProcessWorkers, RayWorkers, run
-from runner.engine.session_workers import new_workers
-from runner.workers.pool import WorkerPool
+from evaljournal import ProcessWorkers, RayWorkers, run
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptInterrupted, AttemptStarted
+from evaljournal.runner.engine.session_workers import new_workers
+from evaljournal.runner.workers.pool import WorkerPool
 
 IN_FLIGHT: Final = (4, 64, 1000)
 MAX_IN_PROCESS: Final = 120

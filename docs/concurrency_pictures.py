@@ -15,9 +15,9 @@ from attrs import define, field, frozen
 
 from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
-from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit
+from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
+from evaljournal.runner.concurrency.adaptive import Adaptive
+from evaljournal.runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit
 
 SEED = 3
 WIDTH, LEFT, RIGHT = 860, 56, 24

@@ -11,9 +11,9 @@ import attrs
 import click
 
 import evaljournal
-from runner.cli import COMMANDS, cli
-from runner.cli._option_decorators import ALL_OPTIONS
-from runner.engine.options import Options
+from evaljournal.runner.cli import COMMANDS, cli
+from evaljournal.runner.cli._option_decorators import ALL_OPTIONS
+from evaljournal.runner.engine.options import Options
 
 HERE: Final = Path(__file__).parent
 WIDTH: Final = 110
@@ -116,7 +116,7 @@ def _fields(value: type) -> dict[str, str]:
     """Return name → row of each public field with its docstring, beginning with the base classes."""
     rows: dict[str, str] = {}
     for cls in reversed(value.__mro__[:-1]):
-        if cls.__module__.partition(".")[0] not in {"runner", "replay", "journal"}:
+        if cls.__module__.partition(".")[0] != "evaljournal":
             continue
         body = ast.parse(_source_of(cls)).body[0]
         assert isinstance(body, ast.ClassDef)

@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 1180, 1330
 
 def evaljournal(directory: Path, *arguments: str) -> None:
     """Run `evaljournal` in a directory."""
-    code = "from runner.cli import main; main()"
+    code = "from evaljournal.runner.cli import main; main()"
     subprocess.run([sys.executable, "-c", code, *arguments], cwd=directory, check=True, timeout=120)  # noqa: S603 - our own command
 
 

@@ -1,7 +1,6 @@
 """The public names of evaljournal: `from evaljournal import Case, evaluation`.
 
-A name is imported when it is first used, so that the command line starts quickly. The code itself is in the packages
-`journal`, `replay` and `runner`, which are installed next to this one.
+A name is imported when it is first used, so that the command line starts quickly.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from evaljournal import executors, journal, replay, scorers, testing
-    from replay import audit, compare, load, summarize
-    from runner import (
+    from evaljournal.replay import audit, compare, load, summarize
+    from evaljournal.runner import (
         Case,
         Chat,
         Command,
@@ -96,10 +95,9 @@ _SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'evaljournal' has no attribute {name!r}")
-    import_module("evaljournal._own_packages")  # Raises if another package hides one of ours.
     if name in _SUBMODULES:
         return import_module(f"evaljournal.{name}")
-    value = globals()[name] = getattr(import_module("replay" if name in _VIEWS else "runner"), name)
+    value = globals()[name] = getattr(import_module(f"evaljournal.{'replay' if name in _VIEWS else 'runner'}"), name)
     return value
 
 

@@ -1,5 +1,4 @@
-"""The executor interface of Phoenix evals: the public names of the package `runner.executors`."""
+"""The executor interface of Phoenix evals."""
 
-import evaljournal._own_packages
-from runner.executors import *
-from runner.executors import __all__ as __all__
+from evaljournal.runner.executors import *
+from evaljournal.runner.executors import __all__ as __all__

@@ -1,5 +1,4 @@
-"""Built-in scorers: the public names of the package `runner.scorers`."""
+"""Built-in scorers."""
 
-import evaljournal._own_packages
-from runner.scorers import *
-from runner.scorers import __all__ as __all__
+from evaljournal.runner.scorers import *
+from evaljournal.runner.scorers import __all__ as __all__

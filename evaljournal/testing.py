@@ -1,5 +1,4 @@
-"""Fakes and helpers for testing an evaluation: the public names of `runner.testing`."""
+"""Fakes and helpers for testing an evaluation."""
 
-import evaljournal._own_packages
-from runner.testing import *
-from runner.testing import __all__ as __all__
+from evaljournal.runner.testing import *
+from evaljournal.runner.testing import __all__ as __all__

@@ -20,7 +20,7 @@ CASES = [
 PROMPT = "Write a Python function named solve. Answer with the code only, without Markdown. "
 CONTAINERS = CommandWorkers(
     "docker run -i --rm --init --network none --read-only --tmpfs /tmp --memory 512m --pids-limit 64 --user 65534 "
-    "--cap-drop ALL --security-opt no-new-privileges -v .:/project:ro -w /project sandbox python -m runner.worker",
+    "--cap-drop ALL --security-opt no-new-privileges -v .:/project:ro -w /project sandbox python -m evaljournal.worker",
     workers=4,
     runs_tasks=False,  # Only the scorer runs there.
 )

@@ -7,14 +7,14 @@ This package handles files and bytes; it defines the events of an evaluation and
 - `journal.events` defines the events, `journal.errors` the errors.
 """
 
-from journal.blobs import Blob
-from journal.clock import Clock
-from journal.errors import JournalError
-from journal.events import Event, Record
-from journal.reader import follow, read
-from journal.salvaging import SalvageResult, salvage
-from journal.verification import Verification, verify
-from journal.writer import Durability, Journal, writing
+from evaljournal.journal.blobs import Blob
+from evaljournal.journal.clock import Clock
+from evaljournal.journal.errors import JournalError
+from evaljournal.journal.events import Event, Record
+from evaljournal.journal.reader import follow, read
+from evaljournal.journal.salvaging import SalvageResult, salvage
+from evaljournal.journal.verification import Verification, verify
+from evaljournal.journal.writer import Durability, Journal, writing
 
 __all__ = [
     "Blob",

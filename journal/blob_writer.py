@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import get_ident
 from typing import Final
 
-from journal.blobs import PARENTS, location
-from journal.files import APPEND, CREATE_NEW, Files, open_new, retry_interrupted, write_all
+from evaljournal.journal.blobs import PARENTS, location
+from evaljournal.journal.files import APPEND, CREATE_NEW, Files, open_new, retry_interrupted, write_all
 
 SLOW_WRITE: Final = 0.01
 """Seconds from which a write counts as slow; the page cache takes less than one millisecond per megabyte."""

@@ -12,10 +12,10 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
-from journal.errors import BlobDamaged, BlobUnreadable, Unserializable
-from journal.events import Event, Record
-from journal.files import DISK, MAX_SIZE, Files, is_unreadable
+from evaljournal.journal.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
+from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, Unserializable
+from evaljournal.journal.events import Event, Record
+from evaljournal.journal.files import DISK, MAX_SIZE, Files, is_unreadable
 
 LIMIT: Final = 256 << 10
 """Bytes of JSON; a longer value is stored as a blob."""

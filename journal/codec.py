@@ -12,10 +12,10 @@ from typing import Any, Final, Literal, cast, get_args, get_origin
 import attrs
 import orjson
 
-from journal.errors import UnknownEvent, Unserializable
-from journal.events import Event, Extension, KnownEvent
-from journal.fact import PAYLOAD, fields_of
-from journal.files import MAX_SIZE
+from evaljournal.journal.errors import UnknownEvent, Unserializable
+from evaljournal.journal.events import Event, Extension, KnownEvent
+from evaljournal.journal.fact import PAYLOAD, fields_of
+from evaljournal.journal.files import MAX_SIZE
 
 RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "mac", "d", "h", "blobs"})
 """Members of a line that belong to the record, not to its event."""

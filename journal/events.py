@@ -7,22 +7,22 @@ and concurrency policies are in `journal.file_events`, `journal.step_events` and
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
-from journal.fact import Json, fact
-from journal.file_events import JournalRecovered as JournalRecovered
-from journal.file_events import JournalSalvaged as JournalSalvaged
-from journal.file_events import SegmentOpened as SegmentOpened
-from journal.file_events import SegmentSealed as SegmentSealed
-from journal.policy_events import IntakePaused as IntakePaused
-from journal.policy_events import IntakeResumed as IntakeResumed
-from journal.policy_events import LimitChanged as LimitChanged
-from journal.policy_events import PaceChanged as PaceChanged
-from journal.policy_events import PolicyEvent as PolicyEvent
-from journal.policy_events import PolicyShared as PolicyShared
-from journal.step_events import StepCompleted as StepCompleted
-from journal.step_events import StepEvent as StepEvent
-from journal.step_events import StepFailed as StepFailed
-from journal.step_events import StepKind as StepKind
-from journal.step_events import StepReused as StepReused
+from evaljournal.journal.fact import Json, fact
+from evaljournal.journal.file_events import JournalRecovered as JournalRecovered
+from evaljournal.journal.file_events import JournalSalvaged as JournalSalvaged
+from evaljournal.journal.file_events import SegmentOpened as SegmentOpened
+from evaljournal.journal.file_events import SegmentSealed as SegmentSealed
+from evaljournal.journal.policy_events import IntakePaused as IntakePaused
+from evaljournal.journal.policy_events import IntakeResumed as IntakeResumed
+from evaljournal.journal.policy_events import LimitChanged as LimitChanged
+from evaljournal.journal.policy_events import PaceChanged as PaceChanged
+from evaljournal.journal.policy_events import PolicyEvent as PolicyEvent
+from evaljournal.journal.policy_events import PolicyShared as PolicyShared
+from evaljournal.journal.step_events import StepCompleted as StepCompleted
+from evaljournal.journal.step_events import StepEvent as StepEvent
+from evaljournal.journal.step_events import StepFailed as StepFailed
+from evaljournal.journal.step_events import StepKind as StepKind
+from evaljournal.journal.step_events import StepReused as StepReused
 
 FailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal"]
 """Kinds of failure of an attempt."""

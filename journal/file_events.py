@@ -1,6 +1,6 @@
 """The events about the files of a journal: its segments, recovery after a crash, and salvage."""
 
-from journal.fact import fact
+from evaljournal.journal.fact import fact
 
 
 @fact

@@ -12,9 +12,9 @@ from typing import Final
 
 import attrs
 
-from journal import events
-from journal.errors import IllegalEvent, InvalidRecord
-from journal.events import AttemptReturnedLate, Event, FileEvent, Record, TrialEvent
+from evaljournal.journal import events
+from evaljournal.journal.errors import IllegalEvent, InvalidRecord
+from evaljournal.journal.events import AttemptReturnedLate, Event, FileEvent, Record, TrialEvent
 
 STAGES: Final = (
     "absent",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from journal import chain, segments
-from journal.codec import encode
-from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
-from journal.open import JournalEnd
+from evaljournal.journal import chain, segments
+from evaljournal.journal.codec import encode
+from evaljournal.journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
+from evaljournal.journal.open import JournalEnd
 
 if TYPE_CHECKING:
     from hashlib import _Hash

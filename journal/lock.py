@@ -8,8 +8,8 @@ import socket
 import weakref
 from pathlib import Path
 
-from journal.errors import JournalLocked
-from journal.files import DISK, Files, NotRegularFile, retry_interrupted, write_all
+from evaljournal.journal.errors import JournalLocked
+from evaljournal.journal.files import DISK, Files, NotRegularFile, retry_interrupted, write_all
 
 
 class Lock:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from journal import chain, segments
-from journal.errors import DiskFull, JournalError, JournalExists, NotAJournal
-from journal.files import Files, make_directory, sync_name
-from journal.lifecycle import Lifecycle
-from journal.lock import Lock
-from journal.recovery import TornTail, find_damage, find_lost_record, recover
-from journal.scan import Scan
-from journal.segment_file import NO_SPACE, SegmentFile
+from evaljournal.journal import chain, segments
+from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, NotAJournal
+from evaljournal.journal.files import Files, make_directory, sync_name
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.lock import Lock
+from evaljournal.journal.recovery import TornTail, find_damage, find_lost_record, recover
+from evaljournal.journal.scan import Scan
+from evaljournal.journal.segment_file import NO_SPACE, SegmentFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -1,6 +1,6 @@
 """The events of concurrency policies: changes of the limit and the pace, and pauses."""
 
-from journal.fact import fact
+from evaljournal.journal.fact import fact
 
 
 @fact

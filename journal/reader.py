@@ -11,13 +11,13 @@ from typing import Any, BinaryIO, Final, Self
 
 import trio
 
-from journal import chain, segments
-from journal.blobs import with_loaded_blobs
-from journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
-from journal.events import Record
-from journal.files import DISK, Files, is_unreadable
-from journal.recovery import find_damage, scan_before_loss
-from journal.scan import MAX_LINE, BadLine, Cursor, Scan, ScanStop, lines_in
+from evaljournal.journal import chain, segments
+from evaljournal.journal.blobs import with_loaded_blobs
+from evaljournal.journal.errors import BlobDamaged, JournalDamaged, JournalError, NotAJournal
+from evaljournal.journal.events import Record
+from evaljournal.journal.files import DISK, Files, is_unreadable
+from evaljournal.journal.recovery import find_damage, scan_before_loss
+from evaljournal.journal.scan import MAX_LINE, BadLine, Cursor, Scan, ScanStop, lines_in
 
 POLL_INTERVAL: Final = 0.1
 """Seconds between polls of another process's files."""

@@ -15,13 +15,13 @@ from typing import Final
 
 import attrs
 
-from journal import chain, segments
-from journal.blobs import PARENTS, blobs_of, content, location
-from journal.codec import RECORD_LIMIT
-from journal.errors import BlobDamaged, BlobUnreadable, Hint, JournalDamaged, JournalError
-from journal.events import RunStarted
-from journal.files import Files, create, make_directory
-from journal.scan import Cursor, LostRecord, Scan
+from evaljournal.journal import chain, segments
+from evaljournal.journal.blobs import PARENTS, blobs_of, content, location
+from evaljournal.journal.codec import RECORD_LIMIT
+from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, Hint, JournalDamaged, JournalError
+from evaljournal.journal.events import RunStarted
+from evaljournal.journal.files import Files, create, make_directory
+from evaljournal.journal.scan import Cursor, LostRecord, Scan
 
 _TAIL: Final = re.compile(rb"%b([0-9a-f]{%d})%b" % (re.escape(chain.OPENING), chain.HASH_LENGTH, re.escape(chain.CLOSING)))
 _LOST_LF: Final = re.compile(rb'(?<="\})[^\n]?(?=\{"seq":[0-9])')

@@ -14,20 +14,20 @@ from typing import Final
 import attrs
 import orjson
 
-from journal import chain, events
-from journal.blobs import unloaded_blobs, with_loaded_blobs
-from journal.codec import decode, encode
-from journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
-from journal.files import DISK, Files, create
-from journal.lifecycle import Lifecycle
-from journal.ownership import available_key, with_signatures
-from journal.recovery import intact_records_after
-from journal.scan import Scan, record_members
-from journal.staging import check_target, staged_run
-from journal.step_references import StepReferences
-from journal.threads import InThread, run_in_thread
-from journal.verification import verify
-from journal.writer import Journal, writing
+from evaljournal.journal import chain, events
+from evaljournal.journal.blobs import unloaded_blobs, with_loaded_blobs
+from evaljournal.journal.codec import decode, encode
+from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
+from evaljournal.journal.files import DISK, Files, create
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.ownership import available_key, with_signatures
+from evaljournal.journal.recovery import intact_records_after
+from evaljournal.journal.scan import Scan, record_members
+from evaljournal.journal.staging import check_target, staged_run
+from evaljournal.journal.step_references import StepReferences
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.journal.verification import verify
+from evaljournal.journal.writer import Journal, writing
 
 EXCLUDED_FILE: Final = "excluded.jsonl"
 _RUN_ID: Final = re.compile(rb'"run":"([0-9a-f]{32})"')

@@ -15,12 +15,12 @@ from typing import Any, BinaryIO, Final, Self
 import attrs
 from orjson import loads
 
-from journal import chain, segments
-from journal.blobs import unloaded_blobs
-from journal.codec import DECODERS, MAX_TIME, RECORD_LIMIT, decode
-from journal.errors import InvalidRecord, UnknownFormat
-from journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
-from journal.files import DISK, Files, NotRegularFile, is_unreadable
+from evaljournal.journal import chain, segments
+from evaljournal.journal.blobs import unloaded_blobs
+from evaljournal.journal.codec import DECODERS, MAX_TIME, RECORD_LIMIT, decode
+from evaljournal.journal.errors import InvalidRecord, UnknownFormat
+from evaljournal.journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
+from evaljournal.journal.files import DISK, Files, NotRegularFile, is_unreadable
 
 MAX_LINE: Final = RECORD_LIMIT + chain.LINE_TAIL
 """Maximum length of a line in bytes."""

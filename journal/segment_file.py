@@ -12,11 +12,11 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Final
 
-from journal import segments
-from journal.blob_writer import BlobWriter
-from journal.errors import Change
-from journal.files import APPEND, Files, create, retry_interrupted, write_some
-from journal.lock import Lock
+from evaljournal.journal import segments
+from evaljournal.journal.blob_writer import BlobWriter
+from evaljournal.journal.errors import Change
+from evaljournal.journal.files import APPEND, Files, create, retry_interrupted, write_some
+from evaljournal.journal.lock import Lock
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
 """Errors that freeing space resolves."""

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from journal.errors import NotAJournal
-from journal.files import DISK, Files
+from evaljournal.journal.errors import NotAJournal
+from evaljournal.journal.files import DISK, Files
 
 FORMAT: Final = "evaljournal"
 VERSION: Final = "1.0"

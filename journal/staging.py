@@ -12,11 +12,11 @@ from pathlib import Path
 
 import trio
 
-from journal.errors import DiskFull, JournalError, JournalExists, JournalFailed, JournalLocked, WriteFailed
-from journal.files import Files, retry_interrupted
-from journal.lock import is_held
-from journal.segment_file import NO_SPACE
-from journal.threads import InThread
+from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, JournalFailed, JournalLocked, WriteFailed
+from evaljournal.journal.files import Files, retry_interrupted
+from evaljournal.journal.lock import is_held
+from evaljournal.journal.segment_file import NO_SPACE
+from evaljournal.journal.threads import InThread
 
 
 def check_target(source: Path, target: Path, files: Files) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from journal.fact import Json, fact
+from evaljournal.journal.fact import Json, fact
 
 StepKind = Literal["model", "tool", "other"]
 """The kind of call that a step makes."""

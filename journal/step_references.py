@@ -2,8 +2,8 @@
 
 import attrs
 
-from journal.errors import IllegalEvent
-from journal.events import Event, Record, StepCompleted, StepReused, TrialCompleted, TrialFailed, TrialWithdrawn
+from evaljournal.journal.errors import IllegalEvent
+from evaljournal.journal.events import Event, Record, StepCompleted, StepReused, TrialCompleted, TrialFailed, TrialWithdrawn
 
 
 class StepReferences:

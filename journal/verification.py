@@ -11,13 +11,13 @@ from typing import Final
 
 import attrs
 
-from journal.blobs import blobs_of
-from journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError, UnknownEvent
-from journal.events import Record
-from journal.files import DISK, Files
-from journal.lifecycle import Lifecycle
-from journal.recovery import confirmed_seq, find_damage, scan_before_loss
-from journal.scan import Scan
+from evaljournal.journal.blobs import blobs_of
+from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError, UnknownEvent
+from evaljournal.journal.events import Record
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.recovery import confirmed_seq, find_damage, scan_before_loss
+from evaljournal.journal.scan import Scan
 
 _HASH: Final = re.compile("[0-9a-f]{32}")
 

@@ -16,10 +16,10 @@ from typing import Final, Literal, TypeVar, get_args
 
 import trio
 
-from journal import blobs, ownership, segments
-from journal.clock import Clock, system_clock
-from journal.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
-from journal.errors import (
+from evaljournal.journal import blobs, ownership, segments
+from evaljournal.journal.clock import Clock, system_clock
+from evaljournal.journal.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
+from evaljournal.journal.errors import (
     Change,
     DiskFull,
     JournalClosed,
@@ -29,15 +29,15 @@ from journal.errors import (
     SegmentLost,
     WriteFailed,
 )
-from journal.events import Event, JournalRecovered, Record
-from journal.files import DISK, Files
-from journal.lifecycle import Lifecycle
-from journal.line_queue import Batch, LineQueue
-from journal.lock import Lock
-from journal.open import JournalEnd, open_run
-from journal.recovery import last_intact_record
-from journal.segment_file import NoSpace, SegmentChanged, SegmentFile
-from journal.threads import InThread, run_in_thread
+from evaljournal.journal.events import Event, JournalRecovered, Record
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.line_queue import Batch, LineQueue
+from evaljournal.journal.lock import Lock
+from evaljournal.journal.open import JournalEnd, open_run
+from evaljournal.journal.recovery import last_intact_record
+from evaljournal.journal.segment_file import NoSpace, SegmentChanged, SegmentFile
+from evaljournal.journal.threads import InThread, run_in_thread
 
 T = TypeVar("T")
 

@@ -3,14 +3,14 @@
 Part of evaljournal. Pure functions of the records: no clock, no randomness, no nursery, no network.
 """
 
-from replay.loaded_run import LoadedRun, load
-from replay.state import RunState, fold
-from replay.summary_types import Summary
-from replay.timeline import Timeline
-from replay.timeline_columns import Span, Times
-from replay.trajectory import StepDetails
-from replay.trial_state import TrialState
-from replay.views import audit, compare, summarize
+from evaljournal.replay.loaded_run import LoadedRun, load
+from evaljournal.replay.state import RunState, fold
+from evaljournal.replay.summary_types import Summary
+from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.timeline_columns import Span, Times
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.views import audit, compare, summarize
 
 __all__ = [
     "LoadedRun",

@@ -5,10 +5,10 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from journal import Record
-from journal.events import Noted, PolicyEvent, RetryScheduled, RunStarted, TrialFailed
-from replay.budget import BudgetUse
-from replay.trial_state import TrialState
+from evaljournal.journal import Record
+from evaljournal.journal.events import Noted, PolicyEvent, RetryScheduled, RunStarted, TrialFailed
+from evaljournal.replay.budget import BudgetUse
+from evaljournal.replay.trial_state import TrialState
 
 MAX_FINDINGS: Final = 100
 """Maximum number of findings to keep; further findings are only counted."""

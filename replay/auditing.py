@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, get_args
 
-from journal import Record, events
-from journal.errors import IllegalEvent
-from journal.lifecycle import Lifecycle
-from replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
-from replay.budget_rules import end_problems, start_problems, stop_problems
-from replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE, DecisionRules
-from replay.handlers import handlers
-from replay.idle import slots_of
-from replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
-from replay.state import RunState
-from replay.step_rules import StepRules
-from replay.summary_text import version_notes
-from replay.text import plural
+from evaljournal.journal import Record, events
+from evaljournal.journal.errors import IllegalEvent
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
+from evaljournal.replay.budget_rules import end_problems, start_problems, stop_problems
+from evaljournal.replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE, DecisionRules
+from evaljournal.replay.handlers import handlers
+from evaljournal.replay.idle import slots_of
+from evaljournal.replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
+from evaljournal.replay.state import RunState
+from evaljournal.replay.step_rules import StepRules
+from evaljournal.replay.summary_text import version_notes
+from evaljournal.replay.text import plural
 
 
 def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:

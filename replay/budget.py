@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 
-from journal import Event, events
-from replay.trial_state import TrialState
-from replay.usage import is_amount, noted_usage
+from evaljournal.journal import Event, events
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.usage import is_amount, noted_usage
 
 UNITS: Final = ("cost", "input_tokens", "output_tokens")
 """Units that a budget can limit; `cost` is in dollars. A judge's usage counts, too."""

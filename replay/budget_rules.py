@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from journal import events
-from replay.budget import OVER_BUDGET, amounts
-from replay.state import RunState
+from evaljournal.journal import events
+from evaljournal.replay.budget import OVER_BUDGET, amounts
+from evaljournal.replay.state import RunState
 
 
 def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 
-from replay.budget import MAX_UNKNOWN, MAX_UNREPORTED, Block, Budget, BudgetUse
-from replay.state import RunState
-from replay.summary import budget_of
-from replay.text import money, number, plural, printable
+from evaljournal.replay.budget import MAX_UNKNOWN, MAX_UNREPORTED, Block, Budget, BudgetUse
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import budget_of
+from evaljournal.replay.text import money, number, plural, printable
 
 
 def quantity(unit: str, amount: float) -> str:

@@ -11,16 +11,16 @@ from typing import Final, Literal
 import attrs
 import orjson
 
-from journal import Blob, JournalError, Record
-from journal.events import AttemptSucceeded
-from replay.definition import changed_files, variant_fingerprints
-from replay.pairing import Key, PairedDifference, Pairing, score
-from replay.state import RunState
-from replay.summary import has_output, latencies, latency
-from replay.summary_types import Latency
-from replay.text import plural
-from replay.trial_state import DONE_STAGES, TrialState, Value
-from replay.variant_totals import Totals
+from evaljournal.journal import Blob, JournalError, Record
+from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.replay.definition import changed_files, variant_fingerprints
+from evaljournal.replay.pairing import Key, PairedDifference, Pairing, score
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import has_output, latencies, latency
+from evaljournal.replay.summary_types import Latency
+from evaljournal.replay.text import plural
+from evaljournal.replay.trial_state import DONE_STAGES, TrialState, Value
+from evaljournal.replay.variant_totals import Totals
 
 SLOWER_FACTOR: Final = 2.0
 """Minimum ratio of B's time to A's for a trial to be listed as slower."""

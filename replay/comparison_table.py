@@ -9,14 +9,14 @@ from typing import Final
 
 import attrs
 
-from replay.comparison import Side, common_scorers
-from replay.pairing import PairedDifference, Pairing
-from replay.power import detectable_difference
-from replay.statistics import LEVEL, holm
-from replay.summary import score_of
-from replay.summary_types import Latency, Score
-from replay.tally import Tally
-from replay.usage import as_integer, total
+from evaljournal.replay.comparison import Side, common_scorers
+from evaljournal.replay.pairing import PairedDifference, Pairing
+from evaljournal.replay.power import detectable_difference
+from evaljournal.replay.statistics import LEVEL, holm
+from evaljournal.replay.summary import score_of
+from evaljournal.replay.summary_types import Latency, Score
+from evaljournal.replay.tally import Tally
+from evaljournal.replay.usage import as_integer, total
 
 _ALPHA: Final = 1 - LEVEL
 

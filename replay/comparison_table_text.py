@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from replay.comparison_table import ComparisonTable, Difference, Row
-from replay.comparison_text import add_sign, in_unit, sentence
-from replay.summary_text import versions_text
-from replay.summary_types import Score
-from replay.text import digits, duration, money, number, plural, printable
+from evaljournal.replay.comparison_table import ComparisonTable, Difference, Row
+from evaljournal.replay.comparison_text import add_sign, in_unit, sentence
+from evaljournal.replay.summary_text import versions_text
+from evaljournal.replay.summary_types import Score
+from evaljournal.replay.text import digits, duration, money, number, plural, printable
 
 _WIDTH: Final = 120
 _NAME_CHARS: Final = 40

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from replay.comparison import Comparison, TrialChange
-from replay.pairing import PairedDifference
-from replay.text import digits, duration, number, plural, printable
-from replay.trial_state import Value
+from evaljournal.replay.comparison import Comparison, TrialChange
+from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.text import digits, duration, number, plural, printable
+from evaljournal.replay.trial_state import Value
 
 
 def short_verdict(difference: PairedDifference, words: tuple[str, str] = ("higher", "lower")) -> str:

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from journal import Event, Record, events
-from journal.codec import event_type
-from journal.fact import non_default_fields
-from replay.audit_types import Findings, Rules, Settlement
-from replay.state import RunState
+from evaljournal.journal import Event, Record, events
+from evaljournal.journal.codec import event_type
+from evaljournal.journal.fact import non_default_fields
+from evaljournal.replay.audit_types import Findings, Rules, Settlement
+from evaljournal.replay.state import RunState
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from journal import Blob
-from journal.errors import BlobDamaged
-from replay.text import as_text, printable
+from evaljournal.journal import Blob
+from evaljournal.journal.errors import BlobDamaged
+from evaljournal.replay.text import as_text, printable
 
 _WIDTH: Final = 500
 """Maximum length of a line."""

@@ -9,14 +9,14 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
-from replay.ending import ending_text, total_trials
-from replay.loaded_run import LoadedRun
-from replay.state import RunState
-from replay.summary import has_output, latency, score_of
-from replay.tally import Tally, is_summable
-from replay.trial_state import TrialState, outcome_of
-from replay.usage import as_integer, total
-from replay.view_json import view_json
+from evaljournal.replay.ending import ending_text, total_trials
+from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import has_output, latency, score_of
+from evaljournal.replay.tally import Tally, is_summable
+from evaljournal.replay.trial_state import TrialState, outcome_of
+from evaljournal.replay.usage import as_integer, total
+from evaljournal.replay.view_json import view_json
 
 VERSION: Final = 4
 """Version of the JSON; change it with the fields."""

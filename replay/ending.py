@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import attrs
 
-from replay import summary_text
-from replay.budget_text import budget_lines, budget_options
-from replay.state import RunState
-from replay.steps import keeps_steps
-from replay.summary import crashes, forked_sessions, summarize
-from replay.summary_types import Summary
-from replay.text import as_words, duration, one_line, plural, printable
-from replay.trial_state import TrialState
-from replay.worker_totals import worker_lines
+from evaljournal.replay import summary_text
+from evaljournal.replay.budget_text import budget_lines, budget_options
+from evaljournal.replay.state import RunState
+from evaljournal.replay.steps import keeps_steps
+from evaljournal.replay.summary import crashes, forked_sessions, summarize
+from evaljournal.replay.summary_types import Summary
+from evaljournal.replay.text import as_words, duration, one_line, plural, printable
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.worker_totals import worker_lines
 
 _NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""

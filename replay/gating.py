@@ -16,11 +16,11 @@ from typing import Final, Literal
 
 import attrs
 
-from replay.comparison import Comparison, Side, compare
-from replay.pairing import PairedDifference
-from replay.power import detectable_drop
-from replay.summary import score_of, unscored_counts
-from replay.usage import total
+from evaljournal.replay.comparison import Comparison, Side, compare
+from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.power import detectable_drop
+from evaljournal.replay.summary import score_of, unscored_counts
+from evaljournal.replay.usage import total
 
 Verdict = Literal["passed", "regressed", "too_little_evidence"]
 MAX_DROP: Final = 0.02

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from journal import Event
-from journal.codec import TYPE_NAMES
+from evaljournal.journal import Event
+from evaljournal.journal.codec import TYPE_NAMES
 
 _PREFIX = "_on_"
 

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple
 
 import attrs
 
-from replay.digest import (
+from evaljournal.replay.digest import (
     ERROR,
     MIXED,
     OPEN,
@@ -21,7 +21,7 @@ from replay.digest import (
     first_score,
     score_digest,
 )
-from replay.tally import Tally
+from evaljournal.replay.tally import Tally
 
 _UNUSABLE: Final = frozenset(("damaged", "unreadable"))
 _MIN_SHARE: Final = 0.5

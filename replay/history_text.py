@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from replay.digest import ScoreDigest
-from replay.history import History, Point
-from replay.text import digits, duration, money, plural, printable
+from evaljournal.replay.digest import ScoreDigest
+from evaljournal.replay.history import History, Point
+from evaljournal.replay.text import digits, duration, money, plural, printable
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MISSING: Final = "·"

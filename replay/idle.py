@@ -5,11 +5,11 @@ from typing import Final, Literal
 
 import attrs
 
-from journal.events import SCORER_PREFIX
-from replay.budget_text import block_text, reserved_text
-from replay.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
-from replay.state import RunState
-from replay.text import digits, duration, plural, printable
+from evaljournal.journal.events import SCORER_PREFIX
+from evaljournal.replay.budget_text import block_text, reserved_text
+from evaljournal.replay.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
+from evaljournal.replay.state import RunState
+from evaljournal.replay.text import digits, duration, plural, printable
 
 IdleReason = Literal[
     "breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "workers", "backoff", "cases", "none_left"

@@ -10,21 +10,21 @@ from typing import Any, Final
 
 import attrs
 
-from journal import Blob, JournalError, Record, read
-from journal.blobs import with_loaded_blobs
-from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
-from journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
-from journal.files import DISK
-from journal.reader import Finder
-from journal.scan import ScanStop
-from replay.state import RunState
-from replay.summary import NO_GROUP, summarize
-from replay.summary_types import Summary
-from replay.text import as_text
-from replay.timeline import Timeline
-from replay.trial import TrialDetails
-from replay.trial_state import TrialState
-from replay.waits import WaitLog
+from evaljournal.journal import Blob, JournalError, Record, read
+from evaljournal.journal.blobs import with_loaded_blobs
+from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
+from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
+from evaljournal.journal.files import DISK
+from evaljournal.journal.reader import Finder
+from evaljournal.journal.scan import ScanStop
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import NO_GROUP, summarize
+from evaljournal.replay.summary_types import Summary
+from evaljournal.replay.text import as_text
+from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.trial import TrialDetails
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.waits import WaitLog
 
 VARIANT: Final = "variant"
 """The key that groups trials by variant, unless their metadata has it."""

@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
-from replay.server_sent_events import parse_events
-from replay.text import as_text
+from evaljournal.replay.server_sent_events import parse_events
+from evaljournal.replay.text import as_text
 
 _DATA: Final = "data:"
 _FINISH_REASONS: Final = {

@@ -11,9 +11,9 @@ from typing import Literal
 
 import attrs
 
-from replay.statistics import paired_numbers, paired_shares
-from replay.tally import is_summable
-from replay.trial_state import DONE_STAGES, TrialState, Value
+from evaljournal.replay.statistics import paired_numbers, paired_shares
+from evaljournal.replay.tally import is_summable
+from evaljournal.replay.trial_state import DONE_STAGES, TrialState, Value
 
 Key = tuple[str, str, int]
 """Case, variant and repeat of a trial; the variant is empty if only one is compared."""

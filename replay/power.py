@@ -11,8 +11,8 @@ from typing import Final
 
 import attrs
 
-from replay.pairing import PairedDifference
-from replay.statistics import LEVEL, bonett_price, mcnemar, t_quantile, z_quantile
+from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.statistics import LEVEL, bonett_price, mcnemar, t_quantile, z_quantile
 
 POWER: Final = 0.8
 """Probability with which the minimum difference is detected."""

@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Collection, Mapping
 
-from journal.events import ScoringFailed, TrialScored
-from replay.session_errors import ERROR_CHARS
-from replay.tally import Tally
-from replay.trial_state import SharedScores, TrialState
+from evaljournal.journal.events import ScoringFailed, TrialScored
+from evaljournal.replay.session_errors import ERROR_CHARS
+from evaljournal.replay.tally import Tally
+from evaljournal.replay.trial_state import SharedScores, TrialState
 
 
 class Scores(dict[str, Tally]):

@@ -10,15 +10,15 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from replay import summary_text
-from replay.budget_text import spent_text
-from replay.idle import in_backoff, one_line, reasons
-from replay.pauses import BREAKER_REASONS, PAUSE_TEXTS
-from replay.state import RunState
-from replay.summary import latency, score_of, steps_of
-from replay.text import digits, duration, escape_controls, plural, printable
-from replay.trial_state import RunningAttempt
-from replay.worker_totals import ended_workers
+from evaljournal.replay import summary_text
+from evaljournal.replay.budget_text import spent_text
+from evaljournal.replay.idle import in_backoff, one_line, reasons
+from evaljournal.replay.pauses import BREAKER_REASONS, PAUSE_TEXTS
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import latency, score_of, steps_of
+from evaljournal.replay.text import digits, duration, escape_controls, plural, printable
+from evaljournal.replay.trial_state import RunningAttempt
+from evaljournal.replay.worker_totals import ended_workers
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -6,8 +6,8 @@ from typing import Final
 
 import attrs
 
-from journal.events import RunStarted
-from replay.definition import changed_files, variant_fingerprints
+from evaljournal.journal.events import RunStarted
+from evaljournal.replay.definition import changed_files, variant_fingerprints
 
 PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
 """The fields of `RunStarted` that may change only if the user adopts the change."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import attrs
 
-from journal.events import RunStarted
+from evaljournal.journal.events import RunStarted
 
 MAX_SHARDS: Final = 100_000
 _SHARD: Final = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", re.ASCII)

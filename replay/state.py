@@ -14,17 +14,17 @@ from typing import Any, Final
 
 import attrs
 
-from journal import Record, events
-from replay.budget import Budget
-from replay.definition import changed_files, code_version
-from replay.handlers import handlers
-from replay.pauses import Pause
-from replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
-from replay.sessions import PINNED, Session, WallTime, adopted_changes
-from replay.shards import MergedShards
-from replay.steps import RunSteps, keeps_steps
-from replay.text import as_words
-from replay.trial_state import (
+from evaljournal.journal import Record, events
+from evaljournal.replay.budget import Budget
+from evaljournal.replay.definition import changed_files, code_version
+from evaljournal.replay.handlers import handlers
+from evaljournal.replay.pauses import Pause
+from evaljournal.replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
+from evaljournal.replay.sessions import PINNED, Session, WallTime, adopted_changes
+from evaljournal.replay.shards import MergedShards
+from evaljournal.replay.steps import RunSteps, keeps_steps
+from evaljournal.replay.text import as_words
+from evaljournal.replay.trial_state import (
     WORKER_ENDS,
     OpenCall,
     RetryHistory,
@@ -33,9 +33,9 @@ from replay.trial_state import (
     new_attempt,
     pack_input,
 )
-from replay.usage import add, noted_usage, subtract, unpriced_models
-from replay.variant_totals import Totals, Variants, VersionLog
-from replay.worker_totals import WORKER_ENDED, WorkerTotals
+from evaljournal.replay.usage import add, noted_usage, subtract, unpriced_models
+from evaljournal.replay.variant_totals import Totals, Variants, VersionLog
+from evaljournal.replay.worker_totals import WORKER_ENDED, WorkerTotals
 
 
 def max_unscored_outputs(scorer_limit: int) -> int:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from journal import events
-from replay.state import RunState
-from replay.steps import first_reused_attempt, remaining_timeout
+from evaljournal.journal import events
+from evaljournal.replay.state import RunState
+from evaljournal.replay.steps import first_reused_attempt, remaining_timeout
 
 
 class StepRules:

@@ -12,9 +12,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from journal import Record, events
-from replay.trial_state import WORKER_ENDS, TrialState, pack_location
-from replay.usage import add
+from evaljournal.journal import Record, events
+from evaljournal.replay.trial_state import WORKER_ENDS, TrialState, pack_location
+from evaljournal.replay.usage import add
 
 Reuse = Literal["transient", "interrupted", "always", "never"]
 """After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited, unavailable, or

@@ -10,11 +10,11 @@ from typing import Final
 
 import attrs
 
-from journal.lifecycle import STAGES
-from replay.shards import missing_shards
-from replay.state import RunState
-from replay.statistics import mean_of_shares, pass_all, pass_at, quantile
-from replay.summary_types import (
+from evaljournal.journal.lifecycle import STAGES
+from evaljournal.replay.shards import missing_shards
+from evaljournal.replay.state import RunState
+from evaljournal.replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+from evaljournal.replay.summary_types import (
     Adoption,
     Attempts,
     BudgetSummary,
@@ -28,9 +28,9 @@ from replay.summary_types import (
     Trials,
     VariantSummary,
 )
-from replay.tally import Tally
-from replay.trial_state import TrialState
-from replay.variant_totals import Totals
+from evaljournal.replay.tally import Tally
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.variant_totals import Totals
 
 NO_GROUP: Final = "(none)"
 """The group of trials whose metadata lacks the key."""

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from replay.session_errors import ERROR_CHARS, LastError
-from replay.state import RunState
-from replay.summary_types import GroupSummary, Latency, Score, Steps
-from replay.tally import Tally
-from replay.text import digits, duration, money, number, one_line, plural, printable
-from replay.variant_totals import Totals
+from evaljournal.replay.session_errors import ERROR_CHARS, LastError
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary_types import GroupSummary, Latency, Score, Steps
+from evaljournal.replay.tally import Tally
+from evaljournal.replay.text import digits, duration, money, number, one_line, plural, printable
+from evaljournal.replay.variant_totals import Totals
 
 _MAX_LABELS: Final = 6
 """Maximum number of labels to list, most frequent first."""

@@ -5,9 +5,9 @@ from typing import Literal
 
 import attrs
 
-from replay.budget import BudgetUse
-from replay.session_errors import LastError, UnauthorizedScorer
-from replay.worker_totals import WorkerTotals
+from evaljournal.replay.budget import BudgetUse
+from evaljournal.replay.session_errors import LastError, UnauthorizedScorer
+from evaljournal.replay.worker_totals import WorkerTotals
 
 
 @attrs.frozen

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeGuard
 
 import attrs
 
-from replay.statistics import ROUNDING, Estimate, mean_of_fractions, mean_of_numbers, mean_of_shares
+from evaljournal.replay.statistics import ROUNDING, Estimate, mean_of_fractions, mean_of_numbers, mean_of_shares
 
 LARGEST: Final = 1e100
 """The largest number that is included in a mean; the squares of a million of these can still be summed."""

@@ -7,7 +7,7 @@ from unicodedata import category
 
 import orjson
 
-from journal import Blob
+from evaljournal.journal import Blob
 
 _WIDTH: Final = 60
 _MINUTE: Final = 60

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import Final, Literal, get_args
 
-from journal import Record, events
-from replay.handlers import handlers
-from replay.pauses import BREAKER_REASONS
-from replay.scratch import Scratch
-from replay.sessions import seconds_between
-from replay.shards import MergedShards
-from replay.timeline_columns import (
+from evaljournal.journal import Record, events
+from evaljournal.replay.handlers import handlers
+from evaljournal.replay.pauses import BREAKER_REASONS
+from evaljournal.replay.scratch import Scratch
+from evaljournal.replay.sessions import seconds_between
+from evaljournal.replay.shards import MergedShards
+from evaljournal.replay.timeline_columns import (
     BACKING_OFF,
     IDLE,
     OUTCOMES,

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple, overload
 
 import attrs
 
-from journal.events import AttemptStarted
-from replay.scratch import Column, Scratch
+from evaljournal.journal.events import AttemptStarted
+from evaljournal.replay.scratch import Column, Scratch
 
 Point = tuple[float, int, int]
 """A time, the value from then on, and the record that changed it; if a backoff or pause expired, the last record before."""

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import attrs
 
-from journal import Record, events
-from replay.model_messages import ToolCall, reply_of
+from evaljournal.journal import Record, events
+from evaljournal.replay.model_messages import ToolCall, reply_of
 
 
 @attrs.frozen

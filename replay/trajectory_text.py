@@ -5,13 +5,13 @@ from typing import Any, Final
 
 import orjson
 
-from journal import Blob
-from replay import summary_text
-from replay.model_messages import Message, messages_of, reply_of
-from replay.text import as_text, duration, escape_controls, money, number, one_line, plural, printable
-from replay.trajectory import StepDetails, steps_with_depth
-from replay.trial import AttemptDetails
-from replay.usage import is_amount
+from evaljournal.journal import Blob
+from evaljournal.replay import summary_text
+from evaljournal.replay.model_messages import Message, messages_of, reply_of
+from evaljournal.replay.text import as_text, duration, escape_controls, money, number, one_line, plural, printable
+from evaljournal.replay.trajectory import StepDetails, steps_with_depth
+from evaljournal.replay.trial import AttemptDetails
+from evaljournal.replay.usage import is_amount
 
 _VALUE_CHARS: Final = 60
 """Maximum characters of an input or an output in a line."""

@@ -10,16 +10,16 @@ from typing import Any, Final
 
 import attrs
 
-from journal import Event, Record, events
-from journal.errors import BlobDamaged
-from replay.state import RunState
-from replay.text import as_words
-from replay.timeline import Timeline
-from replay.timeline_columns import Span, Times
-from replay.trajectory import StepDetails, Trajectory
-from replay.trial_state import DONE_STAGES
-from replay.usage import add, noted_usage
-from replay.waits import Wait
+from evaljournal.journal import Event, Record, events
+from evaljournal.journal.errors import BlobDamaged
+from evaljournal.replay.state import RunState
+from evaljournal.replay.text import as_words
+from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.timeline_columns import Span, Times
+from evaljournal.replay.trajectory import StepDetails, Trajectory
+from evaljournal.replay.trial_state import DONE_STAGES
+from evaljournal.replay.usage import add, noted_usage
+from evaljournal.replay.waits import Wait
 
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
 

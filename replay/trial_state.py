@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
-from journal import Record
+from evaljournal.journal import Record
 
 Location = tuple[int, int]
 """Location of a record: the number of its segment, and the byte offset of its line."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
-from journal.events import NOTE_PREFIX
+from evaljournal.journal.events import NOTE_PREFIX
 
 JUDGE_NOTES: Final = frozenset({f"{NOTE_PREFIX}judge_usage", f"{NOTE_PREFIX}judge"})
 """The notes of a judge's call that have its usage; the second one in older runs only, because it may be a blob."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from journal.lifecycle import STAGES
-from replay.definition import variant_fingerprints
-from replay.scores import Scores
-from replay.trial_state import Location, TrialState
+from evaljournal.journal.lifecycle import STAGES
+from evaljournal.replay.definition import variant_fingerprints
+from evaljournal.replay.scores import Scores
+from evaljournal.replay.trial_state import Location, TrialState
 
 
 class VersionLog:

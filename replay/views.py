@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from journal import JournalError, Record
-from replay import auditing, comparison, summary
-from replay.audit_types import Audit, RulesFactory
-from replay.comparison import Comparison, Side, output_digests
-from replay.loaded_run import LoadedRun, load
-from replay.state import RunState
-from replay.summary_types import Summary
-from replay.text import printable
+from evaljournal.journal import JournalError, Record
+from evaljournal.replay import auditing, comparison, summary
+from evaljournal.replay.audit_types import Audit, RulesFactory
+from evaljournal.replay.comparison import Comparison, Side, output_digests
+from evaljournal.replay.loaded_run import LoadedRun, load
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary_types import Summary
+from evaljournal.replay.text import printable
 
 Run = Path | str | LoadedRun
 

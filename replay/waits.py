@@ -9,12 +9,12 @@ from typing import Final
 
 import attrs
 
-from journal import Record
-from journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
-from replay.idle import limit_text, pace_text, slots_of
-from replay.pauses import PAUSE_TEXTS
-from replay.state import RunState
-from replay.text import printable
+from evaljournal.journal import Record
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
+from evaljournal.replay.idle import limit_text, pace_text, slots_of
+from evaljournal.replay.pauses import PAUSE_TEXTS
+from evaljournal.replay.state import RunState
+from evaljournal.replay.text import printable
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
 """Names of waits: the next attempt; the first call of every scorer. A retried scorer call has the name of its scorer."""

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import attrs
 
-from journal import events
-from replay.text import as_words, duration, plural, printable
-from replay.trial_state import WORKER_ENDS
+from evaljournal.journal import events
+from evaljournal.replay.text import as_words, duration, plural, printable
+from evaljournal.replay.trial_state import WORKER_ENDS
 
 WORKER_ENDED: Final = f"{events.NOTE_PREFIX}worker_ended"
 """Name of the note that a worker has ended: `worker`, `reason` (`worker_died` or `worker_lost`) and `detail`."""

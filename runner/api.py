@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import trio
 from typing_extensions import Unpack
 
-from runner.data.shard import parse_shard
-from runner.definition.evaluation import Evaluation
-from runner.definition.loading import imports_for_worker
-from runner.engine.options import RunOptions
-from runner.engine.rescore import RescoreResult, Rescoring
-from runner.engine.session import Outcome, Session
-from runner.errors import UsageError
-from runner.run_paths import newest_run, newest_unfinished_run, next_paths
-from runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
+from evaljournal.runner.data.shard import parse_shard
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.loading import imports_for_worker
+from evaljournal.runner.engine.options import RunOptions
+from evaljournal.runner.engine.rescore import RescoreResult, Rescoring
+from evaljournal.runner.engine.session import Outcome, Session
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import newest_run, newest_unfinished_run, next_paths
+from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from journal.files import CREATE_NEW, DISK, retry_interrupted
+from evaljournal.journal.files import CREATE_NEW, DISK, retry_interrupted
 
 _NUMBERS: Final = itertools.count(1)
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import attrs
 
-from journal import Event, JournalError, writing
-from journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
-from journal.files import DISK, Files
-from journal.lifecycle import Lifecycle
-from journal.ownership import available_key, with_signatures
-from journal.staging import check_target, staged_run
-from journal.step_references import StepReferences
-from journal.threads import InThread, run_in_thread
-from replay import LoadedRun, RunState, load
-from replay.shards import first_shards
+from evaljournal.journal import Event, JournalError, writing
+from evaljournal.journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.ownership import available_key, with_signatures
+from evaljournal.journal.staging import check_target, staged_run
+from evaljournal.journal.step_references import StepReferences
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.replay import LoadedRun, RunState, load
+from evaljournal.replay.shards import first_shards
 
 
 @attrs.frozen

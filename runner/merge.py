@@ -11,25 +11,25 @@ from typing import Any, Final
 
 import attrs
 
-from journal import Event, Journal, JournalError, Record, events, read, writing
-from journal import verify as verify_journal
-from journal.blobs import with_loaded_blobs
-from journal.errors import IllegalEvent, InvalidRecord, JournalLocked
-from journal.files import DISK, Files
-from journal.lifecycle import Lifecycle
-from journal.lock import is_held
-from journal.ownership import available_key, start_events
-from journal.staging import check_target, staged_run
-from journal.step_references import StepReferences
-from journal.threads import InThread, run_in_thread
-from journal.verification import Verification, Verifier
-from replay import RunState
-from replay.loaded_run import reject_invalid_record
-from replay.shards import Shard, missing_shards
-from runner.definition.settings import EXPERIMENT_SETTINGS
-from runner.engine.changes import adopted_changes, differences
-from runner.errors import RunChanged, UsageError
-from runner.run_paths import last_record, sealed_head
+from evaljournal.journal import Event, Journal, JournalError, Record, events, read, writing
+from evaljournal.journal import verify as verify_journal
+from evaljournal.journal.blobs import with_loaded_blobs
+from evaljournal.journal.errors import IllegalEvent, InvalidRecord, JournalLocked
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.lock import is_held
+from evaljournal.journal.ownership import available_key, start_events
+from evaljournal.journal.staging import check_target, staged_run
+from evaljournal.journal.step_references import StepReferences
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.journal.verification import Verification, Verifier
+from evaljournal.replay import RunState
+from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.replay.shards import Shard, missing_shards
+from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS
+from evaljournal.runner.engine.changes import adopted_changes, differences
+from evaljournal.runner.errors import RunChanged, UsageError
+from evaljournal.runner.run_paths import last_record, sealed_head
 
 _BATCH: Final = 256
 """Records that are copied before other tasks, such as the writer's, get their turn."""

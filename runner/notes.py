@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from journal.events import NOTE_PREFIX
-from runner.errors import UsageError
+from evaljournal.journal.events import NOTE_PREFIX
+from evaljournal.runner.errors import UsageError
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes the values of one `note`; may be called from another thread, and after the attempt has ended."""

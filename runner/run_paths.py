@@ -8,12 +8,12 @@ from typing import Final
 
 import orjson
 
-from journal import JournalError, Record, chain, segments
-from journal.events import RunFinished, RunStarted
-from journal.files import DISK, Files
-from journal.reader import fetch, read
-from replay.shards import Shard
-from runner.errors import UsageError
+from evaljournal.journal import JournalError, Record, chain, segments
+from evaljournal.journal.events import RunFinished, RunStarted
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.reader import fetch, read
+from evaljournal.replay.shards import Shard
+from evaljournal.runner.errors import UsageError
 
 RUNS: Final = Path("runs")
 _MAX_TRIES: Final = 100

@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 
 import orjson
 
-from journal.codec import exceeds
-from journal.files import MAX_SIZE
-from runner.secret_shapes import (
+from evaljournal.journal.codec import exceeds
+from evaljournal.journal.files import MAX_SIZE
+from evaljournal.runner.secret_shapes import (
     MASK,
     is_secret_member,
     is_secret_name,

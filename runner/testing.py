@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
-from journal import Event, read
-from journal.events import FileEvent
-from journal.files import DISK, Files
-from runner.engine.environment import Environment
-from runner.retries.classify import RateLimited
+from evaljournal.journal import Event, read
+from evaljournal.journal.events import FileEvent
+from evaljournal.journal.files import DISK, Files
+from evaljournal.runner.engine.environment import Environment
+from evaljournal.runner.retries.classify import RateLimited
 
 T = TypeVar("T")
 

@@ -13,9 +13,9 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler
 
-import runner
+import evaljournal
 from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
-from runner.concurrency.guarded import RAISE_VARIABLE
+from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE
 from tests.programs import OptionalModule, SkippedFiles, import_optional
 from tests.server import Server, serving
 
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> str:
     """Show which copy of the package is tested: the source tree or an installed wheel."""
-    return f"evaljournal from {Path(runner.__file__).parents[1]}"
+    return f"evaljournal from {Path(evaljournal.__file__).parents[1]}"
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:

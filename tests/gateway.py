@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from runner import Outcome, Retry, gateway_env
+from evaljournal import Outcome, Retry, gateway_env
 from tests.processes import TIMEOUT
 from tests.runs import define_real, run_real
 

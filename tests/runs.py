@@ -14,14 +14,14 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from journal import writer
-from journal.errors import WriteFailed
-from journal.events import AttemptSucceeded
-from runner import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluation, run
-from runner.engine.options import LiveRun
-from runner.engine.session import Session
-from runner.signals import STOP_SIGNALS, handle_signals
-from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluation, run
+from evaljournal.journal import writer
+from evaljournal.journal.errors import WriteFailed
+from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.engine.session import Session
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import PowerFailure, SimulatedDisk
 
 PATH = Path("/runs/it/0001")

@@ -4,20 +4,18 @@ import attrs
 import pytest
 
 import evaljournal
-import journal
-import replay
-import runner
-import runner.executors
-from runner import scorers
-from runner.cli.run import run
-from runner.definition.settings import SettingOptions, Settings
-from runner.engine.options import Options, RunOptions
-from runner.retries.retry import NUMERIC_FIELDS
-from runner.scorers.llm_judge import Judge
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import RecordedOutput
+import evaljournal.runner.executors
+from evaljournal import journal, replay, runner
+from evaljournal.runner import scorers
+from evaljournal.runner.cli.run import run
+from evaljournal.runner.definition.settings import SettingOptions, Settings
+from evaljournal.runner.engine.options import Options, RunOptions
+from evaljournal.runner.retries.retry import NUMERIC_FIELDS
+from evaljournal.runner.scorers.llm_judge import Judge
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 
 def test_public_names_of_journal() -> None:

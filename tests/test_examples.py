@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import pytest
 
-from journal.events import AttemptSucceeded, TrialScored
-from replay import load
-from runner.definition.loading import load_evaluation
+from evaljournal.journal.events import AttemptSucceeded, TrialScored
+from evaljournal.replay import load
+from evaljournal.runner.definition.loading import load_evaluation
 from tests.processes import ROOT, TIMEOUT, Process
 from tests.programs import STAND_INS, find_program, import_optional, needs_stand_ins
 from tests.runs import events

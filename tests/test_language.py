@@ -15,7 +15,7 @@ from typing import Final
 import click
 import pytest
 
-from runner.cli import COMMANDS, cli
+from evaljournal.runner.cli import COMMANDS, cli
 
 ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("journal", "replay", "runner", "evaljournal")

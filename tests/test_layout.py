@@ -10,9 +10,8 @@ from typing import Final
 
 import pytest
 
-import journal
-import replay
-import runner
+import evaljournal
+from evaljournal import journal, replay
 
 ROOT: Final = Path(__file__).parent.parent
 ORDER: Final = (
@@ -164,7 +163,7 @@ def test_a_wrong_import_is_found(package: str, source: str, expected: list[str])
     assert expected == wrong_imports(package, source)
 
 
-@pytest.mark.parametrize("package", [journal, replay, runner], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", [journal, replay, evaljournal], ids=lambda package: package.__name__)
 def test_no_public_name_is_a_submodule(package: ModuleType) -> None:
     """Importing a submodule binds its name in the package, so a public name must not be the name of a submodule."""
     submodules = {module.name for module in pkgutil.iter_modules(package.__path__)}

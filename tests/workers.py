@@ -8,12 +8,12 @@ from typing import Any, Final
 import attrs
 import trio
 
-from journal import read
-from replay import audit
-from runner import Outcome, Retry
-from runner.recompute.rules import session_rules
-from runner.worker.calls import Calls, open_evaluation
-from runner.workers.pool import StartWorker, WorkerDied
+from evaljournal import Outcome, Retry
+from evaljournal.journal import read
+from evaljournal.replay import audit
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.worker.calls import Calls, open_evaluation
+from evaljournal.runner.workers.pool import StartWorker, WorkerDied
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, run_virtual
 

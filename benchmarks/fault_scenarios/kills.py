@@ -20,12 +20,12 @@ from typing import Any
 import trio
 
 from benchmarks._figures import Figures
-from journal.events import AttemptSucceeded, TrialCompleted
-from runner import Case, evaluation, run
-from runner.recompute.verification import verify
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
-from runner.testing import events_of
+from evaljournal import Case, evaluation, run
+from evaljournal.journal.events import AttemptSucceeded, TrialCompleted
+from evaljournal.runner.recompute.verification import verify
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.testing import events_of
 
 LARGE = 300_000
 """Bytes of a large output; a small one has a few."""

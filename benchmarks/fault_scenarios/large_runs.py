@@ -10,8 +10,8 @@ import trio
 import trio.lowlevel
 
 from benchmarks._figures import Figures
-from journal import writing
-from journal.events import (
+from evaljournal.journal import writing
+from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     RunFinished,

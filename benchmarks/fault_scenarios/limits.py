@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks._figures import Figures
-from journal.events import TrialCompleted
-from runner.recompute.verification import verify
-from runner.testing import events_of
+from evaljournal.journal.events import TrialCompleted
+from evaljournal.runner.recompute.verification import verify
+from evaljournal.runner.testing import events_of
 
 TIMEOUT = 120.0
 """Seconds for one command."""

@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from benchmarks._figures import Figures
-from runner import Case, RateLimited, Retry, evaluation, run
-from runner.recompute.verification import verify
+from evaljournal import Case, RateLimited, Retry, evaluation, run
+from evaljournal.runner.recompute.verification import verify
 
 RUNS = 1000
 

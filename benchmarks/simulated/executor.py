@@ -12,10 +12,10 @@ from typing import Any
 
 from attrs import define, field
 
-import runner.concurrency
+import evaljournal.runner.concurrency
 from benchmarks.simulated.endpoint import Answer, Headers, Server
-from runner.concurrency.policy import Decision, Failed, Policy, Started, Succeeded, TimedOut
-from runner.retries.retry import jitter
+from evaljournal.runner.concurrency.policy import Decision, Failed, Policy, Started, Succeeded, TimedOut
+from evaljournal.runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
 """The retry budgets: retries, retries, and seconds of waiting."""
@@ -27,7 +27,7 @@ LAST_AFTER = 4
 AHEAD = 64
 """Trials that are read ahead, beyond twice the limit."""
 
-_quota: Any = getattr(runner.concurrency, "Quota", None) if "quota" in Succeeded.__annotations__ else None
+_quota: Any = getattr(evaljournal.runner.concurrency, "Quota", None) if "quota" in Succeeded.__annotations__ else None
 """The class of rate-limit headers that the policies take."""
 
 

@@ -18,10 +18,10 @@ from benchmarks.simulated.endpoint import Answer, Endpoint, Server
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.rows import Result, Row, measure, ours
 from benchmarks.simulated.scenarios import lettered
-from runner import Case, RateLimited, evaluation
-from runner.api import arun
-from runner.engine.null_files import NullFiles
-from runner.testing import deterministic_options
+from evaljournal import Case, RateLimited, evaluation
+from evaljournal.runner.api import arun
+from evaljournal.runner.engine.null_files import NullFiles
+from evaljournal.runner.testing import deterministic_options
 
 ROWS = {
     "scoring": ["judge same latency, 200 cases"],

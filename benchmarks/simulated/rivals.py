@@ -5,7 +5,7 @@ None of them pauses a run for a Retry-After: the executor delays only the trial 
 
 import math
 
-from runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit, Succeeded, TimedOut
 
 _OPEN = StartPermit(open=True)
 _FULL = StartPermit(open=False)

@@ -15,8 +15,8 @@ from benchmarks.simulated.capacity import capacity
 from benchmarks.simulated.endpoint import TIMEOUT, Endpoint, Server
 from benchmarks.simulated.executor import Lane, Run, Tally, Timeline
 from benchmarks.simulated.rivals import Fixed
-from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.policy import Policy
+from evaljournal.runner.concurrency.adaptive import Adaptive
+from evaljournal.runner.concurrency.policy import Policy
 
 MakePolicy = Callable[["Row"], Policy]
 """A function that returns the policy for a row."""

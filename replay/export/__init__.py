@@ -8,14 +8,14 @@ from typing import Final
 
 import attrs
 
-from replay.export.inspect_log import inspect, inspect_variants
-from replay.export.junit import junit
-from replay.export.markdown import markdown
-from replay.export.nat import nat
-from replay.export.otlp import otlp, otlp_json
-from replay.export.parquet import parquet
-from replay.export.source import Source
-from replay.export.tables import MissingExtra, Rows, as_csv, jsonl
+from evaljournal.replay.export.inspect_log import inspect, inspect_variants
+from evaljournal.replay.export.junit import junit
+from evaljournal.replay.export.markdown import markdown
+from evaljournal.replay.export.nat import nat
+from evaljournal.replay.export.otlp import otlp, otlp_json
+from evaljournal.replay.export.parquet import parquet
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.tables import MissingExtra, Rows, as_csv, jsonl
 
 __all__ = ["FORMATS", "File", "Files", "Format", "MissingExtra", "Rows", "Source", "TableFile"]
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import attrs
 
-from replay.export.model_call import ModelCall, TaskModel, call_of_step
-from replay.export.trial_index import TrialIndex
-from replay.model_messages import Message, finish_reason_of, messages_of, reply_of
-from replay.text import as_text
-from replay.trajectory import StepDetails, steps_with_depth
-from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
-from replay.usage import add, as_integer, noted_usage
+from evaljournal.replay.export.model_call import ModelCall, TaskModel, call_of_step
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.text import as_text
+from evaljournal.replay.trajectory import StepDetails, steps_with_depth
+from evaljournal.replay.trial import AttemptDetails, ScoreDetails, TrialDetails
+from evaljournal.replay.usage import add, as_integer, noted_usage
 
 _NO_MODEL: Final = "none/none"
 """Inspect's own value for a log without a model."""

@@ -14,9 +14,9 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
 
-from replay.definition import variant_parameters
-from replay.export.file_names import file_names
-from replay.export.inspect_events import (
+from evaljournal.replay.definition import variant_parameters
+from evaljournal.replay.export.file_names import file_names
+from evaljournal.replay.export.inspect_events import (
     call_of_trial,
     inspect_score,
     model_name,
@@ -29,16 +29,16 @@ from replay.export.inspect_events import (
     usage_of,
     uuid_of,
 )
-from replay.export.model_call import TaskModel, TaskModels
-from replay.export.source import Source
-from replay.export.spool import Spool
-from replay.export.trial_index import TrialIndex
-from replay.summary import score_of
-from replay.summary_types import Score
-from replay.text import as_text
-from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import DONE_STAGES
-from replay.usage import add
+from evaljournal.replay.export.model_call import TaskModel, TaskModels
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.spool import Spool
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.summary import score_of
+from evaljournal.replay.summary_types import Score
+from evaljournal.replay.text import as_text
+from evaljournal.replay.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.trial_state import DONE_STAGES
+from evaljournal.replay.usage import add
 
 _VERSION: Final = 2
 """Version of Inspect's format."""

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
-from replay.export.source import Source
-from replay.export.trial_index import TrialIndex
-from replay.text import as_text, escape_char, plural
-from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import Outcome, outcome_of
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.text import as_text, escape_char, plural
+from evaljournal.replay.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.trial_state import Outcome, outcome_of
 
 _VALUE_CHARS: Final = 10_000
 """Maximum characters of an input, an output or a reason."""

@@ -9,18 +9,18 @@ interpret is escaped. GitHub accepts at most 65,536 characters in a comment.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from replay.comparison import Comparison, Side, TrialChange, compare, output_digests
-from replay.comparison_text import short_verdict
-from replay.ending import ending_text, progress_text
-from replay.export.source import Source
-from replay.export.trial_index import TrialIndex
-from replay.pairing import PairedDifference
-from replay.state import RunState
-from replay.summary import summarize
-from replay.summary_text import latency_text, score_text, trials_text, usage_text, variant_rows
-from replay.text import as_text, digits, plural, printable
-from replay.trial import TrialDetails
-from replay.trial_state import outcome_of
+from evaljournal.replay.comparison import Comparison, Side, TrialChange, compare, output_digests
+from evaljournal.replay.comparison_text import short_verdict
+from evaljournal.replay.ending import ending_text, progress_text
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import latency_text, score_text, trials_text, usage_text, variant_rows
+from evaljournal.replay.text import as_text, digits, plural, printable
+from evaljournal.replay.trial import TrialDetails
+from evaljournal.replay.trial_state import outcome_of
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160

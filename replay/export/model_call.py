@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from journal.events import RunStarted
-from replay.definition import load_definition
-from replay.text import as_text
+from evaljournal.journal.events import RunStarted
+from evaljournal.replay.definition import load_definition
+from evaljournal.replay.text import as_text
 
 _PROVIDERS: Final = {
     "openai.com": "openai",

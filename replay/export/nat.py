@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import orjson
 
-from replay.export.file_names import file_names
-from replay.export.model_call import call_of_step
-from replay.export.source import Source
-from replay.export.trial_index import TrialIndex
-from replay.model_messages import messages_of, reply_of
-from replay.summary import score_of
-from replay.trajectory_text import message_text
-from replay.trial import AttemptDetails, TrialDetails
-from replay.trial_state import DONE_STAGES
-from replay.usage import add, as_integer
+from evaljournal.replay.export.file_names import file_names
+from evaljournal.replay.export.model_call import call_of_step
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.model_messages import messages_of, reply_of
+from evaljournal.replay.summary import score_of
+from evaljournal.replay.trajectory_text import message_text
+from evaljournal.replay.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.trial_state import DONE_STAGES
+from evaljournal.replay.usage import add, as_integer
 
 LINES_FILE: Final = "workflow_output.jsonl"
 LIST_FILE: Final = "workflow_output.json"

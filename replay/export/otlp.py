@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, Final
 
-from replay.export.model_call import ModelCall, TaskModels, call_of_step
-from replay.export.otlp_encoding import json_requests, protobuf_requests
-from replay.export.source import Source
-from replay.export.trial_index import TrialIndex
-from replay.model_messages import Message, finish_reason_of, messages_of, reply_of
-from replay.text import as_text
-from replay.timeline_columns import Span
-from replay.trajectory import StepDetails
-from replay.trial import AttemptDetails, ScoreDetails, TrialDetails
-from replay.usage import add
+from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
+from evaljournal.replay.export.otlp_encoding import json_requests, protobuf_requests
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.text import as_text
+from evaljournal.replay.timeline_columns import Span
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.replay.trial import AttemptDetails, ScoreDetails, TrialDetails
+from evaljournal.replay.usage import add
 
 _INTERNAL, _CLIENT = 1, 3
 """Span kinds."""

@@ -18,25 +18,25 @@ from typing import Any, Final, TypeVar
 
 import attrs
 
-from journal.events import RunStarted
-from replay.audit_types import Audit
-from replay.comparison import Comparison, Side
-from replay.comparison_table import compare_all
-from replay.comparison_table_text import notes, verdict
-from replay.comparison_text import short_verdict
-from replay.definition import definition_lines, load_definition
-from replay.ending import ending_text, next_command
-from replay.export.page_columns import Cursor, columns, encode_json
-from replay.export.page_content import Content
-from replay.history import History
-from replay.loaded_run import LoadedRun
-from replay.pairing import PairedDifference
-from replay.state import RunState
-from replay.summary import summarize
-from replay.summary_text import billed_usage, saved_usage
-from replay.summary_types import Score, Summary
-from replay.text import escape_controls, plural, printable
-from replay.view_json import view_json
+from evaljournal.journal.events import RunStarted
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.comparison import Comparison, Side
+from evaljournal.replay.comparison_table import compare_all
+from evaljournal.replay.comparison_table_text import notes, verdict
+from evaljournal.replay.comparison_text import short_verdict
+from evaljournal.replay.definition import definition_lines, load_definition
+from evaljournal.replay.ending import ending_text, next_command
+from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.export.page_content import Content
+from evaljournal.replay.history import History
+from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import billed_usage, saved_usage
+from evaljournal.replay.summary_types import Score, Summary
+from evaljournal.replay.text import escape_controls, plural, printable
+from evaljournal.replay.view_json import view_json
 
 _FIRST_BYTES: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
@@ -255,7 +255,7 @@ def security_policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = t
 
 
 def _resource(name: str) -> str:
-    return (files("replay") / "page" / name).read_text(encoding="utf-8")
+    return (files("evaljournal.replay") / "page" / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

@@ -14,16 +14,16 @@ from typing import Any, Final, NamedTuple, get_args
 
 import orjson
 
-from journal.lifecycle import STAGES
-from replay.export.page_content import STAGE_NUMBERS, TYPES, Content
-from replay.export.page_steps import KINDS, PageSteps
-from replay.export.page_text import MICRO, microseconds
-from replay.scratch import Column, Scratch, Values
-from replay.state import RunState
-from replay.timeline import SeriesName
-from replay.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
-from replay.trial_state import TrialState
-from replay.view_json import view_json
+from evaljournal.journal.lifecycle import STAGES
+from evaljournal.replay.export.page_content import STAGE_NUMBERS, TYPES, Content
+from evaljournal.replay.export.page_steps import KINDS, PageSteps
+from evaljournal.replay.export.page_text import MICRO, microseconds
+from evaljournal.replay.scratch import Column, Scratch, Values
+from evaljournal.replay.state import RunState
+from evaljournal.replay.timeline import SeriesName
+from evaljournal.replay.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.view_json import view_json
 
 _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import orjson
 
-from journal import Event, Record, events
-from journal.codec import TYPE_NAMES
-from journal.lifecycle import STAGES, TRIAL_RULES
-from replay.export.page_steps import PageSteps
-from replay.export.page_text import MICRO, Text, microseconds, page_text, truncate, visible_text
-from replay.handlers import handlers
-from replay.loaded_run import LoadedRun
-from replay.scratch import Column, Scratch, Values
-from replay.tally import is_summable
-from replay.timeline import Timeline
-from replay.trial import attempt_fields
+from evaljournal.journal import Event, Record, events
+from evaljournal.journal.codec import TYPE_NAMES
+from evaljournal.journal.lifecycle import STAGES, TRIAL_RULES
+from evaljournal.replay.export.page_steps import PageSteps
+from evaljournal.replay.export.page_text import MICRO, Text, microseconds, page_text, truncate, visible_text
+from evaljournal.replay.handlers import handlers
+from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.replay.scratch import Column, Scratch, Values
+from evaljournal.replay.tally import is_summable
+from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.trial import attempt_fields
 
 VALUE_LENGTH: Final = 16_384
 """Maximum characters of a value on a page; a longer one is truncated, and the page has the command that shows it in full."""

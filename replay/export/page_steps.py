@@ -7,13 +7,13 @@ names the record of the completed step.
 
 from typing import Any, Final
 
-from journal import Blob, Record, events
-from replay.export.page_text import Text, microseconds, page_text, truncate, visible_text
-from replay.model_messages import Message, messages_of, reply_of
-from replay.scratch import Column, Scratch, Values
-from replay.text import printable
-from replay.trajectory_text import message_text
-from replay.usage import is_amount
+from evaljournal.journal import Blob, Record, events
+from evaljournal.replay.export.page_text import Text, microseconds, page_text, truncate, visible_text
+from evaljournal.replay.model_messages import Message, messages_of, reply_of
+from evaljournal.replay.scratch import Column, Scratch, Values
+from evaljournal.replay.text import printable
+from evaljournal.replay.trajectory_text import message_text
+from evaljournal.replay.usage import is_amount
 
 MAX_STEPS: Final = 200_000
 MAX_CHARS: Final = 32 << 20

@@ -5,10 +5,10 @@ from typing import Any, Final
 
 import orjson
 
-from journal import Blob
-from journal.blobs import content
-from journal.codec import MAX_TIME
-from journal.errors import BlobDamaged
+from evaljournal.journal import Blob
+from evaljournal.journal.blobs import content
+from evaljournal.journal.codec import MAX_TIME
+from evaljournal.journal.errors import BlobDamaged
 
 MICRO: Final = 1_000_000
 Text = str | list[str] | dict[str, Any] | None

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 from importlib import import_module
 from typing import Any, Final
 
-from replay.export.source import Source
-from replay.export.spool import Spool
-from replay.export.tables import Column, Kind, MissingExtra, Rows, column_value, table
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.spool import Spool
+from evaljournal.replay.export.tables import Column, Kind, MissingExtra, Rows, column_value, table
 
 _GROUP_ROWS: Final = 10_000
 _GROUP_CHARS: Final = 16 << 20

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 import attrs
 
-from journal import Blob, Event, JournalError, Record
-from journal.blobs import blobs_of
-from journal.errors import BlobDamaged
-from journal.events import SegmentOpened
-from journal.reader import Finder
-from replay.loaded_run import Apply, LoadedRun, load
-from replay.trial_state import Location
+from evaljournal.journal import Blob, Event, JournalError, Record
+from evaljournal.journal.blobs import blobs_of
+from evaljournal.journal.errors import BlobDamaged
+from evaljournal.journal.events import SegmentOpened
+from evaljournal.journal.reader import Finder
+from evaljournal.replay.loaded_run import Apply, LoadedRun, load
+from evaljournal.replay.trial_state import Location
 
 
 class Source:

@@ -16,16 +16,16 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
-from journal import JournalError, events
-from journal.codec import RECORD_MEMBERS, event_type
-from journal.fact import non_default_fields
-from replay.export.source import Source
-from replay.export.trial_index import TrialIndex
-from replay.state import RunState
-from replay.text import as_text
-from replay.trajectory import StepDetails
-from replay.trial import AttemptDetails, TrialDetails, attempt_fields
-from replay.usage import is_amount, noted_usage
+from evaljournal.journal import JournalError, events
+from evaljournal.journal.codec import RECORD_MEMBERS, event_type
+from evaljournal.journal.fact import non_default_fields
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.state import RunState
+from evaljournal.replay.text import as_text
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.replay.trial import AttemptDetails, TrialDetails, attempt_fields
+from evaljournal.replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "steps", "events"]
 Row = dict[str, Any]

@@ -9,18 +9,26 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from journal import Record
-from journal.errors import InvalidRecord
-from journal.events import AttemptStarted, Noted, RetryScheduled, TrialCompleted, TrialEnqueued, TrialFailed, TrialWithdrawn
-from replay.export.source import Source
-from replay.loaded_run import LoadedRun
-from replay.scratch import Column, Scratch, Values
-from replay.state import RunState
-from replay.timeline import Timeline
-from replay.trial import TrialDetails
-from replay.trial_state import pack_location, unpack_location
-from replay.usage import is_amount, noted_usage
-from replay.variant_totals import Totals
+from evaljournal.journal import Record
+from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.events import (
+    AttemptStarted,
+    Noted,
+    RetryScheduled,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialFailed,
+    TrialWithdrawn,
+)
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.replay.scratch import Column, Scratch, Values
+from evaljournal.replay.state import RunState
+from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.trial import TrialDetails
+from evaljournal.replay.trial_state import pack_location, unpack_location
+from evaljournal.replay.usage import is_amount, noted_usage
+from evaljournal.replay.variant_totals import Totals
 
 _MAX_INTEGER: Final = 1 << 40
 """Maximum integer in usage; sums of such integers fit into 64 bits."""

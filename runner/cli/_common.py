@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from journal import segments
-from runner.errors import UsageError
-from runner.run_paths import RUNS, runs_newest_first, runs_under
-from runner.suggest import suggest
+from evaljournal.journal import segments
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
+from evaljournal.runner.suggest import suggest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -136,7 +136,7 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the ne
 
 
 def _trial_names(run: str | None) -> list[str]:
-    from replay import load  # noqa: PLC0415  # only shell completion needs it
+    from evaljournal.replay import load  # noqa: PLC0415  # only shell completion needs it
 
     try:
         path = newest_run() if run is None else find_run(run)

@@ -7,12 +7,12 @@ from typing import Any, Final, cast
 import click
 import orjson
 
-from runner.cli._option_decorators import grouped_option
-from runner.cli._options import OPTIONS, Option, is_task_option
-from runner.data.toml_file import read_toml
-from runner.definition.variants import check_variant_name
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.runner.cli._option_decorators import grouped_option
+from evaljournal.runner.cli._options import OPTIONS, Option, is_task_option
+from evaljournal.runner.data.toml_file import read_toml
+from evaljournal.runner.definition.variants import check_variant_name
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 VARIANTS: Final = "evaljournal.variants"
 """Key in the context's `meta` of the tables `[[variant]]`: name → values."""

@@ -14,15 +14,24 @@ from typing import Final, Self
 
 import attrs
 
-from journal import JournalError, segments
-from journal.errors import KeyUnavailable
-from journal.files import DISK
-from journal.ownership import private_directory, state_directory
-from replay.digest import VERSION, CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json, unreadable_digest
-from runner.atomic_write import write_atomically
-from runner.cli._display import open_run
-from runner.engine.environment import installed_version
-from runner.run_paths import run_finish, run_start
+from evaljournal.journal import JournalError, segments
+from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.files import DISK
+from evaljournal.journal.ownership import private_directory, state_directory
+from evaljournal.replay.digest import (
+    VERSION,
+    CaseColumns,
+    RunDigest,
+    columns_from_json,
+    digest,
+    run_from_json,
+    to_json,
+    unreadable_digest,
+)
+from evaljournal.runner.atomic_write import write_atomically
+from evaljournal.runner.cli._display import open_run
+from evaljournal.runner.engine.environment import installed_version
+from evaljournal.runner.run_paths import run_finish, run_start
 
 _MAX_ENTRIES: Final = 10_000
 """Maximum number of entries; the oldest ones are removed."""

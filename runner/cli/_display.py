@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from journal import JournalError
-from journal.lock import is_held
-from journal.scan import ScanStop
-from replay import LoadedRun, RunState, idle, load
-from replay.comparison import Side, output_digests
-from replay.ending import next_command
-from replay.loaded_run import reject_invalid_record
-from replay.screen import panel
-from replay.summary import summarize
-from replay.text import printable
-from replay.view_json import view_json
-from runner.cli import DAMAGED
-from runner.cli._common import RunReference
-from runner.cli._errors import render
-from runner.cli._output import echo, write_data, writing_output
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.journal import JournalError
+from evaljournal.journal.lock import is_held
+from evaljournal.journal.scan import ScanStop
+from evaljournal.replay import LoadedRun, RunState, idle, load
+from evaljournal.replay.comparison import Side, output_digests
+from evaljournal.replay.ending import next_command
+from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.replay.screen import panel
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.text import printable
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli import DAMAGED
+from evaljournal.runner.cli._common import RunReference
+from evaljournal.runner.cli._errors import render
+from evaljournal.runner.cli._output import echo, write_data, writing_output
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group

@@ -7,21 +7,21 @@ from typing import Any, Final
 
 import attrs
 
-from replay.budget_text import quantity
-from replay.shards import Shard
-from replay.text import as_text, duration, money, number, plural, printable
-from replay.usage import add
-from runner.cli._display import print_json
-from runner.cli._output import echo
-from runner.cli._usage_estimate import MAX_RUNS, EarlierRuns, UsageEstimate, scale
-from runner.data.dataset import Trials
-from runner.definition.settings import Settings
-from runner.engine.plan import SelectedTrials
-from runner.engine.rate_limits import TaskKeys, default_slots
-from runner.retries.retry import Retry
-from runner.secrets import mask_values
-from runner.tasks import Billed
-from runner.tasks.turns import turns_of
+from evaljournal.replay.budget_text import quantity
+from evaljournal.replay.shards import Shard
+from evaljournal.replay.text import as_text, duration, money, number, plural, printable
+from evaljournal.replay.usage import add
+from evaljournal.runner.cli._display import print_json
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._usage_estimate import MAX_RUNS, EarlierRuns, UsageEstimate, scale
+from evaljournal.runner.data.dataset import Trials
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.plan import SelectedTrials
+from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.tasks import Billed
+from evaljournal.runner.tasks.turns import turns_of
 
 _MAX_SHOWN_PARTS: Final = 8
 _MAX_REQUEST: Final = 2_000

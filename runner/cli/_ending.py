@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from replay import RunState
-from replay.summary import summarize
-from replay.view_json import view_json
-from runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
-from runner.cli._display import print_json
-from runner.cli._output import OutputFailed, echo, flush_output
-from runner.definition.gates import problems
-from runner.suggest import command
+from evaljournal.replay import RunState
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
+from evaljournal.runner.cli._display import print_json
+from evaljournal.runner.cli._output import OutputFailed, echo, flush_output
+from evaljournal.runner.definition.gates import problems
+from evaljournal.runner.suggest import command
 
 FAILED: Final = 1
 

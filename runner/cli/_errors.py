@@ -4,10 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from journal import JournalError, errors
-from journal.errors import Hint
-from runner.cli import DAMAGED, UNFINISHED, USAGE
-from runner.suggest import command
+from evaljournal.journal import JournalError, errors
+from evaljournal.journal.errors import Hint
+from evaljournal.runner.cli import DAMAGED, UNFINISHED, USAGE
+from evaljournal.runner.suggest import command
 
 _HINTS: Final[dict[Hint, Callable[[Path], str]]] = {
     "check_disk": lambda path: f"check the disk, then continue with {command('resume', path)}",

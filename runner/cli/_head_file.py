@@ -6,10 +6,10 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from replay.text import printable
-from runner.atomic_write import write_atomically
-from runner.cli._output import echo
-from runner.errors import UsageError
+from evaljournal.replay.text import printable
+from evaljournal.runner.atomic_write import write_atomically
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
 
 _HEAD: Final = re.compile(rb"[0-9a-f]{32}\s*")
 _MAX_BYTES: Final = 64

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from runner.errors import UsageError
-from runner.secret_shapes import MASK
-from runner.secrets import add_environment, mask_literal, mask_literal_words, secret_variables
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secret_shapes import MASK
+from evaljournal.runner.secrets import add_environment, mask_literal, mask_literal_words, secret_variables
 
 _URLS: Final = ("endpoint", "base_url", "judge_url")
 

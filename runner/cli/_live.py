@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 import attrs
 
-from replay import LoadedRun, RunState
-from replay.screen import LONG_PAUSE, line, stall_reason
-from runner.cli._display import render_screen, terminal
-from runner.cli._output import echo
+from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay.screen import LONG_PAUSE, line, stall_reason
+from evaljournal.runner.cli._display import render_screen, terminal
+from evaljournal.runner.cli._output import echo
 
 if TYPE_CHECKING:
     from rich.console import Group

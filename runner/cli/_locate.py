@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from journal.errors import KeyUnavailable
-from journal.events import Record, SessionStarted
-from journal.ownership import start_events, user_key
-from replay.text import printable
-from runner.cli._no_code_options import evaluation_from_reference, is_option_reference
-from runner.definition.loading import LoadedEvaluation, load_evaluation
-from runner.errors import MissingVariable, UsageError
-from runner.run_paths import run_start
-from runner.suggest import command
+from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.events import Record, SessionStarted
+from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.replay.text import printable
+from evaljournal.runner.cli._no_code_options import evaluation_from_reference, is_option_reference
+from evaljournal.runner.definition.loading import LoadedEvaluation, load_evaluation
+from evaljournal.runner.errors import MissingVariable, UsageError
+from evaljournal.runner.run_paths import run_start
+from evaljournal.runner.suggest import command
 
 _MAX_SHOWN: Final = 20_000
 """Maximum characters of a reference that are shown, one option per line."""
@@ -57,7 +57,7 @@ def locate_evaluation(
 
 def load_reference(reference: str) -> LoadedEvaluation:
     """Load the evaluation that a reference names: a location in a file, or a command line."""
-    from runner.cli.run import run  # noqa: PLC0415  # most references name a file
+    from evaljournal.runner.cli.run import run  # noqa: PLC0415  # most references name a file
 
     return evaluation_from_reference(reference, run) if is_option_reference(reference) else load_evaluation(reference)
 

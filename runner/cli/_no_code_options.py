@@ -15,25 +15,25 @@ import click
 import orjson
 from click.core import ParameterSource
 
-from runner import scorers
-from runner.cli import CONTEXT_SETTINGS
-from runner.cli._config_file import VARIANTS
-from runner.cli._literal_keys import reject_literal_keys
-from runner.cli._openai_url import options_from_environment
-from runner.cli._options import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
-from runner.cli._output import echo
-from runner.data.dataset import Dataset
-from runner.data.to_json import to_json
-from runner.definition.budget import OFF
-from runner.definition.evaluation import Evaluation
-from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
-from runner.definition.settings import Settings
-from runner.definition.variants import Variant, product, variants_by_name
-from runner.errors import UsageError
-from runner.secret_shapes import MASK
-from runner.secrets import mask_keys, mask_values
-from runner.suggest import suggest
-from runner.tasks.arguments import TARGETS, new_task
+from evaljournal.runner import scorers
+from evaljournal.runner.cli import CONTEXT_SETTINGS
+from evaljournal.runner.cli._config_file import VARIANTS
+from evaljournal.runner.cli._literal_keys import reject_literal_keys
+from evaljournal.runner.cli._openai_url import options_from_environment
+from evaljournal.runner.cli._options import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.variants import Variant, product, variants_by_name
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secret_shapes import MASK
+from evaljournal.runner.secrets import mask_keys, mask_values
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.tasks.arguments import TARGETS, new_task
 
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from runner.errors import UsageError
-from runner.secret_shapes import MASK
-from runner.secrets import add_environment, mask_literal
-from runner.tasks.arguments import TARGETS
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secret_shapes import MASK
+from evaljournal.runner.secrets import add_environment, mask_literal
+from evaljournal.runner.tasks.arguments import TARGETS
 
 
 def options_from_environment(*tables: Mapping[str, Any]) -> dict[str, str]:

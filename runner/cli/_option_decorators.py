@@ -6,11 +6,11 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from runner import scorers
-from runner.cli._common import F
-from runner.cli._options import ADVANCED, ONLY_VARIANT, TABLE, Option, is_definition, is_setting
-from runner.cli._output import echo
-from runner.definition.variants import MAX_UNCONFIRMED
+from evaljournal.runner import scorers
+from evaljournal.runner.cli._common import F
+from evaljournal.runner.cli._options import ADVANCED, ONLY_VARIANT, TABLE, Option, is_definition, is_setting
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 
 ALL_OPTIONS: Final = "evaljournal.all_options"
 """Key in the context's `meta`: the help shows all options."""

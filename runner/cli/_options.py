@@ -11,13 +11,13 @@ from typing import Any, Final
 import attrs
 import click
 
-from runner import scorers
-from runner.concurrency import POLICIES
-from runner.definition.budget import OFF
-from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
-from runner.errors import UsageError
-from runner.retries.retry import Retry
-from runner.tasks.arguments import TARGETS
+from evaljournal.runner import scorers
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.tasks.arguments import TARGETS
 
 FILE: Final = click.Path(path_type=Path)
 _CHOICES: Final = {

@@ -42,7 +42,7 @@ def flush_output() -> None:
 
 def echo(text: str, *, err: bool = False) -> None:
     """Print text and a line feed, with control characters escaped."""
-    from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
+    from evaljournal.replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
     with suppress(ValueError) if err else writing_output():  # A task may have replaced standard error by a closed file.
         click.echo(escape_controls(text), err=err)
@@ -60,7 +60,7 @@ def write_data(chunks: Iterable[bytes]) -> None:
 
 
 def _escape(chunks: Iterable[bytes]) -> Iterable[bytes]:
-    from replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
+    from evaljournal.replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")  # A chunk may end within a character.
     for chunk in chunks:

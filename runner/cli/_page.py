@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from journal import Record, segments
-from journal.files import DISK
-from replay import LoadedRun
-from replay.auditing import Auditor
-from replay.export.page import PageRun, variants_data
-from replay.export.page_content import Content
-from runner.recompute.rules import session_rules
+from evaljournal.journal import Record, segments
+from evaljournal.journal.files import DISK
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.auditing import Auditor
+from evaljournal.replay.export.page import PageRun, variants_data
+from evaljournal.replay.export.page_content import Content
+from evaljournal.runner.recompute.rules import session_rules
 
 _GROWTH: Final = 1.02
 """Factor by which the records of a live run must grow before its variants, and so all trials, are compared again."""

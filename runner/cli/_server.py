@@ -13,18 +13,18 @@ from typing import Final
 
 import trio
 
-from journal import follow
-from journal.errors import InvalidRecord, JournalDamaged, NotAJournal
-from journal.lock import is_held
-from replay import LoadedRun
-from replay.export.page import PageRun, live_page, security_policy
-from replay.export.page_columns import Cursor, encode_json
-from replay.loaded_run import reject_invalid_record
-from runner.cli._page import PageReader
-from runner.errors import UsageError
-from runner.http.heads import RequestHead
-from runner.http.server import Connection
-from runner.run_paths import last_record
+from evaljournal.journal import follow
+from evaljournal.journal.errors import InvalidRecord, JournalDamaged, NotAJournal
+from evaljournal.journal.lock import is_held
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.export.page import PageRun, live_page, security_policy
+from evaljournal.replay.export.page_columns import Cursor, encode_json
+from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.runner.cli._page import PageReader
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.heads import RequestHead
+from evaljournal.runner.http.server import Connection
+from evaljournal.runner.run_paths import last_record
 
 HOST: Final = "127.0.0.1"
 UPDATE_INTERVAL: Final = 0.5

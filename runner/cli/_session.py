@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import trio
 
-from journal.errors import RecordTooLarge, WriteFailed
-from journal.threads import run_in_thread
-from replay.screen import panel, stopping_text
-from replay.summary_text import blocking_call_lines
-from replay.text import printable
-from runner.api import run as run_evaluation
-from runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
-from runner.cli._display import terminal
-from runner.cli._ending import finish
-from runner.cli._head_file import check_head_file, write_head
-from runner.cli._live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
-from runner.cli._output import echo
-from runner.cli._stdio import restore_streams
-from runner.definition.budget import OFF
-from runner.definition.loading import AnyEvaluation
-from runner.engine.options import LiveRun
-from runner.engine.session import Outcome
-from runner.errors import UsageError, unwrap_exception_groups
-from runner.retries.classify import describe
-from runner.run_paths import has_started, next_paths
-from runner.signals import STOP_SIGNALS, handle_signals
-from runner.suggest import command
+from evaljournal.journal.errors import RecordTooLarge, WriteFailed
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.replay.screen import panel, stopping_text
+from evaljournal.replay.summary_text import blocking_call_lines
+from evaljournal.replay.text import printable
+from evaljournal.runner.api import run as run_evaluation
+from evaljournal.runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
+from evaljournal.runner.cli._display import terminal
+from evaljournal.runner.cli._ending import finish
+from evaljournal.runner.cli._head_file import check_head_file, write_head
+from evaljournal.runner.cli._live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._stdio import restore_streams
+from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.loading import AnyEvaluation
+from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.engine.session import Outcome
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.run_paths import has_started, next_paths
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
+from evaljournal.runner.suggest import command
 
 if TYPE_CHECKING:
-    from runner.engine.nat_output import NatOutput
+    from evaljournal.runner.engine.nat_output import NatOutput
 
 _SESSION_OPTIONS: Final = (
     "resume",
@@ -54,7 +54,7 @@ def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
     """Return the writer of `--nat-output`, if it was given."""
     if options["nat_output"] is None:
         return None
-    from runner.engine.nat_output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
+    from evaljournal.runner.engine.nat_output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
 
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
 

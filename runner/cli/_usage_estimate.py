@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import attrs
 
-from journal.events import Noted
-from replay import LoadedRun
-from replay.definition import load_definition
-from replay.summary_text import billed_usage
-from replay.usage import JUDGE_NOTES, add
-from replay.variant_totals import Totals
-from runner.cli._display import open_run
-from runner.run_paths import RUNS, runs_under
+from evaljournal.journal.events import Noted
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.definition import load_definition
+from evaljournal.replay.summary_text import billed_usage
+from evaljournal.replay.usage import JUDGE_NOTES, add
+from evaljournal.replay.variant_totals import Totals
+from evaljournal.runner.cli._display import open_run
+from evaljournal.runner.run_paths import RUNS, runs_under
 
 MAX_RUNS: Final = 20
 """Number of earlier runs searched for recorded usage."""

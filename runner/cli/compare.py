@@ -6,21 +6,21 @@ from typing import Final
 
 import click
 
-from replay import LoadedRun
-from replay.comparison import NothingInCommon, Side, sides_by_variant
-from replay.comparison import compare as compare_sides
-from replay.comparison_table import ComparisonTable, compare_all
-from replay.comparison_table_text import lines as table_lines
-from replay.comparison_text import lines
-from replay.digest import short_ending
-from replay.ending import total_trials
-from replay.text import money, plural, printable
-from replay.usage import total as total_usage
-from replay.view_json import view_json
-from runner.cli._common import ReferenceType, RunReference, find_reference, newest_run
-from runner.cli._display import check_variant, exit_if_damaged, groups_by, open_run, open_side, print_json
-from runner.cli._output import echo
-from runner.errors import UsageError
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.comparison import NothingInCommon, Side, sides_by_variant
+from evaljournal.replay.comparison import compare as compare_sides
+from evaljournal.replay.comparison_table import ComparisonTable, compare_all
+from evaljournal.replay.comparison_table_text import lines as table_lines
+from evaljournal.replay.comparison_text import lines
+from evaljournal.replay.digest import short_ending
+from evaljournal.replay.ending import total_trials
+from evaljournal.replay.text import money, plural, printable
+from evaljournal.replay.usage import total as total_usage
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli._common import ReferenceType, RunReference, find_reference, newest_run
+from evaljournal.runner.cli._display import check_variant, exit_if_damaged, groups_by, open_run, open_side, print_json
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
 
 _MAX_ROWS: Final = 1_000
 _MAX_LISTED: Final = 10

@@ -12,15 +12,15 @@ from typing import Final
 import attrs
 import click
 
-from journal import segments
-from journal import verify as verify_journal
-from replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
-from runner.atomic_write import write_atomically, write_directory
-from runner.cli._common import ReferenceType, RunReference, output_option, reference_argument
-from runner.cli._display import check_variant, exit_if_damaged, warn_unconfirmed
-from runner.cli._output import echo, write_data
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.journal import segments
+from evaljournal.journal import verify as verify_journal
+from evaljournal.replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
+from evaljournal.runner.atomic_write import write_atomically, write_directory
+from evaljournal.runner.cli._common import ReferenceType, RunReference, output_option, reference_argument
+from evaljournal.runner.cli._display import check_variant, exit_if_damaged, warn_unconfirmed
+from evaljournal.runner.cli._output import echo, write_data
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 _SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_ in FORMATS.items())])

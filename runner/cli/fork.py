@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 import trio
 
-from replay.ending import next_step, progress_text, total_trials
-from replay.text import plural
-from runner.cli._common import RunType, output_option
-from runner.cli._output import echo
-from runner.fork import fork as fork_run
+from evaljournal.replay.ending import next_step, progress_text, total_trials
+from evaljournal.replay.text import plural
+from evaljournal.runner.cli._common import RunType, output_option
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.fork import fork as fork_run
 
 
 @click.command()

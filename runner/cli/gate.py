@@ -8,18 +8,18 @@ from typing import Any, Final, TypeVar, cast
 import attrs
 import click
 
-from replay.comparison import NothingInCommon
-from replay.gating import COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
-from replay.gating import gate as check_gate
-from replay.text import digits, plural, printable
-from replay.view_json import view_json
-from runner.cli._common import RunReference, find_reference, reference_argument
-from runner.cli._display import exit_if_damaged, open_side, print_json
-from runner.cli._output import echo
-from runner.data.toml_file import read_toml
-from runner.errors import UsageError
-from runner.run_paths import run_finish, run_start, runs_newest_first
-from runner.suggest import suggest
+from evaljournal.replay.comparison import NothingInCommon
+from evaljournal.replay.gating import COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
+from evaljournal.replay.gating import gate as check_gate
+from evaljournal.replay.text import digits, plural, printable
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli._common import RunReference, find_reference, reference_argument
+from evaljournal.runner.cli._display import exit_if_damaged, open_side, print_json
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.data.toml_file import read_toml
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import run_finish, run_start, runs_newest_first
+from evaljournal.runner.suggest import suggest
 
 _LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""

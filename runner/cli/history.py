@@ -6,16 +6,16 @@ from typing import Final
 import attrs
 import click
 
-from replay.history import Entry, History, histories
-from replay.history_text import change_lines, table, trend_lines
-from replay.text import plural, printable
-from replay.view_json import view_json
-from runner.cli._digests import DigestCache
-from runner.cli._display import print_json, print_table
-from runner.cli._output import echo
-from runner.errors import UsageError
-from runner.run_paths import RUNS, runs_under
-from runner.suggest import suggest
+from evaljournal.replay.history import Entry, History, histories
+from evaljournal.replay.history_text import change_lines, table, trend_lines
+from evaljournal.replay.text import plural, printable
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli._digests import DigestCache
+from evaljournal.runner.cli._display import print_json, print_table
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, runs_under
+from evaljournal.runner.suggest import suggest
 
 _DEFAULT_LAST: Final = 20
 

@@ -6,9 +6,9 @@ from typing import Final
 
 import click
 
-from runner.cli._options import OPTIONS, TABLE, Option
-from runner.cli._output import echo
-from runner.errors import UsageError
+from evaljournal.runner.cli._options import OPTIONS, TABLE, Option
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
 
 _INTRO: Final = """\
 # Run with: evaljournal run --config {path}

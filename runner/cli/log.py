@@ -7,19 +7,19 @@ from pathlib import Path
 import click
 import trio
 
-from journal import Record, read
-from journal import follow as follow_journal
-from journal.codec import EVENT_TYPES, event_type
-from journal.events import TrialEnqueued
-from journal.fact import non_default_fields
-from journal.reader import Finder
-from replay.text import printable
-from runner.cli._common import TrialType, run_and_trial
-from runner.cli._display import warn_unconfirmed
-from runner.cli._output import echo, write_data
-from runner.errors import UsageError
-from runner.signals import until_signal
-from runner.suggest import suggest
+from evaljournal.journal import Record, read
+from evaljournal.journal import follow as follow_journal
+from evaljournal.journal.codec import EVENT_TYPES, event_type
+from evaljournal.journal.events import TrialEnqueued
+from evaljournal.journal.fact import non_default_fields
+from evaljournal.journal.reader import Finder
+from evaljournal.replay.text import printable
+from evaljournal.runner.cli._common import TrialType, run_and_trial
+from evaljournal.runner.cli._display import warn_unconfirmed
+from evaljournal.runner.cli._output import echo, write_data
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.signals import until_signal
+from evaljournal.runner.suggest import suggest
 
 
 @click.command()

@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from replay.digest import RunDigest, first_score
-from replay.history_text import short_score
-from replay.text import duration, money, printable
-from replay.view_json import view_json
-from runner.cli._digests import DigestCache
-from runner.cli._display import print_json, print_table
-from runner.cli._output import echo
-from runner.errors import UsageError
-from runner.run_paths import RUNS, runs_under
+from evaljournal.replay.digest import RunDigest, first_score
+from evaljournal.replay.history_text import short_score
+from evaljournal.replay.text import duration, money, printable
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli._digests import DigestCache
+from evaljournal.runner.cli._display import print_json, print_table
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, runs_under
 
 
 @click.command("ls")

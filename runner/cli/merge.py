@@ -5,13 +5,13 @@ from pathlib import Path
 import click
 import trio
 
-from replay.ending import final_report
-from replay.text import plural, printable
-from runner.cli._common import output_option
-from runner.cli._ending import finish
-from runner.cli._output import echo
-from runner.definition.gates import gate_problems
-from runner.merge import merge as merge_shards
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.cli._common import output_option
+from evaljournal.runner.cli._ending import finish
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.definition.gates import gate_problems
+from evaljournal.runner.merge import merge as merge_shards
 
 
 @click.command()

@@ -9,20 +9,20 @@ from pathlib import Path
 import click
 import trio
 
-from journal import Record, read
-from journal.events import SessionStarted
-from replay import LoadedRun, Timeline
-from replay.ending import next_step
-from replay.loaded_run import reject_invalid_record
-from replay.text import printable
-from replay.timeline import BETWEEN_SESSIONS
-from runner.cli._common import run_argument
-from runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, status_json
-from runner.cli._live import FRAME_INTERVAL, Show, run_display
-from runner.cli._output import echo
-from runner.errors import UsageError
-from runner.run_paths import run_start
-from runner.signals import until_signal
+from evaljournal.journal import Record, read
+from evaljournal.journal.events import SessionStarted
+from evaljournal.replay import LoadedRun, Timeline
+from evaljournal.replay.ending import next_step
+from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.replay.text import printable
+from evaljournal.replay.timeline import BETWEEN_SESSIONS
+from evaljournal.runner.cli._common import run_argument
+from evaljournal.runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, status_json
+from evaljournal.runner.cli._live import FRAME_INTERVAL, Show, run_display
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import run_start
+from evaljournal.runner.signals import until_signal
 
 
 def parse_speed(text: str) -> float:

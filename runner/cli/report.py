@@ -8,21 +8,21 @@ from urllib.parse import quote
 
 import click
 
-from journal.lock import is_held
-from replay import load
-from replay.comparison import Side, compare, output_digests
-from replay.export.page import PageRun, comparison_data, index_page, is_page, page
-from replay.history import histories
-from replay.text import escape_controls, plural
-from runner.atomic_write import write_atomically
-from runner.cli._common import RunType, find_run, newest_run
-from runner.cli._display import exit_if_damaged
-from runner.cli._output import echo
-from runner.cli._page import PageReader, journal_size
-from runner.cli.export import check_target
-from runner.cli.history import read_entries
-from runner.errors import UsageError
-from runner.run_paths import RUNS
+from evaljournal.journal.lock import is_held
+from evaljournal.replay import load
+from evaljournal.replay.comparison import Side, compare, output_digests
+from evaljournal.replay.export.page import PageRun, comparison_data, index_page, is_page, page
+from evaljournal.replay.history import histories
+from evaljournal.replay.text import escape_controls, plural
+from evaljournal.runner.atomic_write import write_atomically
+from evaljournal.runner.cli._common import RunType, find_run, newest_run
+from evaljournal.runner.cli._display import exit_if_damaged
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._page import PageReader, journal_size
+from evaljournal.runner.cli.export import check_target
+from evaljournal.runner.cli.history import read_entries
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS
 
 _TARGET: Final = "report.html"
 _INDEX: Final = "index.html"

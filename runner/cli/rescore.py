@@ -5,24 +5,30 @@ from typing import Any
 
 import click
 
-from journal.lock import is_held
-from replay.text import plural
-from runner.api import run_in_trio
-from runner.cli._common import run_argument
-from runner.cli._ending import finish
-from runner.cli._locate import locate_evaluation
-from runner.cli._no_code_options import scorers_from_options
-from runner.cli._openai_url import options_from_environment
-from runner.cli._option_decorators import GroupedCommand, grouped_option, only_variant_option, scorer_options, trust_option
-from runner.cli._output import echo
-from runner.cli._session import user_code
-from runner.data.dataset import Dataset
-from runner.definition.evaluation import Evaluation
-from runner.definition.loading import AnyEvaluation
-from runner.definition.settings import Settings
-from runner.engine.rescore import Rescoring
-from runner.errors import UsageError, unwrap_exception_groups
-from runner.signals import STOP_SIGNALS, handle_signals
+from evaljournal.journal.lock import is_held
+from evaljournal.replay.text import plural
+from evaljournal.runner.api import run_in_trio
+from evaljournal.runner.cli._common import run_argument
+from evaljournal.runner.cli._ending import finish
+from evaljournal.runner.cli._locate import locate_evaluation
+from evaljournal.runner.cli._no_code_options import scorers_from_options
+from evaljournal.runner.cli._openai_url import options_from_environment
+from evaljournal.runner.cli._option_decorators import (
+    GroupedCommand,
+    grouped_option,
+    only_variant_option,
+    scorer_options,
+    trust_option,
+)
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._session import user_code
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.loading import AnyEvaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
 
 @click.command(cls=GroupedCommand)

@@ -7,13 +7,13 @@ from typing import Any, NoReturn
 import click
 import trio
 
-from replay import RunState
-from runner.cli._common import run_argument
-from runner.cli._display import check_variant, exit_if_damaged, open_run
-from runner.cli._ending import finish
-from runner.cli._head_file import write_head
-from runner.cli._locate import locate_evaluation
-from runner.cli._option_decorators import (
+from evaljournal.replay import RunState
+from evaljournal.runner.cli._common import run_argument
+from evaljournal.runner.cli._display import check_variant, exit_if_damaged, open_run
+from evaljournal.runner.cli._ending import finish
+from evaljournal.runner.cli._head_file import write_head
+from evaljournal.runner.cli._locate import locate_evaluation
+from evaljournal.runner.cli._option_decorators import (
     GroupedCommand,
     grouped_option,
     only_variant_option,
@@ -21,13 +21,13 @@ from runner.cli._option_decorators import (
     trust_option,
     yes_option,
 )
-from runner.cli._options import overrides
-from runner.cli._output import echo
-from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.gates import check_gates, gate_problems
-from runner.engine.session import seal
-from runner.run_paths import run_finish
-from runner.suggest import command
+from evaljournal.runner.cli._options import overrides
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._session import CommandSession, nat_output, user_code
+from evaljournal.runner.definition.gates import check_gates, gate_problems
+from evaljournal.runner.engine.session import seal
+from evaljournal.runner.run_paths import run_finish
+from evaljournal.runner.suggest import command
 
 
 @click.command(cls=GroupedCommand)

@@ -7,23 +7,23 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from journal import segments
-from journal.lock import is_held
-from replay.shards import Shard
-from runner.cli._config_file import config_option
-from runner.cli._dry_run import print_dry_run
-from runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
-from runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
-from runner.cli._options import overrides
-from runner.cli._output import echo
-from runner.cli._session import CommandSession, nat_output, user_code
-from runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
-from runner.engine.changes import effective_settings
-from runner.engine.plan import select_trials
-from runner.engine.session_workers import new_workers
-from runner.errors import UsageError
-from runner.run_paths import RUNS, next_path, run_finish, runs_under
-from runner.suggest import command
+from evaljournal.journal import segments
+from evaljournal.journal.lock import is_held
+from evaljournal.replay.shards import Shard
+from evaljournal.runner.cli._config_file import config_option
+from evaljournal.runner.cli._dry_run import print_dry_run
+from evaljournal.runner.cli._no_code_options import DEFINITION, evaluation_from_options, is_on_command_line
+from evaljournal.runner.cli._option_decorators import GroupedCommand, grouped_option, run_options, yes_option
+from evaljournal.runner.cli._options import overrides
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._session import CommandSession, nat_output, user_code
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
+from evaljournal.runner.engine.changes import effective_settings
+from evaljournal.runner.engine.plan import select_trials
+from evaljournal.runner.engine.session_workers import new_workers
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, next_path, run_finish, runs_under
+from evaljournal.runner.suggest import command
 
 
 def _parse_shard(text: str) -> Shard:

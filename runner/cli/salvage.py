@@ -6,15 +6,15 @@ from typing import Final
 import click
 import trio
 
-from journal import salvage as salvage_journal
-from replay import load
-from replay.ending import unscored_lines
-from replay.summary import unscored_counts
-from replay.text import plural, printable
-from runner.cli import DAMAGED, CommandError
-from runner.cli._common import RunType, output_option
-from runner.cli._output import echo
-from runner.suggest import command
+from evaljournal.journal import salvage as salvage_journal
+from evaljournal.replay import load
+from evaljournal.replay.ending import unscored_lines
+from evaljournal.replay.summary import unscored_counts
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.cli import DAMAGED, CommandError
+from evaljournal.runner.cli._common import RunType, output_option
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.suggest import command
 
 _MAX_PROBLEM: Final = 1_000
 """Maximum characters of the source's problem that are printed."""

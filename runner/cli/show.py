@@ -9,23 +9,23 @@ import attrs
 import click
 import orjson
 
-from journal import Blob, JournalError
-from replay import LoadedRun, RunState
-from replay.definition import definition_lines, load_definition
-from replay.loaded_run import reject_invalid_record
-from replay.sessions import Session
-from replay.steps import NOT_REUSED
-from replay.text import as_text, as_words, duration, number, one_line, plural, printable
-from replay.timeline_columns import Span
-from replay.trajectory_text import not_reused_text, trajectory_lines
-from replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
-from replay.trial_state import TrialState
-from replay.waits import Wait
-from runner.cli._common import TrialType, run_and_trial
-from runner.cli._display import exit_if_damaged, open_run, print_json, print_table
-from runner.cli._output import echo
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.journal import Blob, JournalError
+from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay.definition import definition_lines, load_definition
+from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.replay.sessions import Session
+from evaljournal.replay.steps import NOT_REUSED
+from evaljournal.replay.text import as_text, as_words, duration, number, one_line, plural, printable
+from evaljournal.replay.timeline_columns import Span
+from evaljournal.replay.trajectory_text import not_reused_text, trajectory_lines
+from evaljournal.replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.waits import Wait
+from evaljournal.runner.cli._common import TrialType, run_and_trial
+from evaljournal.runner.cli._display import exit_if_damaged, open_run, print_json, print_table
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 _MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""

@@ -6,15 +6,24 @@ from typing import Final
 
 import click
 
-from replay import LoadedRun
-from replay.ending import final_report
-from replay.summary import summarize
-from replay.summary_text import group_lines, score_lines, variant_result
-from replay.text import plural, printable
-from replay.view_json import view_json
-from runner.cli._common import RunReference, reference_argument
-from runner.cli._display import age, check_variant, exit_if_damaged, groups_by, open_run, print_json, print_screen, status_json
-from runner.cli._output import echo
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import group_lines, score_lines, variant_result
+from evaljournal.replay.text import plural, printable
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli._common import RunReference, reference_argument
+from evaljournal.runner.cli._display import (
+    age,
+    check_variant,
+    exit_if_damaged,
+    groups_by,
+    open_run,
+    print_json,
+    print_screen,
+    status_json,
+)
+from evaljournal.runner.cli._output import echo
 
 _MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""

@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import click
 
-from journal.lock import is_held
-from replay.budget_text import use_lines
-from replay.text import plural, printable
-from replay.view_json import view_json
-from runner.cli import DAMAGED
-from runner.cli._common import run_argument
-from runner.cli._display import print_json
-from runner.cli._errors import render
-from runner.cli._output import echo
-from runner.recompute.verification import RunVerification
-from runner.recompute.verification import verify as verify_run
-from runner.suggest import command
+from evaljournal.journal.lock import is_held
+from evaljournal.replay.budget_text import use_lines
+from evaljournal.replay.text import plural, printable
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.cli import DAMAGED
+from evaljournal.runner.cli._common import run_argument
+from evaljournal.runner.cli._display import print_json
+from evaljournal.runner.cli._errors import render
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.recompute.verification import RunVerification
+from evaljournal.runner.recompute.verification import verify as verify_run
+from evaljournal.runner.suggest import command
 
 _MAX_FINDING: Final = 400
 """Maximum characters of a finding that are printed."""

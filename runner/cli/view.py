@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import trio
 
-from runner.cli._common import run_argument
-from runner.cli._output import echo
-from runner.cli._page import journal_size
-from runner.signals import until_signal
+from evaljournal.runner.cli._common import run_argument
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.cli._page import journal_size
+from evaljournal.runner.signals import until_signal
 
 
 @click.command()
@@ -30,7 +30,7 @@ def view(path: Path, port: int, open_browser: bool) -> None:
     evaljournal view
     evaljournal view runs/capitals/0001 --open
     """
-    from runner.cli._server import serve  # noqa: PLC0415  # `report` needs no server
+    from evaljournal.runner.cli._server import serve  # noqa: PLC0415  # `report` needs no server
 
     def show_address(address: str) -> None:
         echo(address)

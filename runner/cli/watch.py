@@ -11,23 +11,23 @@ from typing import Final
 import click
 import trio
 
-from journal import follow
-from journal.errors import InvalidRecord, JournalDamaged
-from journal.lock import is_held
-from replay import LoadedRun
-from replay.ending import final_report
-from replay.loaded_run import reject_invalid_record
-from replay.text import printable
-from runner.cli import UNFINISHED
-from runner.cli._common import run_argument
-from runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, status_json
-from runner.cli._ending import exit_code
-from runner.cli._live import FRAME_INTERVAL, Show, run_display
-from runner.cli._output import echo
-from runner.engine.recorder import Clock
-from runner.run_paths import last_record
-from runner.signals import until_signal
-from runner.suggest import command
+from evaljournal.journal import follow
+from evaljournal.journal.errors import InvalidRecord, JournalDamaged
+from evaljournal.journal.lock import is_held
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.replay.text import printable
+from evaljournal.runner.cli import UNFINISHED
+from evaljournal.runner.cli._common import run_argument
+from evaljournal.runner.cli._display import age, exit_if_damaged, open_run, print_json, print_screen, status_json
+from evaljournal.runner.cli._ending import exit_code
+from evaljournal.runner.cli._live import FRAME_INTERVAL, Show, run_display
+from evaljournal.runner.cli._output import echo
+from evaljournal.runner.engine.recorder import Clock
+from evaljournal.runner.run_paths import last_record
+from evaljournal.runner.signals import until_signal
+from evaljournal.runner.suggest import command
 
 LOCK_CHECK_AFTER: Final = 1.0
 """Seconds without a record after which the lock of the run is checked."""

@@ -7,10 +7,10 @@ own. The module `policy` defines the interface.
 from collections.abc import Callable
 from typing import Final
 
-from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.aimd import Aimd
-from runner.concurrency.fixed import Fixed
-from runner.concurrency.policy import Policy
+from evaljournal.runner.concurrency.adaptive import Adaptive
+from evaljournal.runner.concurrency.aimd import Aimd
+from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.concurrency.policy import Policy
 
 POLICIES: Final[dict[str, Callable[..., Policy]]] = {"adaptive": Adaptive, "aimd": Aimd, "fixed": Fixed}
 """Name → class of the policy; called with the number of slots and, if it is known, of `trials`."""

@@ -18,10 +18,10 @@ import heapq
 from collections import Counter
 from typing import Final, assert_never
 
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
-from runner.concurrency.background import Background
-from runner.concurrency.breaker import Breaker
-from runner.concurrency.constants import (
+from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
+from evaljournal.runner.concurrency.background import Background
+from evaljournal.runner.concurrency.breaker import Breaker
+from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
     COARSE_STEPS,
     FIRST_429S,
@@ -45,11 +45,11 @@ from runner.concurrency.constants import (
     WINDOW_429S,
     WINDOW_SHARE,
 )
-from runner.concurrency.in_flight import InFlight, lower_load
-from runner.concurrency.latency import Latency
-from runner.concurrency.pace import Pace
-from runner.concurrency.pause import Pause
-from runner.concurrency.policy import (
+from evaljournal.runner.concurrency.in_flight import InFlight, lower_load
+from evaljournal.runner.concurrency.latency import Latency
+from evaljournal.runner.concurrency.pace import Pace
+from evaljournal.runner.concurrency.pause import Pause
+from evaljournal.runner.concurrency.policy import (
     FULL,
     OPEN,
     PROBE,
@@ -62,7 +62,7 @@ from runner.concurrency.policy import (
     Succeeded,
     TimedOut,
 )
-from runner.concurrency.start import Start, Wave
+from evaljournal.runner.concurrency.start import Start, Wave
 
 _NEVER: Final = float("inf")
 _QUIET_GAP: Final = 64

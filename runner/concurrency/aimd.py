@@ -8,9 +8,19 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 [1, slots].
 """
 
-from journal.events import LimitChanged, PolicyEvent
-from runner.concurrency.pause import Pause
-from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit, Succeeded, TimedOut
+from evaljournal.journal.events import LimitChanged, PolicyEvent
+from evaljournal.runner.concurrency.pause import Pause
+from evaljournal.runner.concurrency.policy import (
+    FULL,
+    OPEN,
+    Decision,
+    Failed,
+    Signal,
+    Started,
+    StartPermit,
+    Succeeded,
+    TimedOut,
+)
 
 _SMOOTHING = 0.2
 """Weight of the newest latency in the average that is shown."""

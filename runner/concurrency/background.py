@@ -9,7 +9,7 @@ import math
 
 from attrs import define
 
-from runner.concurrency.constants import (
+from evaljournal.runner.concurrency.constants import (
     MEASURED_CALLS,
     MEMORY,
     TEST_ENOUGH_429S,
@@ -19,7 +19,7 @@ from runner.concurrency.constants import (
     TEST_TOLERATED_429S,
     TESTED_SHARE,
 )
-from runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import Start
 
 
 @define(kw_only=True)

@@ -10,7 +10,7 @@ later were answered, do not count: the trial may be the reason.
 
 from attrs import define, field
 
-from runner.concurrency.constants import (
+from evaljournal.runner.concurrency.constants import (
     FAILURES_HIGHEST,
     FAILURES_LOWEST,
     OUTNUMBER_FACTOR,
@@ -18,7 +18,7 @@ from runner.concurrency.constants import (
     PROBE_PATIENCE,
     PROBE_SOONEST,
 )
-from runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import Start
 
 
 @define(kw_only=True)

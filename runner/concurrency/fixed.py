@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from journal.events import IntakePaused, PolicyEvent
-from runner.concurrency.pause import Pause
-from runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit
+from evaljournal.journal.events import IntakePaused, PolicyEvent
+from evaljournal.runner.concurrency.pause import Pause
+from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit
 
 
 class Fixed:

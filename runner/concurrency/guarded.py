@@ -5,14 +5,14 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
-from replay.decision_rules import POLICY_FAILED
-from replay.pauses import NO_RESPONSE
-from replay.text import printable
-from runner.concurrency.fixed import Fixed
-from runner.concurrency.policy import Change, Decision, Policy, Signal, Started, StartPermit, evolve_fact
-from runner.retries.classify import describe
-from runner.secrets import mask
+from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
+from evaljournal.replay.decision_rules import POLICY_FAILED
+from evaljournal.replay.pauses import NO_RESPONSE
+from evaljournal.replay.text import printable
+from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.concurrency.policy import Change, Decision, Policy, Signal, Started, StartPermit, evolve_fact
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.secrets import mask
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from attrs import define
 
-from runner.concurrency.constants import (
+from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
     CEILING_LATEST,
     CEILING_SHARE,
@@ -43,7 +43,7 @@ from runner.concurrency.constants import (
     TIMEOUT_CUT,
     UNPROVEN_LIMIT,
 )
-from runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import Start
 
 
 def lower_load(load: int) -> int:

@@ -9,7 +9,7 @@ as much as the load, the higher load adds no throughput. An attempt that timed o
 
 from attrs import define
 
-from runner.concurrency.constants import (
+from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
     DECISIVE_GROWTH,
     GROUP_IGNORED,
@@ -23,7 +23,7 @@ from runner.concurrency.constants import (
     SMOOTHING,
     USUAL_LATENCY_GROWTH,
 )
-from runner.concurrency.start import Group, Start
+from evaljournal.runner.concurrency.start import Group, Start
 
 
 @define(kw_only=True)

@@ -16,7 +16,7 @@ import math
 
 from attrs import define, field
 
-from runner.concurrency.constants import (
+from evaljournal.runner.concurrency.constants import (
     CONFIRM_GAP,
     FIRST_PACE_END,
     FIRST_PACE_GROWTH,
@@ -36,7 +36,7 @@ from runner.concurrency.constants import (
     STEADY_FACTOR,
     SWING,
 )
-from runner.concurrency.start import Start
+from evaljournal.runner.concurrency.start import Start
 
 
 @define(kw_only=True)

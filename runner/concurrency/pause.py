@@ -5,8 +5,8 @@ A Retry-After applies to the key, not only to the attempt that received it: othe
 
 from attrs import define
 
-from journal.events import IntakePaused, IntakeResumed, PolicyEvent
-from runner.concurrency.constants import LONGEST_PAUSE
+from evaljournal.journal.events import IntakePaused, IntakeResumed, PolicyEvent
+from evaljournal.runner.concurrency.constants import LONGEST_PAUSE
 
 
 @define

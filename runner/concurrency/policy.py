@@ -12,8 +12,8 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from journal.events import FailureCategory, Noted, PolicyEvent
-from journal.fact import fact
+from evaljournal.journal.events import FailureCategory, Noted, PolicyEvent
+from evaljournal.journal.fact import fact
 
 
 @fact

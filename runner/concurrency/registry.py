@@ -14,8 +14,18 @@ from typing import Final
 import attrs
 import trio
 
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
-from runner.concurrency.policy import FULL, Change, Decision, Interrupted, Policy, Signal, Started, StartPermit, evolve_fact
+from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
+from evaljournal.runner.concurrency.policy import (
+    FULL,
+    Change,
+    Decision,
+    Interrupted,
+    Policy,
+    Signal,
+    Started,
+    StartPermit,
+    evolve_fact,
+)
 
 TURN: Final = 0.1
 """Seconds for which the other runs wait for the run whose turn it is."""

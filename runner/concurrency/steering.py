@@ -8,8 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, assert_never, cast, get_args
 
-from journal import Record, events
-from runner.concurrency.policy import Change, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut, evolve_fact
+from evaljournal.journal import Record, events
+from evaljournal.runner.concurrency.policy import (
+    Change,
+    Failed,
+    Interrupted,
+    Policy,
+    Signal,
+    Started,
+    Succeeded,
+    TimedOut,
+    evolve_fact,
+)
 
 MAX_FREE_PROBES: Final = 3
 """Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""

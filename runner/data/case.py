@@ -10,8 +10,8 @@ import orjson
 from attrs import Attribute, Factory, evolve, field, frozen
 from typing_extensions import TypeVar
 
-from runner.data.fingerprint import canonical, digest
-from runner.errors import UsageError
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.errors import UsageError
 
 InputT_co = TypeVar("InputT_co", covariant=True, default=Any)
 ExpectedT_co = TypeVar("ExpectedT_co", covariant=True, default=Any)

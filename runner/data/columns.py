@@ -6,8 +6,8 @@ Usual column names are recognized; where they are ambiguous, the user must choos
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from runner.data.case import Case
-from runner.errors import UsageError
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.errors import UsageError
 
 Role = Literal["id", "input", "expected"]
 

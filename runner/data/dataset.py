@@ -18,12 +18,12 @@ from typing import Any, Final, Literal, cast
 
 from attrs import evolve, field, frozen
 
-from replay.shards import Shard
-from runner.data import readers
-from runner.data.case import Case, ContentNames, Trial
-from runner.data.columns import Columns, column_hint
-from runner.data.shard import is_in_shard
-from runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
+from evaljournal.replay.shards import Shard
+from evaljournal.runner.data import readers
+from evaljournal.runner.data.case import Case, ContentNames, Trial
+from evaljournal.runner.data.columns import Columns, column_hint
+from evaljournal.runner.data.shard import is_in_shard
+from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
 """The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import orjson
 
-from runner.errors import UsageError
+from evaljournal.runner.errors import UsageError
 
 _LENGTH = 16
 """Hex digits: 64 bits, so that two of a million cases have the same fingerprint with a probability of 1 in 37 million."""

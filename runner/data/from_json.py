@@ -12,8 +12,8 @@ import attrs
 from cattrs import Converter, transform_error
 from cattrs.gen import make_dict_structure_fn
 
-from runner.data.fingerprint import unwrap_partial
-from runner.data.to_json import to_json
+from evaljournal.runner.data.fingerprint import unwrap_partial
+from evaljournal.runner.data.to_json import to_json
 
 _AWAITABLE: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.errors import UsageError
+from evaljournal.runner.errors import UsageError
 
 Row = dict[str, Any]
 NumberedRow = tuple[int, Row]

@@ -1,8 +1,8 @@
 """Shards of a dataset: a hash of a case's content decides its shard, so that a new case does not move the others."""
 
-from replay.shards import Shard
-from runner.data.case import Case
-from runner.errors import UsageError
+from evaljournal.replay.shards import Shard
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.errors import UsageError
 
 
 def parse_shard(value: Shard | str | None) -> Shard | None:

@@ -11,11 +11,11 @@ from typing import Any, Final, cast
 import attrs
 import orjson
 
-from replay.text import as_text
-from runner.data.case import Case
-from runner.data.columns import INPUT_NAMES, list_names
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.columns import INPUT_NAMES, list_names
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 _PIECE: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _FIELD: Final = re.compile(r"(?!\s)[^.{}\n\r]+(?:\.[^.{}\n\r]+)*(?<!\s)")

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import attrs
 
-from journal.codec import reject_large
-from journal.errors import Unserializable
-from runner.signals import is_from_signal
+from evaljournal.journal.codec import reject_large
+from evaljournal.journal.errors import Unserializable
+from evaljournal.runner.signals import is_from_signal
 
 _MAX_VALUES: Final = 1_000
 """Number of values inside a value from which it counts as large."""

@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from runner.errors import UsageError
+from evaljournal.runner.errors import UsageError
 
 
 def read_toml(path: Path) -> dict[str, Any]:

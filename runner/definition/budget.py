@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from replay.budget import UNITS, Amounts
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.replay.budget import UNITS, Amounts
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 OFF: Final = "none"
 """Turns a setting off, or removes one unit of a budget."""

@@ -15,20 +15,18 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final, TypeVar, cast
 
-from journal import segments
-from runner.data.fingerprint import digest, strip_comments, unwrap_partial
-from runner.definition.evaluation import Evaluation
-from runner.definition.module_source import imports, relevant_source
-from runner.secret_shapes import mask_shapes
+from evaljournal.journal import segments
+from evaljournal.runner.data.fingerprint import digest, strip_comments, unwrap_partial
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.module_source import imports, relevant_source
+from evaljournal.runner.secret_shapes import mask_shapes
 
 T = TypeVar("T")
 Namespace = Mapping[str, Any]
 
 _PROJECT_FILES: Final = ("pyproject.toml", "setup.py", "setup.cfg")
 _EXCLUDED_DIRECTORIES: Final = frozenset({"site-packages", "dist-packages", "node_modules", "__pycache__"})
-_OWN_DIRECTORIES: Final = tuple(
-    str(Path(__file__).parents[2] / name) + os.sep for name in ("evaljournal", "journal", "replay", "runner")
-)
+_OWN_DIRECTORY: Final = str(Path(__file__).parents[2]) + os.sep
 _MAX_WHOLE_FILE: Final = 16 * 2**20
 """Of a larger file, only its size, its beginning and its end count, so that a run starts quickly."""
 _MAX_MASKED_FILE: Final = 2**20
@@ -113,7 +111,7 @@ class _Project:
         self._root = os.path.join(repository or next(packages, directory), "")
         self._directory = os.path.join(directory, "")
         prefixes = {os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix)}
-        self._excluded = (*_OWN_DIRECTORIES, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
+        self._excluded = (_OWN_DIRECTORY, *(prefix for prefix in prefixes if prefix.startswith(self._root)))
         self._dataset = os.path.abspath(source) if isinstance(source, Path) else ""
 
     def __contains__(self, file: str) -> bool:

@@ -6,12 +6,12 @@ from typing import Final, Literal, Self
 
 import attrs
 
-from replay import RunState
-from replay.scores import Scores
-from replay.summary import score_of
-from replay.text import plural, printable
-from runner.errors import InvalidSetting, UsageError
-from runner.suggest import suggest
+from evaljournal.replay import RunState
+from evaljournal.replay.scores import Scores
+from evaljournal.replay.summary import score_of
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.errors import InvalidSetting, UsageError
+from evaljournal.runner.suggest import suggest
 
 _GATE: Final = re.compile(
     r"\s*+(?P<scorer>\w[\w.-]*+)\s*+(?:>=|=)\s*+(?P<minimum>-?(?:\d++(?:\.\d++)?|\.\d++))"

@@ -1,6 +1,6 @@
 """Import evaluations by reference: `evals/capitals.py`, `evals/capitals.py:capitals` or `package.module:capitals`.
 
-The user's directory is appended to `sys.path`, so that a `journal.py` or `runner.py` in it cannot replace our packages.
+The user's directory is appended to `sys.path`, so that a `rich.py` or `json.py` in it cannot replace a package.
 Errors are `UsageError`s with a traceback of the user's code only.
 """
 
@@ -17,15 +17,12 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from runner.definition.code_files import record_files
-from runner.definition.evaluation import Evaluation
-from runner.errors import UsageError
-from runner.suggest import suggest
+from evaljournal.runner.definition.code_files import record_files
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 AnyEvaluation: TypeAlias = Evaluation[Any, Any, Any]
-
-OWN_PACKAGES: Final = ("journal", "replay", "runner")
-"""Imported before the user's file, because their names are common."""
 
 imports_for_worker: Final[ContextVar[bool]] = ContextVar("evaljournal_imports_for_worker", default=False)
 """Whether a worker imports a file, which must not start a run."""
@@ -69,8 +66,6 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 
 def _import_user_module(module_path: str) -> ModuleType:
-    for package in OWN_PACKAGES:
-        importlib.import_module(package)
     is_module = _MODULE.fullmatch(module_path) and not module_path.endswith(".py") and not Path(module_path).exists()
     return record_files(lambda: _import_module(module_path) if is_module else _import_file(Path(module_path)))
 
@@ -104,8 +99,6 @@ def _no_such_name_error(module: ModuleType, module_path: str, name: str, names: 
 
 
 def _import_module(name: str) -> ModuleType:
-    if name.partition(".")[0] in OWN_PACKAGES:
-        raise UsageError(f"{name!r} is a module of evaljournal itself; to load your own file, pass its path")
     _append_to_path(Path.cwd())
     with _report_user_errors(name, Path.cwd()):
         try:
@@ -226,6 +219,5 @@ def _shadowing_hint(exc: BaseException, directory: Path) -> str:
         return ""
     for file in (directory / f"{top_name}.py", directory / top_name / "__init__.py"):
         if file.exists() and not file.samefile(module_file):
-            owner = "evaljournal's own" if top_name in OWN_PACKAGES else "another"
-            return f", perhaps because {file} is hidden by {owner} {top_name!r} ({module_file}); rename it"
+            return f", perhaps because {file} is hidden by another {top_name!r} ({module_file}); rename it"
     return ""

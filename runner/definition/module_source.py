@@ -70,7 +70,7 @@ def _split_imports(nodes: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield the statements, an import of several names as several; those of evaljournal's own names are not the user's code."""
     for node in nodes:
         match node:
-            case ast.ImportFrom("evaljournal" | "runner"):
+            case ast.ImportFrom("evaljournal"):
                 pass
             case ast.Import(names):
                 yield from (ast.copy_location(ast.Import([alias]), node) for alias in names)

@@ -11,19 +11,19 @@ import orjson
 from attrs import Attribute, asdict, evolve, field, frozen
 from typing_extensions import TypedDict
 
-from journal import Durability
-from replay.steps import REUSES, Reuse
-from runner.concurrency import POLICIES
-from runner.data.dataset import Selection, as_strings, optional_count
-from runner.data.fingerprint import digest, fingerprint_function
-from runner.definition.budget import BudgetValue, parse_budget
-from runner.definition.gates import Gate
-from runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
-from runner.retries.retry import NUMERIC_FIELDS, Retry
-from runner.steps.durable_requests import DurableRequests
-from runner.suggest import suggest
-from runner.workers.parse import parse_workers
-from runner.workers.pool import WorkerPool
+from evaljournal.journal import Durability
+from evaljournal.replay.steps import REUSES, Reuse
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.data.dataset import Selection, as_strings, optional_count
+from evaljournal.runner.data.fingerprint import digest, fingerprint_function
+from evaljournal.runner.definition.budget import BudgetValue, parse_budget
+from evaljournal.runner.definition.gates import Gate
+from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
+from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
+from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.workers.parse import parse_workers
+from evaljournal.runner.workers.pool import WorkerPool
 
 EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants")
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""

@@ -12,11 +12,11 @@ from typing import Any, Final, cast
 
 import attrs
 
-from runner.data.fingerprint import canonical, definition_of, digest
-from runner.errors import UsageError
-from runner.secrets import mask_definition
-from runner.suggest import suggest
-from runner.tasks import OpenableTask
+from evaljournal.runner.data.fingerprint import canonical, definition_of, digest
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secrets import mask_definition
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.tasks import OpenableTask
 
 VariantOptions = Mapping[str, Mapping[str, Any]] | Mapping[str, Sequence[Any]]
 """Variant → its parameters; or parameter → its values, to run every combination."""

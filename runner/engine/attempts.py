@@ -8,33 +8,33 @@ from typing import Any, Final, Literal
 
 import attrs
 
-from journal import events
-from journal.blobs import LIMIT
-from journal.codec import json_round_trip
-from journal.errors import BlobDamaged, Unserializable
-from journal.files import Files
-from journal.reader import Finder
-from journal.threads import InThread
-from replay.budget import OVER_BUDGET
-from replay.budget_text import over_budget_text
-from replay.state import BLOCKING_CALLS
-from replay.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
-from replay.text import plural
-from replay.trial_state import unpack_location
-from runner.concurrency.constants import SAME_TRIAL_429S
-from runner.data.to_json import is_large, to_json
-from runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
-from runner.engine.recorder import LateRecorder
-from runner.engine.scheduler import Scheduler
-from runner.engine.trial_work import TrialWork
-from runner.retries.classify import describe
-from runner.retries.retry import UNSERIALIZABLE, settle
-from runner.secrets import mask_output, mask_values, sent_secrets
-from runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
-from runner.steps.durable_requests import DurableRequests
-from runner.tasks import LateOutcome, Task
-from runner.tasks.usage import usage_of_response
-from runner.workers.pool import WorkerEnded
+from evaljournal.journal import events
+from evaljournal.journal.blobs import LIMIT
+from evaljournal.journal.codec import json_round_trip
+from evaljournal.journal.errors import BlobDamaged, Unserializable
+from evaljournal.journal.files import Files
+from evaljournal.journal.reader import Finder
+from evaljournal.journal.threads import InThread
+from evaljournal.replay.budget import OVER_BUDGET
+from evaljournal.replay.budget_text import over_budget_text
+from evaljournal.replay.state import BLOCKING_CALLS
+from evaljournal.replay.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
+from evaljournal.replay.text import plural
+from evaljournal.replay.trial_state import unpack_location
+from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
+from evaljournal.runner.data.to_json import is_large, to_json
+from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
+from evaljournal.runner.engine.recorder import LateRecorder
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.trial_work import TrialWork
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
+from evaljournal.runner.secrets import mask_output, mask_values, sent_secrets
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
+from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.tasks import LateOutcome, Task
+from evaljournal.runner.tasks.usage import usage_of_response
+from evaljournal.runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""

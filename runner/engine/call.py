@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import trio
 
-from journal.codec import Blobs
-from journal.fact import fact
-from runner.engine.recorder import Timer
-from runner.notes import Sink, set_note_sink
-from runner.signals import is_from_signal
-from runner.steps.attempt_steps import AttemptSteps, set_steps
-from runner.tasks import LateOutcome, Task
-from runner.workers.pool import WorkerEnded
+from evaljournal.journal.codec import Blobs
+from evaljournal.journal.fact import fact
+from evaljournal.runner.engine.recorder import Timer
+from evaljournal.runner.notes import Sink, set_note_sink
+from evaljournal.runner.signals import is_from_signal
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, set_steps
+from evaljournal.runner.tasks import LateOutcome, Task
+from evaljournal.runner.workers.pool import WorkerEnded
 
 
 @fact

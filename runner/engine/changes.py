@@ -6,16 +6,16 @@ from typing import Any, Final, cast
 
 import attrs
 
-from journal.events import RunStarted
-from replay import RunState, TrialState
-from replay.definition import changed_files, definition_diff, load_definition, variant_fingerprints
-from replay.sessions import PINNED
-from replay.text import plural, printable
-from runner.data.case import Trial
-from runner.definition.budget import parse_budget
-from runner.definition.settings import EXPERIMENT_SETTINGS, Settings
-from runner.errors import InvalidSetting, UsageError
-from runner.retries.retry import NUMERIC_FIELDS
+from evaljournal.journal.events import RunStarted
+from evaljournal.replay import RunState, TrialState
+from evaljournal.replay.definition import changed_files, definition_diff, load_definition, variant_fingerprints
+from evaljournal.replay.sessions import PINNED
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.data.case import Trial
+from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
+from evaljournal.runner.errors import InvalidSetting, UsageError
+from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 
 _MAX_EXAMPLES: Final = 5
 _BUDGETS: Final = ("budget", "budget_per_trial")

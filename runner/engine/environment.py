@@ -10,8 +10,8 @@ from pathlib import Path
 
 import attrs
 
-from journal.errors import KeyUnavailable
-from journal.ownership import user_key
+from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.ownership import user_key
 
 
 @attrs.frozen(kw_only=True)

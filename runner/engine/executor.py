@@ -11,26 +11,26 @@ from typing import Any, Final
 
 import trio
 
-from journal.errors import JournalError, SegmentLost
-from journal.events import Noted
-from journal.threads import InThread
-from replay.budget import Amounts
-from replay.worker_totals import WORKER_ENDED
-from runner.concurrency.policy import Policy
-from runner.data.case import Case
-from runner.definition.settings import Settings
-from runner.engine.attempts import Attempts
-from runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
-from runner.engine.intake import Intake, TrialSource
-from runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
-from runner.engine.scheduler import Scheduler
-from runner.engine.scoring import Scoring
-from runner.engine.shutdown import Shutdown
-from runner.engine.trial_work import Job, ScorerCall, TrialWork
-from runner.scorers.scorer import OpenScorer
-from runner.tasks import Task
-from runner.workers.driver import Workers
-from runner.workers.pool import WorkerEnd
+from evaljournal.journal.errors import JournalError, SegmentLost
+from evaljournal.journal.events import Noted
+from evaljournal.journal.threads import InThread
+from evaljournal.replay.budget import Amounts
+from evaljournal.replay.worker_totals import WORKER_ENDED
+from evaljournal.runner.concurrency.policy import Policy
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.attempts import Attempts
+from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
+from evaljournal.runner.engine.intake import Intake, TrialSource
+from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.scoring import Scoring
+from evaljournal.runner.engine.shutdown import Shutdown
+from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
+from evaljournal.runner.scorers.scorer import OpenScorer
+from evaljournal.runner.tasks import Task
+from evaljournal.runner.workers.driver import Workers
+from evaljournal.runner.workers.pool import WorkerEnd
 
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""

@@ -9,22 +9,22 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from journal.errors import JournalError, SegmentLost
-from journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn
-from journal.reader import fetch
-from journal.threads import InThread
-from replay.text import plural
-from runner.data.case import Trial
-from runner.definition.settings import Settings
-from runner.engine.changes import examples, is_same
-from runner.engine.options import Options
-from runner.engine.recorder import Recorder
-from runner.engine.scheduler import Scheduler
-from runner.engine.trial_work import TrialWork
-from runner.errors import RunChanged
-from runner.retries.classify import describe
-from runner.retries.retry import settle
-from runner.signals import is_from_signal
+from evaljournal.journal.errors import JournalError, SegmentLost
+from evaljournal.journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn
+from evaljournal.journal.reader import fetch
+from evaljournal.journal.threads import InThread
+from evaljournal.replay.text import plural
+from evaljournal.runner.data.case import Trial
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.changes import examples, is_same
+from evaljournal.runner.engine.options import Options
+from evaljournal.runner.engine.recorder import Recorder
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.trial_work import TrialWork
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.retry import settle
+from evaljournal.runner.signals import is_from_signal
 
 READ_TIME: Final = 0.02
 """Seconds after which the trials read so far are admitted, for datasets that are slow to read."""

@@ -14,18 +14,18 @@ from typing import Final
 
 import trio
 
-from journal import Record, follow, segments
-from journal.errors import JournalError
-from journal.events import TrialCompleted, TrialFailed
-from journal.reader import POLL_INTERVAL
-from replay.export import Source
-from replay.export.nat import LINES_FILE, LIST_FILE, line, nat
-from replay.export.trial_index import TrialIndex
-from replay.text import printable
-from replay.trial_state import DONE_STAGES
-from runner.atomic_write import write_atomically, write_directory
-from runner.errors import UsageError
-from runner.suggest import command
+from evaljournal.journal import Record, follow, segments
+from evaljournal.journal.errors import JournalError
+from evaljournal.journal.events import TrialCompleted, TrialFailed
+from evaljournal.journal.reader import POLL_INTERVAL
+from evaljournal.replay.export import Source
+from evaljournal.replay.export.nat import LINES_FILE, LIST_FILE, line, nat
+from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.text import printable
+from evaljournal.replay.trial_state import DONE_STAGES
+from evaljournal.runner.atomic_write import write_atomically, write_directory
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import command
 
 OWNER: Final = ".evaljournal-run"
 """A file in the directory that holds the id of its run."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from journal.threads import InThread, run_in_thread
-from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
-from runner.tasks import OpenableTask, Task
-from runner.tasks.function import AsyncioThread, FunctionTask, Loop
-from runner.workers.driver import Workers
-from runner.workers.remote_task import RemoteScorer, RemoteTask
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
+from evaljournal.runner.tasks import OpenableTask, Task
+from evaljournal.runner.tasks.function import AsyncioThread, FunctionTask, Loop
+from evaljournal.runner.workers.driver import Workers
+from evaljournal.runner.workers.remote_task import RemoteScorer, RemoteTask
 
 
 class TaskOpener:
@@ -33,8 +33,8 @@ class TaskOpener:
             open_tasks = {variant: RemoteTask(task, variant, workers) for variant, task in open_tasks.items()}
         if not gateway:
             return open_tasks
-        from runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
-        from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
+        from evaljournal.runner.gateway.gateway import GatewayTask, open_gateway  # noqa: PLC0415  # an HTTP client is slow to import
+        from evaljournal.runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
 
         shared_gateway = await self._stack.enter_async_context(open_gateway(providers_from_environment()))
         return {variant: GatewayTask(task, shared_gateway) for variant, task in open_tasks.items()}

@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 import attrs
 
-from journal import Journal, Record
-from journal.files import DISK, Files
-from journal.threads import InThread, run_in_thread
-from replay import RunState
-from replay.shards import Shard
-from runner.concurrency.policy import Policy
-from runner.data.shard import parse_shard
-from runner.definition.settings import SettingOptions
-from runner.engine.environment import Environment
-from runner.suggest import command
+from evaljournal.journal import Journal, Record
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.replay import RunState
+from evaljournal.replay.shards import Shard
+from evaljournal.runner.concurrency.policy import Policy
+from evaljournal.runner.data.shard import parse_shard
+from evaljournal.runner.definition.settings import SettingOptions
+from evaljournal.runner.engine.environment import Environment
+from evaljournal.runner.suggest import command
 
 
 @attrs.define

@@ -8,31 +8,31 @@ from typing import Any
 
 import attrs
 
-from journal.events import RunStarted
-from replay import RunState
-from replay.budget import Amounts
-from replay.shards import Shard
-from replay.text import as_text
-from runner.data.case import Case, Trial
-from runner.data.dataset import Trials
-from runner.data.templates import constant_template_error
-from runner.data.to_json import to_json
-from runner.definition.code_files import code_files
-from runner.definition.evaluation import Evaluation
-from runner.definition.gates import check_gates
-from runner.definition.settings import Settings
-from runner.definition.variants import MAX_UNCONFIRMED
-from runner.engine.changes import case_changes, differences, effective_settings
-from runner.engine.environment import Environment
-from runner.engine.options import Options
-from runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
-from runner.engine.session_workers import check_workers
-from runner.errors import InvalidSetting, RunChanged, UsageError
-from runner.retries.classify import describe
-from runner.signals import is_from_signal
-from runner.steps.durable_requests import MODEL_CALLS
-from runner.tasks import Billed, OpenableTask
-from runner.tasks.function import resolve_loop
+from evaljournal.journal.events import RunStarted
+from evaljournal.replay import RunState
+from evaljournal.replay.budget import Amounts
+from evaljournal.replay.shards import Shard
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.case import Case, Trial
+from evaljournal.runner.data.dataset import Trials
+from evaljournal.runner.data.templates import constant_template_error
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.definition.code_files import code_files
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.gates import check_gates
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
+from evaljournal.runner.engine.changes import case_changes, differences, effective_settings
+from evaljournal.runner.engine.environment import Environment
+from evaljournal.runner.engine.options import Options
+from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, scorer_slots
+from evaljournal.runner.engine.session_workers import check_workers
+from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.signals import is_from_signal
+from evaljournal.runner.steps.durable_requests import MODEL_CALLS
+from evaljournal.runner.tasks import Billed, OpenableTask
+from evaljournal.runner.tasks.function import resolve_loop
 
 
 @attrs.frozen
@@ -208,7 +208,7 @@ def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> N
 
 def _check_gateway(task: object) -> None:
     """Raise a `UsageError` if a task makes no calls that a gateway could forward, or no provider can be called."""
-    from runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
+    from evaljournal.runner.gateway.providers import providers_from_environment  # noqa: PLC0415  # an HTTP client is slow to import
 
     if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
         raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
@@ -217,7 +217,7 @@ def _check_gateway(task: object) -> None:
 
 def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
     """Let the HTTP clients of the task record steps; raise a `UsageError` if they cannot."""
-    from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
+    from evaljournal.runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
 
     problem = ""
     if any(isinstance(task, OpenableTask) for task in evaluation.tasks.values()):

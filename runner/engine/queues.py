@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import attrs
 
-from replay.state import max_unscored_outputs
-from runner.concurrency.registry import Member
-from runner.concurrency.steering import Steering
-from runner.engine.trial_work import Job, ScorerCall, TrialWork
+from evaljournal.replay.state import max_unscored_outputs
+from evaljournal.runner.concurrency.registry import Member
+from evaljournal.runner.concurrency.steering import Steering
+from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 
 _FAILURES: Final = attrgetter("failures")
 """A probe is the first job with the fewest failures, so that probes do not use up the retries of one trial."""

@@ -7,22 +7,22 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from journal.events import SCORER_PREFIX
-from replay.text import as_text
-from runner.concurrency import POLICIES
-from runner.concurrency.aimd import AIMD_NUMBERS, Aimd
-from runner.concurrency.guarded import Guarded
-from runner.concurrency.policy import Policy
-from runner.concurrency.registry import REGISTRY, Identity
-from runner.data.case import MAX_NAME, Case
-from runner.data.templates import Fields
-from runner.definition.evaluation import Evaluation
-from runner.definition.settings import Settings
-from runner.engine.recorder import Recorder
-from runner.errors import UsageError
-from runner.scorers.scorer import Scorer
-from runner.secrets import mask
-from runner.tasks import OpenableTask, is_async
+from evaljournal.journal.events import SCORER_PREFIX
+from evaljournal.replay.text import as_text
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.concurrency.aimd import AIMD_NUMBERS, Aimd
+from evaljournal.runner.concurrency.guarded import Guarded
+from evaljournal.runner.concurrency.policy import Policy
+from evaljournal.runner.concurrency.registry import REGISTRY, Identity
+from evaljournal.runner.data.case import MAX_NAME, Case
+from evaljournal.runner.data.templates import Fields
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.recorder import Recorder
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.scorers.scorer import Scorer
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.tasks import OpenableTask, is_async
 
 ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""

@@ -16,20 +16,20 @@ from typing import Any, Final, Literal
 import attrs
 import trio
 
-from journal import Event, Journal, Record
-from journal.clock import system_clock
-from journal.codec import Blobs
-from journal.errors import Unserializable
-from journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
-from replay import RunState
-from replay.summary import forked_sessions
-from runner.data.to_json import to_json
-from runner.engine.shutdown import Shutdown
-from runner.engine.trial_work import TrialWork
-from runner.notes import Sink
-from runner.retries.classify import describe
-from runner.secrets import mask_values
-from runner.steps.attempt_steps import AttemptSteps, failed_step
+from evaljournal.journal import Event, Journal, Record
+from evaljournal.journal.clock import system_clock
+from evaljournal.journal.codec import Blobs
+from evaljournal.journal.errors import Unserializable
+from evaljournal.journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
+from evaljournal.replay import RunState
+from evaljournal.replay.summary import forked_sessions
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.engine.shutdown import Shutdown
+from evaljournal.runner.engine.trial_work import TrialWork
+from evaljournal.runner.notes import Sink
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
 
 _MAX_NOTE_NAME: Final = 1_000
 

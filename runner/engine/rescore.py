@@ -9,27 +9,27 @@ from typing import Any, Final, cast
 
 import attrs
 
-from journal import read
-from journal.events import AttemptSucceeded, RunStopped, StopReason, TrialEnqueued
-from journal.files import Files
-from journal.reader import fetch
-from replay import RunState, TrialState, fold
-from runner.concurrency import POLICIES
-from runner.data.case import Case, check_name
-from runner.definition.evaluation import Evaluation
-from runner.definition.gates import gate_results
-from runner.definition.settings import Settings
-from runner.engine.executor import Executor
-from runner.engine.plan import Plan
-from runner.engine.rate_limits import TaskKeys, recorded_policy, scorer_slots
-from runner.engine.recorder import Recorder
-from runner.engine.session import Outcome, Session
-from runner.engine.trial_work import TrialWork
-from runner.errors import UsageError
-from runner.retries.retry import Retry
-from runner.scorers.scorer import Scorer
-from runner.suggest import suggest
-from runner.workers.processes import ProcessWorkers
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptSucceeded, RunStopped, StopReason, TrialEnqueued
+from evaljournal.journal.files import Files
+from evaljournal.journal.reader import fetch
+from evaljournal.replay import RunState, TrialState, fold
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.data.case import Case, check_name
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.gates import gate_results
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.executor import Executor
+from evaljournal.runner.engine.plan import Plan
+from evaljournal.runner.engine.rate_limits import TaskKeys, recorded_policy, scorer_slots
+from evaljournal.runner.engine.recorder import Recorder
+from evaljournal.runner.engine.session import Outcome, Session
+from evaljournal.runner.engine.trial_work import TrialWork
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.scorers.scorer import Scorer
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.workers.processes import ProcessWorkers
 
 _HAS_OUTPUT: Final = ("scoring", "completed")
 

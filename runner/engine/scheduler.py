@@ -11,21 +11,21 @@ from typing import Any, Final
 
 import trio
 
-from journal import Record
-from journal.events import IntakePaused, PolicyShared, TrialCompleted
-from replay.budget import Amounts, Block
-from replay.budget_text import block_text
-from replay.pauses import NO_RESPONSE
-from runner.concurrency.policy import Change, Policy
-from runner.concurrency.registry import Member
-from runner.concurrency.steering import Steering
-from runner.data.case import Case
-from runner.definition.settings import Settings
-from runner.engine.queues import Lane, Queues
-from runner.engine.recorder import Recorder, RunLoop, Timer
-from runner.engine.shutdown import Shutdown
-from runner.engine.trial_work import Job, ScorerCall, TrialWork
-from runner.workers.driver import Workers
+from evaljournal.journal import Record
+from evaljournal.journal.events import IntakePaused, PolicyShared, TrialCompleted
+from evaljournal.replay.budget import Amounts, Block
+from evaljournal.replay.budget_text import block_text
+from evaljournal.replay.pauses import NO_RESPONSE
+from evaljournal.runner.concurrency.policy import Change, Policy
+from evaljournal.runner.concurrency.registry import Member
+from evaljournal.runner.concurrency.steering import Steering
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.queues import Lane, Queues
+from evaljournal.runner.engine.recorder import Recorder, RunLoop, Timer
+from evaljournal.runner.engine.shutdown import Shutdown
+from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
+from evaljournal.runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
 """Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""

@@ -11,26 +11,26 @@ from typing import Any, Final
 
 import trio
 
-from journal import events
-from journal.errors import JournalError, RecordTooLarge, Unserializable
-from journal.files import Files
-from journal.reader import Finder
-from journal.threads import InThread
-from replay.trajectory import StepDetails, Trajectory
-from replay.trial_state import unpack_location
-from runner.concurrency.constants import SAME_TRIAL_429S
-from runner.concurrency.steering import call_id
-from runner.data.to_json import is_large
-from runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from runner.engine.recorder import LateRecorder
-from runner.engine.scheduler import Scheduler
-from runner.engine.trial_work import ScorerCall, TrialWork
-from runner.retries.classify import Description, Failure, describe
-from runner.retries.retry import NoRetry, RetryIn, jitter
-from runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
-from runner.signals import is_from_signal
-from runner.workers.pool import WorkerEnded
-from runner.workers.remote_task import PlacedInput
+from evaljournal.journal import events
+from evaljournal.journal.errors import JournalError, RecordTooLarge, Unserializable
+from evaljournal.journal.files import Files
+from evaljournal.journal.reader import Finder
+from evaljournal.journal.threads import InThread
+from evaljournal.replay.trajectory import StepDetails, Trajectory
+from evaljournal.replay.trial_state import unpack_location
+from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
+from evaljournal.runner.concurrency.steering import call_id
+from evaljournal.runner.data.to_json import is_large
+from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from evaljournal.runner.engine.recorder import LateRecorder
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.trial_work import ScorerCall, TrialWork
+from evaljournal.runner.retries.classify import Description, Failure, describe
+from evaljournal.runner.retries.retry import NoRetry, RetryIn, jitter
+from evaljournal.runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
+from evaljournal.runner.signals import is_from_signal
+from evaljournal.runner.workers.pool import WorkerEnded
+from evaljournal.runner.workers.remote_task import PlacedInput
 
 LARGE_VALUE: Final = 16_384
 """Characters of a value from which a built-in scorer runs in a thread, so that it does not block the loop for long."""

@@ -13,35 +13,35 @@ from typing import Any, Final, Literal, TypeVar
 import attrs
 import trio
 
-from journal import read, writing
-from journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
-from journal.events import RunStopped, SessionStarted
-from journal.files import DISK, Files
-from journal.threads import InThread, run_in_thread
-from replay import RunState, fold
-from replay.ending import ending_text, final_report, final_summary
-from replay.text import printable
-from runner.data.dataset import as_strings
-from runner.definition.evaluation import Evaluation
-from runner.definition.gates import GateResult, gate_problems, gate_results, problems
-from runner.definition.settings import Settings
-from runner.engine.changes import adopted_changes
-from runner.engine.executor import Executor
-from runner.engine.intake import PendingTrials, TrialSource
-from runner.engine.open_tasks import TaskOpener
-from runner.engine.options import LiveRun, Options
-from runner.engine.plan import Plan, is_done, make_plan
-from runner.engine.rate_limits import policy_maker, scorer_keys
-from runner.engine.recorder import Clock, Recorder
-from runner.engine.session_workers import new_workers
-from runner.errors import RunFailed, UsageError
-from runner.run_paths import sealed_head
-from runner.scorers.scorer import OpenScorer
-from runner.secrets import add_environment
-from runner.suggest import suggest
-from runner.tasks import Task
-from runner.workers.driver import Workers
-from runner.workers.streams import print_error
+from evaljournal.journal import read, writing
+from evaljournal.journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
+from evaljournal.journal.events import RunStopped, SessionStarted
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.replay import RunState, fold
+from evaljournal.replay.ending import ending_text, final_report, final_summary
+from evaljournal.replay.text import printable
+from evaljournal.runner.data.dataset import as_strings
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_results, problems
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.changes import adopted_changes
+from evaljournal.runner.engine.executor import Executor
+from evaljournal.runner.engine.intake import PendingTrials, TrialSource
+from evaljournal.runner.engine.open_tasks import TaskOpener
+from evaljournal.runner.engine.options import LiveRun, Options
+from evaljournal.runner.engine.plan import Plan, is_done, make_plan
+from evaljournal.runner.engine.rate_limits import policy_maker, scorer_keys
+from evaljournal.runner.engine.recorder import Clock, Recorder
+from evaljournal.runner.engine.session_workers import new_workers
+from evaljournal.runner.errors import RunFailed, UsageError
+from evaljournal.runner.run_paths import sealed_head
+from evaljournal.runner.scorers.scorer import OpenScorer
+from evaljournal.runner.secrets import add_environment
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.tasks import Task
+from evaljournal.runner.workers.driver import Workers
+from evaljournal.runner.workers.streams import print_error
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ class Outcome:
 
     def to_pandas(self, rows: Literal["trials", "attempts", "steps", "events"] = "trials") -> Any:
         """Return the trials of the run as a pandas DataFrame, or its attempts, steps or events."""
-        from replay.export.tables import data_frame  # noqa: PLC0415  # most runs need none
+        from evaljournal.replay.export.tables import data_frame  # noqa: PLC0415  # most runs need none
 
         return data_frame(self.path, rows)
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from runner.definition.evaluation import Evaluation
-from runner.definition.settings import Settings
-from runner.engine.rate_limits import TaskKeys
-from runner.errors import MissingVariable, UsageError
-from runner.tasks import OpenableTask, is_async
-from runner.tasks.arguments import arguments_of
-from runner.workers.driver import Workers
-from runner.workers.pool import WorkerPool
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.rate_limits import TaskKeys
+from evaljournal.runner.errors import MissingVariable, UsageError
+from evaljournal.runner.tasks import OpenableTask, is_async
+from evaljournal.runner.tasks.arguments import arguments_of
+from evaljournal.runner.workers.driver import Workers
+from evaljournal.runner.workers.pool import WorkerPool
 
 ASYNC_PLACES: Final = 16
 """Attempts that a worker runs concurrently if they mostly wait: those of async functions, endpoints and chat models."""

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import trio
 
-from journal.events import StopReason
-from runner.retries.classify import describe
+from evaljournal.journal.events import StopReason
+from evaljournal.runner.retries.classify import describe
 
 
 class Shutdown:

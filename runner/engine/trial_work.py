@@ -5,13 +5,13 @@ from typing import Any
 
 import attrs
 
-from replay.trial_state import RetryHistory, TrialState
-from runner.data.case import Case
-from runner.scorers.scorer import OpenScorer, ScorerInput
-from runner.steps.attempt_steps import current_steps
-from runner.steps.durable import model_step
-from runner.tasks import ReportedStep
-from runner.workers.driver import Worker
+from evaljournal.replay.trial_state import RetryHistory, TrialState
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
+from evaljournal.runner.steps.attempt_steps import current_steps
+from evaljournal.runner.steps.durable import model_step
+from evaljournal.runner.tasks import ReportedStep
+from evaljournal.runner.workers.driver import Worker
 
 
 @attrs.define(eq=False, kw_only=True)

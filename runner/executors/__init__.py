@@ -8,11 +8,11 @@ An executor turns its function and its inputs into an evaluation, runs it like `
 the records. Differences from Phoenix are in `docs/migrating.md`.
 """
 
-from runner.executors.controller import ConcurrencyController
-from runner.executors.execution import Incomplete
-from runner.executors.executor import AsyncExecutor, Executor, SyncExecutor, get_executor_on_sync_context
-from runner.executors.results import ExecutionDetails, ExecutionStatus
-from runner.retries.classify import Fatal, RateLimited
+from evaljournal.runner.executors.controller import ConcurrencyController
+from evaljournal.runner.executors.execution import Incomplete
+from evaljournal.runner.executors.executor import AsyncExecutor, Executor, SyncExecutor, get_executor_on_sync_context
+from evaljournal.runner.executors.results import ExecutionDetails, ExecutionStatus
+from evaljournal.runner.retries.classify import Fatal, RateLimited
 
 __all__ = [
     "AsyncExecutor",

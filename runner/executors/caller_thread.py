@@ -10,10 +10,10 @@ import attrs
 import outcome
 import trio
 
-from runner.executors.results import ResultCollector
-from runner.signals import POLL_INTERVAL, is_from_signal
-from runner.tasks import OnLateResult, Task, TrialInput
-from runner.tasks.function import Loop, detect_loops
+from evaljournal.runner.executors.results import ResultCollector
+from evaljournal.runner.signals import POLL_INTERVAL, is_from_signal
+from evaljournal.runner.tasks import OnLateResult, Task, TrialInput
+from evaljournal.runner.tasks.function import Loop, detect_loops
 
 
 async def await_value(value: Awaitable[Any]) -> Any:

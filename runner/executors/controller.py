@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.concurrency.aimd import Aimd
-from runner.concurrency.policy import Failed, Signal, Started, Succeeded, TimedOut
+from evaljournal.runner.concurrency.aimd import Aimd
+from evaljournal.runner.concurrency.policy import Failed, Signal, Started, Succeeded, TimedOut
 
 _ATTEMPT = "call"
 """Name of the only attempt: the policy matches the end of an attempt to its start, and one is always in flight here."""

@@ -12,30 +12,30 @@ from typing import Any, Final
 
 import attrs
 
-from journal import read, segments
-from journal.errors import JournalError
-from journal.events import RunStarted
-from journal.files import DISK, Files
-from journal.threads import InThread, run_in_thread
-from replay import fold
-from replay.definition import load_definition
-from runner.concurrency.aimd import Aimd
-from runner.data.fingerprint import definition_of, digest, fingerprint_function, unwrap_partial
-from runner.data.from_json import from_json, return_annotation
-from runner.definition.evaluation import Evaluation
-from runner.definition.settings import Settings
-from runner.engine.environment import Environment
-from runner.engine.null_files import NULL_FILES
-from runner.engine.options import LiveRun
-from runner.engine.session import Session
-from runner.errors import RunChanged
-from runner.executors.caller_thread import InputTask, await_value
-from runner.executors.inputs import Inputs
-from runner.executors.progress import show
-from runner.executors.results import ExecutionDetails, ResultCollector
-from runner.executors.variables import variable_digests
-from runner.tasks import Task
-from runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
+from evaljournal.journal import read, segments
+from evaljournal.journal.errors import JournalError
+from evaljournal.journal.events import RunStarted
+from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.threads import InThread, run_in_thread
+from evaljournal.replay import fold
+from evaljournal.replay.definition import load_definition
+from evaljournal.runner.concurrency.aimd import Aimd
+from evaljournal.runner.data.fingerprint import definition_of, digest, fingerprint_function, unwrap_partial
+from evaljournal.runner.data.from_json import from_json, return_annotation
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.environment import Environment
+from evaljournal.runner.engine.null_files import NULL_FILES
+from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.engine.session import Session
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.executors.caller_thread import InputTask, await_value
+from evaljournal.runner.executors.inputs import Inputs
+from evaljournal.runner.executors.progress import show
+from evaljournal.runner.executors.results import ExecutionDetails, ResultCollector
+from evaljournal.runner.executors.variables import variable_digests
+from evaljournal.runner.tasks import Task
+from evaljournal.runner.tasks.function import LOOPS, AsyncioThread, FunctionTask, Loop
 
 Results = tuple[list[Any], list[ExecutionDetails]]
 

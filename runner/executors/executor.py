@@ -17,15 +17,15 @@ from typing import Any, Final, Protocol
 import attrs
 import trio
 
-from journal.events import FailureCategory
-from runner.api import run_async, run_in_trio
-from runner.definition.settings import DURATION_PROBLEM
-from runner.errors import UsageError, is_whole_number
-from runner.executors.caller_thread import CallerThreadTask
-from runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
-from runner.retries.classify import PROGRAMMING_ERRORS, Failure
-from runner.retries.retry import OneBudget
-from runner.signals import handle_signals
+from evaljournal.journal.events import FailureCategory
+from evaljournal.runner.api import run_async, run_in_trio
+from evaljournal.runner.definition.settings import DURATION_PROBLEM
+from evaljournal.runner.errors import UsageError, is_whole_number
+from evaljournal.runner.executors.caller_thread import CallerThreadTask
+from evaljournal.runner.executors.execution import Execution, ExecutorConfig, ExecutorSettings, Results
+from evaljournal.runner.retries.classify import PROGRAMMING_ERRORS, Failure
+from evaljournal.runner.retries.retry import OneBudget
+from evaljournal.runner.signals import handle_signals
 
 JournalPath = str | os.PathLike[str] | None
 

@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from runner.data.case import Case, ContentNames, Trial
-from runner.data.dataset import Dataset, Selection, Trials
-from runner.data.fingerprint import digest
-from runner.data.to_json import to_json
-from runner.errors import UsageError
+from evaljournal.runner.data.case import Case, ContentNames, Trial
+from evaljournal.runner.data.dataset import Dataset, Selection, Trials
+from evaljournal.runner.data.fingerprint import digest
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.errors import UsageError
 
 _MAX_REPR = 1_000
 """Maximum characters that are recorded of the repr of an input that is not JSON."""

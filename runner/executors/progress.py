@@ -6,9 +6,9 @@ from typing import Any
 
 import trio
 
-from journal.threads import InThread
-from replay.screen import line
-from runner.engine.options import LiveRun
+from evaljournal.journal.threads import InThread
+from evaljournal.replay.screen import line
+from evaljournal.runner.engine.options import LiveRun
 
 INTERVAL = 0.2
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import attrs
 
-from journal import Event, Record, events
-from replay.handlers import handlers
+from evaljournal.journal import Event, Record, events
+from evaljournal.replay.handlers import handlers
 
 
 class ExecutionStatus(Enum):

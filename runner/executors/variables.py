@@ -19,9 +19,9 @@ from uuid import UUID
 
 import attrs
 
-from runner.data.fingerprint import digest, fingerprint_function, unwrap_partial
-from runner.data.to_json import to_json
-from runner.secret_shapes import is_secret_name
+from evaljournal.runner.data.fingerprint import digest, fingerprint_function, unwrap_partial
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.secret_shapes import is_secret_name
 
 _ARGUMENTS: Final = "arguments of the partial"
 _DEPTH: Final = 2

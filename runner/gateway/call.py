@@ -15,18 +15,18 @@ import attrs
 import orjson
 import trio
 
-from journal.errors import JournalError
-from runner.gateway.providers import Route
-from runner.http.client import Client
-from runner.http.heads import RequestHead, ResponseHead
-from runner.http.messages import Body
-from runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
-from runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
-from runner.http.server import Connection, ReplyAborted
-from runner.retries.classify import classify
-from runner.secrets import mask
-from runner.steps.attempt_steps import AttemptSteps, Step
-from runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
+from evaljournal.journal.errors import JournalError
+from evaljournal.runner.gateway.providers import Route
+from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.heads import RequestHead, ResponseHead
+from evaljournal.runner.http.messages import Body
+from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
+from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
+from evaljournal.runner.http.server import Connection, ReplyAborted
+from evaljournal.runner.retries.classify import classify
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
+from evaljournal.runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
 
 LAST_REPLY_TIMEOUT: Final = 1.0
 """Seconds that an agent has to read the reply that ends its attempt."""

@@ -10,17 +10,17 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runner.gateway.call import AgentConnection, Call, GatewayAttempt, TooManyConnections
-from runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
-from runner.http.client import Client
-from runner.http.heads import RequestHead
-from runner.http.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
-from runner.http.server import RequestTooLarge
-from runner.secrets import add_secret
-from runner.steps.attempt_steps import current_steps
-from runner.tasks import OnLateResult, Task
-from runner.tasks.function import FunctionTask
-from runner.tasks.gateway_env import set_gateway_env
+from evaljournal.runner.gateway.call import AgentConnection, Call, GatewayAttempt, TooManyConnections
+from evaljournal.runner.gateway.providers import Provider, Route, agent_environment, common_environment, routes
+from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.heads import RequestHead
+from evaljournal.runner.http.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
+from evaljournal.runner.http.server import RequestTooLarge
+from evaljournal.runner.secrets import add_secret
+from evaljournal.runner.steps.attempt_steps import current_steps
+from evaljournal.runner.tasks import OnLateResult, Task
+from evaljournal.runner.tasks.function import FunctionTask
+from evaljournal.runner.tasks.gateway_env import set_gateway_env
 
 HOST: Final = "127.0.0.1"
 MAX_CONNECTIONS: Final = 2_000

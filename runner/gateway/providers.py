@@ -10,11 +10,11 @@ from typing import Final
 
 import attrs
 
-from runner.errors import UsageError
-from runner.http.address import Address
-from runner.secrets import MIN_LENGTH
-from runner.steps.durable_requests import model_endpoint
-from runner.tasks.chat import OPENAI
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.address import Address
+from evaljournal.runner.secrets import MIN_LENGTH
+from evaljournal.runner.steps.durable_requests import model_endpoint
+from evaljournal.runner.tasks.chat import OPENAI
 
 DUMMY_KEY: Final = "sk-evaljournal-gateway"
 """The API key that agents get; the gateway ignores it."""

@@ -19,10 +19,10 @@ from urllib.request import getproxies_environment, proxy_bypass
 import attrs
 import httpcore2
 
-from runner.data.templates import Fields, Template
-from runner.errors import MissingVariable, UsageError
-from runner.secret_shapes import is_secret_name
-from runner.secrets import MIN_LENGTH, add_secret, is_secret_variable, mask, mask_header
+from evaljournal.runner.data.templates import Fields, Template
+from evaljournal.runner.errors import MissingVariable, UsageError
+from evaljournal.runner.secret_shapes import is_secret_name
+from evaljournal.runner.secrets import MIN_LENGTH, add_secret, is_secret_variable, mask, mask_header
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")

@@ -18,12 +18,12 @@ import attrs
 import httpcore2
 import trio
 
-from runner.http.address import Address
-from runner.http.heads import Headers, ResponseHead, request_head
-from runner.http.messages import Body, Disconnected, MessageReader
-from runner.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
-from runner.http.reply_memory import ReplyMemory
-from runner.notes import engine_note
+from evaljournal.runner.http.address import Address
+from evaljournal.runner.http.heads import Headers, ResponseHead, request_head
+from evaljournal.runner.http.messages import Body, Disconnected, MessageReader
+from evaljournal.runner.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
+from evaljournal.runner.http.reply_memory import ReplyMemory
+from evaljournal.runner.notes import engine_note
 
 T = TypeVar("T")
 

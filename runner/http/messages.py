@@ -6,7 +6,7 @@ from typing import Final
 
 import httpcore2
 
-from runner.http.heads import InvalidMessage
+from evaljournal.runner.http.heads import InvalidMessage
 
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _LINE_END: Final = re.compile(rb"\r\n")

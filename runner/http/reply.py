@@ -13,11 +13,11 @@ import attrs
 import httpcore2
 import orjson
 
-from replay.server_sent_events import parse_events
-from runner.data.exact_json import read_json
-from runner.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
-from runner.retries.classify import Fatal
-from runner.secrets import excerpt, mask
+from evaljournal.replay.server_sent_events import parse_events
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.secrets import excerpt, mask
 
 if TYPE_CHECKING:
     from zlib import _Decompress as _ZlibDecompressor

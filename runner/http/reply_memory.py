@@ -9,8 +9,8 @@ from typing import Final, Self, TypeVar
 
 import trio
 
-from journal.threads import run_in_thread
-from runner.retries.classify import Fatal
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.runner.retries.classify import Fatal
 
 T = TypeVar("T")
 

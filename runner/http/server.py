@@ -7,8 +7,8 @@ from typing import Final
 
 import trio
 
-from runner.http.heads import Headers, InvalidMessage, RequestHead, reply_head
-from runner.http.messages import Body, Disconnected, MessageReader
+from evaljournal.runner.http.heads import Headers, InvalidMessage, RequestHead, reply_head
+from evaljournal.runner.http.messages import Body, Disconnected, MessageReader
 
 MAX_HEAD: Final = 64 * 1024
 """Maximum bytes of a request's line and headers."""

@@ -4,16 +4,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from journal import Record, events
-from replay import TrialState
-from replay.audit_types import Settlement
-from runner.concurrency import POLICIES
-from runner.concurrency.policy import Change, Policy
-from runner.concurrency.steering import CallEvent, Steering, call_id
-from runner.engine.environment import installed_version
-from runner.engine.rate_limits import new_policy, recorded_policy
-from runner.errors import UsageError
-from runner.retries.retry import Retry, settle
+from evaljournal.journal import Record, events
+from evaljournal.replay import TrialState
+from evaljournal.replay.audit_types import Settlement
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.concurrency.policy import Change, Policy
+from evaljournal.runner.concurrency.steering import CallEvent, Steering, call_id
+from evaljournal.runner.engine.environment import installed_version
+from evaljournal.runner.engine.rate_limits import new_policy, recorded_policy
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.retry import Retry, settle
 
 
 def session_rules(run_started: events.RunStarted, settings: Mapping[str, Any], trials: int) -> "SessionRules | str":

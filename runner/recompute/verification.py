@@ -5,17 +5,17 @@ from typing import Final, Literal
 
 import attrs
 
-from journal import Verification
-from journal.errors import InvalidRecord
-from journal.lifecycle import Lifecycle
-from journal.verification import Verifier
-from replay.audit_types import Audit, Finding
-from replay.auditing import Auditor
-from replay.loaded_run import LoadedRun
-from replay.text import printable
-from runner.definition.gates import gate_results
-from runner.errors import InvalidSetting
-from runner.recompute.rules import session_rules
+from evaljournal.journal import Verification
+from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.verification import Verifier
+from evaljournal.replay.audit_types import Audit, Finding
+from evaljournal.replay.auditing import Auditor
+from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.replay.text import printable
+from evaljournal.runner.definition.gates import gate_results
+from evaljournal.runner.errors import InvalidSetting
+from evaljournal.runner.recompute.rules import session_rules
 
 _MAX_GATE_LENGTH: Final = 200
 """Characters of an invalid gate that are shown."""

@@ -18,10 +18,10 @@ from typing import Any, TypeVar, cast
 import outcome
 from attrs import evolve, frozen
 
-from journal.events import FailureCategory
-from runner.retries.retry_after import requested_wait, wait_until_reset
-from runner.secrets import mask
-from runner.signals import is_from_signal
+from evaljournal.journal.events import FailureCategory
+from evaljournal.runner.retries.retry_after import requested_wait, wait_until_reset
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.signals import is_from_signal
 
 T = TypeVar("T")
 
@@ -139,19 +139,18 @@ _OWN_FRAMES = (
 )
 """Directories of the frames between the engine and a task."""
 
-_OUR_PACKAGES = ("journal", "replay", "runner")
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
 _LIBRARY_PREFIXES = (
     "<frozen ",
     "<attrs generated ",
     os.path.join(os.path.dirname(os.__file__), ""),
-    *(os.path.join(_ROOT, package, "") for package in (*_OUR_PACKAGES, "evaljournal")),
+    os.path.join(_ROOT, ""),
 )
 """Path prefixes of the standard library and of evaljournal."""
 _TESTING_MODULE = os.path.join(_ROOT, "runner", "testing.py")
 """Simulated tasks for tests; they count as the user's own code."""
 _PACKAGE_DIRECTORIES = frozenset({"site-packages", "dist-packages"})
-_OWN_TASKS = ("runner.tasks.", "runner.http.")
+_OWN_TASKS = ("evaljournal.runner.tasks.", "evaljournal.runner.http.")
 """Module prefixes of our own task errors, whose traceback would only show our own code."""
 
 
@@ -228,7 +227,7 @@ def public_name(cls: type) -> str:
     package = str(cls.__module__).partition(".")[0]
     if package == "builtins":
         return cls.__qualname__
-    return f"{'evaljournal' if package in _OUR_PACKAGES else cls.__module__}.{cls.__qualname__}"
+    return f"{package if package == 'evaljournal' else cls.__module__}.{cls.__qualname__}"
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -12,11 +12,11 @@ from typing import Any, Final, Literal, get_args
 from attrs import Attribute, evolve, field, frozen
 from attrs.validators import deep_iterable
 
-from journal.events import FailureCategory, RetryScheduled, TrialFailed
-from replay.trial_state import RetryHistory, TrialState
-from runner.errors import UsageError, rule, whole_number
-from runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
-from runner.signals import is_from_signal
+from evaljournal.journal.events import FailureCategory, RetryScheduled, TrialFailed
+from evaljournal.replay.trial_state import RetryHistory, TrialState
+from evaljournal.runner.errors import UsageError, rule, whole_number
+from evaljournal.runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
+from evaljournal.runner.signals import is_from_signal
 
 MAX_WORKER_LOSSES: Final = 10
 """Maximum retries of a trial whose worker ended while the worker also ran other attempts."""

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from runner.retries.classify import Fatal
-from runner.scorers import search_process
-from runner.scorers.search_process import REPLY, REQUEST
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.scorers import search_process
+from evaljournal.runner.scorers.search_process import REPLY, REQUEST
 
 _QUICK_STEPS: Final = 3_000_000
 """Maximum steps of a search in this process, for the worst text. They take about 30 ms; usual texts take microseconds."""

@@ -15,17 +15,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
-from replay.text import as_text
-from replay.trajectory import tool_calls
-from runner.data.exact_json import read_json
-from runner.data.fingerprint import fingerprint_function
-from runner.errors import UsageError
-from runner.retries.classify import Fatal
-from runner.scorers import trajectory
-from runner.scorers.bounded_search import is_quick, search
-from runner.scorers.local import LocalScorerWithParameters, MissingExpected, bool_score, difference_of, quote, require_expected
-from runner.scorers.scorer import MAX_SECONDS, Score
-from runner.scorers.trajectory import (
+from evaljournal.replay.text import as_text
+from evaljournal.replay.trajectory import tool_calls
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.fingerprint import fingerprint_function
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.scorers import trajectory
+from evaljournal.runner.scorers.bounded_search import is_quick, search
+from evaljournal.runner.scorers.local import (
+    LocalScorerWithParameters,
+    MissingExpected,
+    bool_score,
+    difference_of,
+    quote,
+    require_expected,
+)
+from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score
+from evaljournal.runner.scorers.trajectory import (
     MaxSteps,
     ToolArgs,
     ToolsInOrder,
@@ -37,7 +44,7 @@ from runner.scorers.trajectory import (
 )
 
 if TYPE_CHECKING:
-    from runner.scorers.llm_judge import Judge
+    from evaljournal.runner.scorers.llm_judge import Judge
 
 __all__ = [
     "NAMES",
@@ -278,8 +285,8 @@ class Similarity(LocalScorerWithParameters):
 
 def judge(model: str, **options: Any) -> "Judge":
     """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, others those of `Chat` (temperature: 0)."""
-    from runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
-    from runner.tasks.chat import Chat  # noqa: PLC0415  # it imports the HTTP client
+    from evaljournal.runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
+    from evaljournal.runner.tasks.chat import Chat  # noqa: PLC0415  # it imports the HTTP client
 
     judge_options = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
     return Judge(chat=Chat(model, **{"temperature": 0.0, **options}), **judge_options)

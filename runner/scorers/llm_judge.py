@@ -11,18 +11,18 @@ from typing import Any, Final
 import attrs
 import trio
 
-from replay.text import as_text
-from replay.trajectory import StepDetails
-from runner.data.case import Case
-from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, Template
-from runner.errors import UsageError
-from runner.http.reply import InvalidReply
-from runner.notes import engine_note
-from runner.scorers.scorer import Score, ScorerInput
-from runner.scorers.trajectory import trajectory_text
-from runner.secrets import mask
-from runner.tasks.chat import Chat, OpenChat
+from evaljournal.replay.text import as_text
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.data.templates import Fields, Template
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.reply import InvalidReply
+from evaljournal.runner.notes import engine_note
+from evaljournal.runner.scorers.scorer import Score, ScorerInput
+from evaljournal.runner.scorers.trajectory import trajectory_text
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.tasks.chat import Chat, OpenChat
 
 _MAX_REASON: Final = 2_000
 """Maximum characters of the judge's reasoning that are recorded with the score; its note has the whole reply."""

@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Final, cast
 
 import attrs
 
-from replay.text import as_text
-from runner.data.fingerprint import canonical, digest
-from runner.retries.classify import Fatal
-from runner.scorers.scorer import Score
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.scorers.scorer import Score
 
 _MAX_QUOTED_LENGTH: Final = 80
 """Maximum characters of a value that a reason quotes."""

@@ -11,14 +11,14 @@ from typing import Any, Final, cast
 
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
-from journal.codec import RECORD_LIMIT
-from replay.trajectory import StepDetails
-from runner.data.case import Case
-from runner.data.fingerprint import definition_of, fingerprint_function
-from runner.errors import UsageError
-from runner.retries.retry import Retry
-from runner.secrets import mask
-from runner.tasks import Task, is_async
+from evaljournal.journal.codec import RECORD_LIMIT
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.tasks import Task, is_async
 
 PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory")
 """The parameters that a scorer may have; each is passed by its name."""

@@ -11,16 +11,23 @@ from typing import Any, Final, cast
 
 import attrs
 
-from replay.model_messages import Message, ToolCall, messages_of, reply_of
-from replay.text import as_text
-from replay.trajectory import StepDetails, tool_calls
-from runner.data.case import Case
-from runner.data.exact_json import read_json
-from runner.data.templates import Fields
-from runner.errors import UsageError
-from runner.retries.classify import Fatal
-from runner.scorers.local import LocalScorerWithParameters, MissingExpected, bool_score, difference_of, quote, require_expected
-from runner.scorers.scorer import Score
+from evaljournal.replay.model_messages import Message, ToolCall, messages_of, reply_of
+from evaljournal.replay.text import as_text
+from evaljournal.replay.trajectory import StepDetails, tool_calls
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.templates import Fields
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.scorers.local import (
+    LocalScorerWithParameters,
+    MissingExpected,
+    bool_score,
+    difference_of,
+    quote,
+    require_expected,
+)
+from evaljournal.runner.scorers.scorer import Score
 
 _COLUMN: Final = re.compile(r"\{([\w. -]+)\}")
 _MAX_VALUE: Final = 4_000

@@ -13,11 +13,11 @@ from typing import Any, Final
 import attrs
 import trio
 
-from journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepReused
-from runner.retries.classify import describe
-from runner.secrets import mask_output
-from runner.steps.inputs import RecordedInputs, StepInput, step_input
-from runner.tasks import ReportedStep
+from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepReused
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.secrets import mask_output
+from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input
+from evaljournal.runner.tasks import ReportedStep
 
 Key = tuple[str, str]
 """Name and fingerprint of a step."""

@@ -13,19 +13,19 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 import attrs
 import orjson
 
-from journal.codec import reject_large
-from journal.errors import Unserializable
-from journal.events import StepKind
-from runner.data.fingerprint import canonical
-from runner.data.to_json import to_json
-from runner.errors import UsageError
-from runner.retries.classify import Fatal
-from runner.secrets import mask_output, sent_secrets
-from runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
-from runner.steps.inputs import step_input
-from runner.steps.waiting import wait_in_loop, wait_in_thread
-from runner.tasks import is_async
-from runner.tasks.usage import usage_of_response
+from evaljournal.journal.codec import reject_large
+from evaljournal.journal.errors import Unserializable
+from evaljournal.journal.events import StepKind
+from evaljournal.runner.data.fingerprint import canonical
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.secrets import mask_output, sent_secrets
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
+from evaljournal.runner.steps.inputs import step_input
+from evaljournal.runner.steps.waiting import wait_in_loop, wait_in_thread
+from evaljournal.runner.tasks import is_async
+from evaljournal.runner.tasks.usage import usage_of_response
 
 P = ParamSpec("P")
 R = TypeVar("R")

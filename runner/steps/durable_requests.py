@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from runner.errors import UsageError
-from runner.secrets import mask
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secrets import mask
 
 MODEL_CALLS: Final = "http"
 """Stands for the model calls in the setting; its other values are addresses."""

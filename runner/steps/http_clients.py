@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from runner.errors import UsageError
-from runner.secrets import add_secret, mask
-from runner.steps.attempt_steps import AttemptSteps, current_steps
-from runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
-from runner.steps.waiting import wait_in_loop, wait_in_thread
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secrets import add_secret, mask
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
+from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
+from evaljournal.runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 _API_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")

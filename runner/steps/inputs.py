@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import orjson
 
-from runner.data.fingerprint import canonical, digest
-from runner.data.to_json import to_json
-from runner.errors import UsageError
-from runner.secrets import mask_values, may_contain_secrets
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secrets import mask_values, may_contain_secrets
 
 if TYPE_CHECKING:
     from hashlib import _Hash

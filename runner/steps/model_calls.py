@@ -13,19 +13,19 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from journal.errors import Unserializable
-from runner.data.exact_json import read_json
-from runner.data.fingerprint import canonical
-from runner.errors import UsageError
-from runner.http.reply import BadStatus, Decompressor, IncompleteReply, InvalidReply, Redirected, Reply
-from runner.http.reply_memory import ReplyTooLarge
-from runner.secret_shapes import mask_shapes
-from runner.secrets import mask, mask_output
-from runner.steps.attempt_steps import Step
-from runner.steps.durable_requests import model_endpoint
-from runner.steps.inputs import RecordedInputs, step_input
-from runner.steps.stream_events import StreamEvents
-from runner.tasks.usage import usage_of_response
+from evaljournal.journal.errors import Unserializable
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.fingerprint import canonical
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.reply import BadStatus, Decompressor, IncompleteReply, InvalidReply, Redirected, Reply
+from evaljournal.runner.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.secret_shapes import mask_shapes
+from evaljournal.runner.secrets import mask, mask_output
+from evaljournal.runner.steps.attempt_steps import Step
+from evaljournal.runner.steps.durable_requests import model_endpoint
+from evaljournal.runner.steps.inputs import RecordedInputs, step_input
+from evaljournal.runner.steps.stream_events import StreamEvents
+from evaljournal.runner.tasks.usage import usage_of_response
 
 NO_SDK_RETRY: Final = ("x-should-retry", "false")
 """A reply header that keeps the SDKs of OpenAI and Anthropic from retrying; evaljournal retries instead."""

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import orjson
 
-from replay.server_sent_events import EventParser
-from runner.http.reply import ErrorReply, error_code
-from runner.secrets import excerpt
+from evaljournal.replay.server_sent_events import EventParser
+from evaljournal.runner.http.reply import ErrorReply, error_code
+from evaljournal.runner.secrets import excerpt
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelled"})

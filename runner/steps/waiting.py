@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import trio
 
-from journal.errors import JournalError
-from runner.steps.attempt_steps import AttemptSteps
+from evaljournal.journal.errors import JournalError
+from evaljournal.runner.steps.attempt_steps import AttemptSteps
 
 
 async def wait_in_loop(steps: AttemptSteps) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import attrs
 
-from journal.events import StepKind
-from runner.data.case import Case
+from evaljournal.journal.events import StepKind
+from evaljournal.runner.data.case import Case
 
 LateOutcome = Literal["succeeded", "failed"]
 """How an abandoned call ended."""

@@ -17,7 +17,7 @@ def new_task(target: str, arguments: Mapping[str, Any]) -> Any:
     class_name = TARGETS[target]
     module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
     task_class = getattr(
-        import_module(f"runner.tasks.{module}"), class_name
+        import_module(f"evaljournal.runner.tasks.{module}"), class_name
     )  # Imported here: an HTTP client is slow to import.
     return task_class(**arguments)
 
@@ -25,7 +25,7 @@ def new_task(target: str, arguments: Mapping[str, Any]) -> Any:
 def arguments_of(task: Any) -> tuple[str, dict[str, Any]] | None:
     """Return the target of a task and its arguments, which JSON can represent; None for any other task, such as a function."""
     target = next((target for target, name in TARGETS.items() if type(task).__name__ == name), None)
-    if target is None or not type(task).__module__.startswith("runner.tasks."):
+    if target is None or not type(task).__module__.startswith("evaljournal.runner.tasks."):
         return None
     values = {field.name: getattr(task, field.name) for field in attrs.fields(type(task)) if field.init}
     return target, {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

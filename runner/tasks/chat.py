@@ -13,24 +13,24 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from replay.text import as_text
-from runner.data.case import Case
-from runner.data.exact_json import read_json
-from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, Template, fill_body, has_fields, parse_body, value_at
-from runner.errors import UsageError, is_whole_number
-from runner.http.address import Address, masked_headers
-from runner.http.client import Client
-from runner.http.reply import IncompleteReply, InvalidReply, Reply
-from runner.notes import engine_note, note
-from runner.retries.classify import Fatal
-from runner.secret_shapes import mask_shapes
-from runner.secrets import excerpt, mask, mask_definition
-from runner.tasks import TrialInput
-from runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
-from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
-from runner.tasks.turns import converse, turns_of
-from runner.tasks.usage import priced_usage
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.data.templates import Fields, MissingField, Template, fill_body, has_fields, parse_body, value_at
+from evaljournal.runner.errors import UsageError, is_whole_number
+from evaljournal.runner.http.address import Address, masked_headers
+from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.notes import engine_note, note
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.secret_shapes import mask_shapes
+from evaljournal.runner.secrets import excerpt, mask, mask_definition
+from evaljournal.runner.tasks import TrialInput
+from evaljournal.runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
+from evaljournal.runner.tasks.turns import converse, turns_of
+from evaljournal.runner.tasks.usage import priced_usage
 
 OPENAI: Final = "https://api.openai.com/v1"
 

@@ -20,19 +20,19 @@ import attrs
 import orjson
 import trio
 
-from runner.data.case import Case
-from runner.data.exact_json import read_json
-from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, Template, value_at
-from runner.errors import UsageError
-from runner.http.reply import InvalidReply, OutputMissing
-from runner.http.reply_memory import ReplyMemory
-from runner.retries.classify import Fatal
-from runner.secret_shapes import mask_shapes
-from runner.secrets import add_secret, excerpt, is_secret_variable, mask, mask_definition
-from runner.tasks import TrialInput
-from runner.tasks.endpoint import call_once, idempotency_key
-from runner.tasks.gateway_env import gateway_env
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.data.templates import Fields, MissingField, Template, value_at
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.reply import InvalidReply, OutputMissing
+from evaljournal.runner.http.reply_memory import ReplyMemory
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.secret_shapes import mask_shapes
+from evaljournal.runner.secrets import add_secret, excerpt, is_secret_variable, mask, mask_definition
+from evaljournal.runner.tasks import TrialInput
+from evaljournal.runner.tasks.endpoint import call_once, idempotency_key
+from evaljournal.runner.tasks.gateway_env import gateway_env
 
 GRACE: Final = 0.4
 """Seconds between SIGTERM and SIGKILL; shorter than the time that the executor waits for a cancelled call."""

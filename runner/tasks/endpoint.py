@@ -14,19 +14,19 @@ import attrs
 import orjson
 import trio
 
-from replay.text import as_text
-from runner.data.case import Case
-from runner.data.fingerprint import canonical, digest
-from runner.data.templates import Fields, MissingField, fill_body, has_fields, parse_body, value_at
-from runner.errors import UsageError
-from runner.http.address import Address, masked_headers
-from runner.http.client import Client
-from runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
-from runner.secret_shapes import mask_shapes
-from runner.secrets import excerpt, mask, mask_definition
-from runner.tasks import ReportedStep, TrialInput
-from runner.tasks.nat_steps import read_steps
-from runner.tasks.turns import Message, converse, turns_of
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.data.templates import Fields, MissingField, fill_body, has_fields, parse_body, value_at
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.address import Address, masked_headers
+from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
+from evaljournal.runner.secret_shapes import mask_shapes
+from evaljournal.runner.secrets import excerpt, mask, mask_definition
+from evaljournal.runner.tasks import ReportedStep, TrialInput
+from evaljournal.runner.tasks.nat_steps import read_steps
+from evaljournal.runner.tasks.turns import Message, converse, turns_of
 
 _JSON_HEADERS: Final = (
     (b"Content-Type", b"application/json"),

@@ -19,10 +19,10 @@ from typing import Any, Final, Literal, Self, cast
 import outcome
 import trio
 
-from journal.threads import InThread
-from runner.errors import UsageError
-from runner.retries.classify import Fatal
-from runner.tasks import OnLateResult, is_async
+from evaljournal.journal.threads import InThread
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.tasks import OnLateResult, is_async
 
 Loop = Literal["trio", "asyncio"]
 LOOPS: Final[tuple[Loop, ...]] = ("trio", "asyncio")
@@ -223,7 +223,7 @@ def _root_module(value: object) -> str:
 def _is_followed(definition: type | types.FunctionType | types.MethodType) -> bool:
     """Return whether a function or a class is the user's, or ours; those of other libraries may support both loops."""
     root, file = _root_module(definition), getattr(sys.modules.get(definition.__module__), "__file__", None) or ""
-    return root == "runner" or (root not in sys.stdlib_module_names and "site-packages" not in file)
+    return root == "evaljournal" or (root not in sys.stdlib_module_names and "site-packages" not in file)
 
 
 class AsyncioThread:

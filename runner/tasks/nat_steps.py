@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
-from journal.events import StepKind
-from runner.data.exact_json import read_json
-from runner.errors import is_whole_number
-from runner.http.reply import ErrorReply, Reply
-from runner.http.reply_memory import ReplyTooLarge
-from runner.secrets import excerpt
-from runner.tasks import ReportedStep
+from evaljournal.journal.events import StepKind
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.errors import is_whole_number
+from evaljournal.runner.http.reply import ErrorReply, Reply
+from evaljournal.runner.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.secrets import excerpt
+from evaljournal.runner.tasks import ReportedStep
 
 _PREFIX: Final = "intermediate_data:"
 _KINDS: Final[Mapping[str, StepKind]] = {"LLM_END": "model", "TOOL_END": "tool"}

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 
 import attrs
 
-from runner.data.toml_file import read_toml
-from runner.errors import UsageError
+from evaljournal.runner.data.toml_file import read_toml
+from evaljournal.runner.errors import UsageError
 
 DEFAULT_PRICES: Final = Path(__file__).with_name("prices.toml")
 

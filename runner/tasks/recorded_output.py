@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Self
 import attrs
 import trio
 
-from runner.data.case import Case
-from runner.data.fingerprint import digest
-from runner.data.templates import Fields
-from runner.tasks import TrialInput
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.fingerprint import digest
+from evaljournal.runner.data.templates import Fields
+from evaljournal.runner.tasks import TrialInput
 
 
 @attrs.frozen

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from replay.text import as_text
-from runner.data.case import Case
-from runner.data.exact_json import read_json
-from runner.data.templates import Fields
-from runner.errors import UsageError
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.data.templates import Fields
+from evaljournal.runner.errors import UsageError
 
 Message = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
 
 _MAX_COUNT: Final = 2**53
 """A larger count, or an infinite one, is an error of the server; the journal could not store every sum of them."""

@@ -1,4 +1,4 @@
-"""`python -m runner.worker`: calls tasks and scorers for the session at the other end of its standard streams.
+"""`python -m evaljournal.worker`: calls tasks and scorers for the session at the other end of its standard streams.
 
 It exits within a second after the session has closed its standard input, even if a call has not ended.
 """
@@ -104,7 +104,7 @@ def main() -> None:
     faulthandler.enable(all_threads=False)
     opening: Any = connection.receive_first()
 
-    from runner.worker.calls import serve  # noqa: PLC0415  # slow; the connection is watched while it is imported
+    from evaljournal.runner.worker.calls import serve  # noqa: PLC0415  # slow; the connection is watched while it is imported
 
     serve(connection, opening)
     _exit()

@@ -13,33 +13,33 @@ import attrs
 import orjson
 import trio
 
-from journal.codec import encode, encode_payloads, exceeds
-from journal.errors import Unserializable
-from journal.events import NOTE_PREFIX, AttemptSucceeded, Noted, StepEvent
-from journal.threads import run_in_thread
-from replay.trajectory import StepDetails
-from runner.data.case import Case
-from runner.data.dataset import Dataset
-from runner.data.to_json import to_json
-from runner.definition.evaluation import Evaluation
-from runner.definition.loading import AnyEvaluation, imports_for_worker, load_evaluation
-from runner.definition.settings import Settings
-from runner.definition.variants import Variant
-from runner.engine.open_tasks import TaskOpener
-from runner.errors import UsageError
-from runner.notes import set_note_sink
-from runner.retries.classify import Description, Failure, describe
-from runner.retries.retry import UNSERIALIZABLE, Retry
-from runner.scorers.scorer import OpenScorer, ScorerInput
-from runner.secrets import add_environment, mask_output, mask_values, sent_secrets
-from runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
-from runner.steps.durable import model_step
-from runner.steps.durable_requests import DurableRequests
-from runner.tasks import Task
-from runner.tasks.arguments import new_task
-from runner.tasks.function import FunctionTask
-from runner.tasks.gateway_env import set_gateway_env
-from runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_members, score_members
+from evaljournal.journal.codec import encode, encode_payloads, exceeds
+from evaljournal.journal.errors import Unserializable
+from evaljournal.journal.events import NOTE_PREFIX, AttemptSucceeded, Noted, StepEvent
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.loading import AnyEvaluation, imports_for_worker, load_evaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.variants import Variant
+from evaljournal.runner.engine.open_tasks import TaskOpener
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.notes import set_note_sink
+from evaljournal.runner.retries.classify import Description, Failure, describe
+from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
+from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
+from evaljournal.runner.secrets import add_environment, mask_output, mask_values, sent_secrets
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
+from evaljournal.runner.steps.durable import model_step
+from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.tasks import Task
+from evaljournal.runner.tasks.arguments import new_task
+from evaljournal.runner.tasks.function import FunctionTask
+from evaljournal.runner.tasks.gateway_env import set_gateway_env
+from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_members, score_members
 
 _MAX_STEP: Final = MAX_FRAME - 64
 """Maximum bytes of a step, which is sent with the number of its call."""
@@ -75,7 +75,7 @@ def open_evaluation(
         evaluation = load(members)
         _check_same(evaluation, members)
         if members["durable"]:
-            from runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
+            from evaljournal.runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
 
             watch_clients()
     except UsageError as exc:

@@ -16,16 +16,16 @@ import attrs
 import orjson
 import trio
 
-from journal.codec import decode
-from journal.errors import JournalError, RecordTooLarge
-from journal.events import StepEvent, StepReused
-from journal.threads import run_in_thread
-from runner.errors import UsageError, unwrap_exception_groups
-from runner.notes import Sink
-from runner.steps.attempt_steps import AttemptSteps
-from runner.workers.frames import CANCELLED, MAX_NOTE, InvalidFrame, parse_end, parse_frame
-from runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
-from runner.workers.streams import print_error
+from evaljournal.journal.codec import decode
+from evaljournal.journal.errors import JournalError, RecordTooLarge
+from evaljournal.journal.events import StepEvent, StepReused
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.notes import Sink
+from evaljournal.runner.steps.attempt_steps import AttemptSteps
+from evaljournal.runner.workers.frames import CANCELLED, MAX_NOTE, InvalidFrame, parse_end, parse_frame
+from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
+from evaljournal.runner.workers.streams import print_error
 
 START_TIMEOUT: Final = 120.0
 """Seconds that a worker gets to import the evaluation."""
@@ -460,7 +460,7 @@ class Workers:
     def _with_advice(self, problem: str) -> str:
         """Add the requirements on the pool's command, if it has one, to a problem."""
         command = self._pool.describe().get("command")
-        advice = "connect its standard input and output to `python -m runner.worker`, and print nothing else there"
+        advice = "connect its standard input and output to `python -m evaljournal.worker`, and print nothing else there"
         return problem if command is None else f"{problem}; the command must {advice}: {command}"
 
     def _fail(self, message: str) -> None:

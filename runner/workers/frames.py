@@ -9,9 +9,9 @@ from typing import Any, Final, get_args
 import attrs
 import orjson
 
-from journal.events import FailureCategory
-from runner.retries.classify import Description, Failure, RemoteError
-from runner.scorers.scorer import Score
+from evaljournal.journal.events import FailureCategory
+from evaljournal.runner.retries.classify import Description, Failure, RemoteError
+from evaljournal.runner.scorers.scorer import Score
 
 MAX_FRAME: Final = 64 << 20
 """Maximum bytes of a frame from a worker; one that sends more is killed."""

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
-from runner.errors import rule, whole_number
+from evaljournal.runner.errors import rule, whole_number
 
 WorkerEnd = Literal["worker_died", "worker_lost"]
 

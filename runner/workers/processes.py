@@ -12,10 +12,10 @@ from typing import Any, Final
 import attrs
 import trio
 
-from runner.errors import UsageError, whole_number
-from runner.secrets import mask
-from runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
-from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
+from evaljournal.runner.errors import UsageError, whole_number
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
+from evaljournal.runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 
 _CHUNK: Final = 1 << 18
 _DRAIN_INTERVAL: Final = 0.5
@@ -198,10 +198,10 @@ def _valid_command(command: str) -> str:
 
 @attrs.frozen
 class CommandWorkers:
-    """Runs attempts in workers that a command starts: `CommandWorkers("ssh gpu1 'cd project && python -m runner.worker'")`.
+    """Runs attempts in workers started by a command: `CommandWorkers("ssh gpu1 'cd project && python -m evaljournal.worker'")`.
 
     The command is run once for each worker, without a shell. It must connect its standard input and output to
-    `python -m runner.worker`, in a directory where the evaluation can be imported.
+    `python -m evaljournal.worker`, in a directory where the evaluation can be imported.
     """
 
     command: str = attrs.field(converter=_valid_command, repr=lambda command: repr(mask(command)))

@@ -20,13 +20,13 @@ from typing import Any, Final
 import attrs
 import trio
 
-from journal.threads import run_in_thread
-from replay.text import printable
-from runner.errors import UsageError, rule, whole_number
-from runner.signals import reinstall_handlers
-from runner.workers import ray_actor
-from runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
-from runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.replay.text import printable
+from evaljournal.runner.errors import UsageError, rule, whole_number
+from evaljournal.runner.signals import reinstall_handlers
+from evaljournal.runner.workers import ray_actor
+from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
+from evaljournal.runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 
 CONNECT_TIMEOUT: Final = 60.0
 """Seconds that a cluster gets to accept the session; Ray needs 20 s to report a missing token."""

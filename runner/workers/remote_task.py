@@ -4,13 +4,13 @@ from typing import Any
 
 import attrs
 
-from runner.data.case import Case
-from runner.notes import note_sink
-from runner.scorers.scorer import ScorerInput
-from runner.steps.attempt_steps import current_steps
-from runner.tasks import OnLateResult, Task
-from runner.tasks.gateway_env import gateway_env
-from runner.workers.driver import Job, RemoteCall, Workers
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.notes import note_sink
+from evaljournal.runner.scorers.scorer import ScorerInput
+from evaljournal.runner.steps.attempt_steps import current_steps
+from evaljournal.runner.tasks import OnLateResult, Task
+from evaljournal.runner.tasks.gateway_env import gateway_env
+from evaljournal.runner.workers.driver import Job, RemoteCall, Workers
 
 
 class RemoteTask:

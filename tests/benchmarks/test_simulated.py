@@ -14,7 +14,7 @@ from benchmarks.simulated.real import measure_real
 from benchmarks.simulated.rivals import Fixed
 from benchmarks.simulated.rows import Row, best_fixed, measure, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS, randoms
-from runner.concurrency.policy import Decision, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import Decision, Signal, Started, StartPermit
 
 A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
 

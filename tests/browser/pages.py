@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 from click.testing import CliRunner
 
-from journal import Event
-from journal.events import FileEvent, JournalRecovered
-from runner.cli import cli
+from evaljournal.journal import Event
+from evaljournal.journal.events import FileEvent, JournalRecovered
+from evaljournal.runner.cli import cli
 from tests.journal.samples import session, started, write_sync
 from tests.replay.random_runs import random_records
 from tests.replay.trial_events import answered, failed

@@ -7,9 +7,9 @@ from urllib.parse import unquote
 import attrs
 from click.testing import CliRunner
 
-from journal import Event
-from replay.text import money
-from runner.cli import cli
+from evaljournal.journal import Event
+from evaljournal.replay.text import money
+from evaljournal.runner.cli import cli
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import write_report
 from tests.browser.test_report_page import HOSTILE

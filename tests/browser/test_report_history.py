@@ -8,8 +8,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from journal import Event, read
-from journal.events import (
+from evaljournal.journal import Event, read
+from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     IntakePaused,
@@ -17,8 +17,8 @@ from journal.events import (
     LimitChanged,
     PaceChanged,
 )
-from replay import LoadedRun
-from replay.summary import summarize
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.summary import summarize
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
 from tests.journal.samples import session, started, write_sync

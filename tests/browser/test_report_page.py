@@ -7,8 +7,8 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from journal import Event
-from journal.events import (
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -25,8 +25,8 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay.text import duration
-from runner.cli import cli
+from evaljournal.replay.text import duration
+from evaljournal.runner.cli import cli
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, write_report
 from tests.journal.samples import flip, lines_of, segment, session, started, write_sync

@@ -6,8 +6,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from journal import Event
-from journal.events import (
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     Noted,

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import orjson
 
-from journal import Event, read
-from replay import LoadedRun
-from replay.export.page_columns import Cursor, encode_json
-from runner.cli._page import PageReader
+from evaljournal.journal import Event, read
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.export.page_columns import Cursor, encode_json
+from evaljournal.runner.cli._page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
 from tests.browser.test_report_page import HOSTILE, assert_harmless

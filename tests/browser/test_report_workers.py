@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.events import (
+from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptStarted,
     AttemptSucceeded,
@@ -14,7 +14,7 @@ from journal.events import (
     TrialCompleted,
     TrialEnqueued,
 )
-from replay.worker_totals import WORKER_ENDED
+from evaljournal.replay.worker_totals import WORKER_ENDED
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import write_report
 from tests.journal.samples import session, started, write_sync

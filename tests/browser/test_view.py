@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import pytest
 
-from journal import read
-from replay import LoadedRun
-from replay.export.page_columns import Cursor, columns, encode_json
-from replay.export.page_content import Content
+from evaljournal.journal import read
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.export.page_content import Content
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
 from tests.cases.test_golden_merge import GOLDEN as MERGED
@@ -25,13 +25,13 @@ from tests.replay.trial_events import failed
 
 MERGED_SHARDS = 101
 """Records of the golden merged run that existed before it was resumed."""
-COMMAND = "from runner.cli import main; main()"
+COMMAND = "from evaljournal.runner.cli import main; main()"
 
 SERVE = """
 from functools import partial
 from pathlib import Path
 import trio
-from runner.cli._server import serve
+from evaljournal.runner.cli._server import serve
 
 trio.run(partial(serve, Path({run!r}), 0, {port}, on_ready=partial(print, flush=True), token="the-same"))
 """
@@ -39,7 +39,7 @@ trio.run(partial(serve, Path({run!r}), 0, {port}, on_ready=partial(print, flush=
 EVALUATION = """
 from pathlib import Path
 import trio
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 CASES = [Case(name=f"case-{number}", input=number, expected=number) for number in range(12)]
 

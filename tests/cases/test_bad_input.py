@@ -26,9 +26,10 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from journal import read, verify
-from journal.errors import JournalLocked, WriteFailed
-from journal.events import (
+from evaljournal import Case, Retry, arun, evaluation, run
+from evaljournal.journal import read, verify
+from evaljournal.journal.errors import JournalLocked, WriteFailed
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptSucceeded,
@@ -38,11 +39,10 @@ from journal.events import (
     TrialCompleted,
     TrialFailed,
 )
-from replay import fold
-from runner import Case, Retry, arun, evaluation, run
-from runner.cli import cli
-from runner.engine.session import Outcome
-from runner.testing import Hang, Return, Scripted, events_of
+from evaljournal.replay import fold
+from evaljournal.runner.cli import cli
+from evaljournal.runner.engine.session import Outcome
+from evaljournal.runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT, Process
 from tests.runner_cli.commands import COMMAND
@@ -96,7 +96,7 @@ def test_an_invalid_dataset_is_a_usage_error(name: str, content: str, message: s
     """The exit code is 2, one line names the file and the line in it, and no directory is created."""
     Path(name).write_text(content)
     dataset = name if name.startswith("qa") else "qa.jsonl"
-    write_task(f"from runner import evaluation\n@evaluation(cases={dataset!r})\ndef task(question): ...\n")
+    write_task(f"from evaljournal import evaluation\n@evaluation(cases={dataset!r})\ndef task(question): ...\n")
     result = evaljournal("run", "task.py")
 
     assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
@@ -116,7 +116,7 @@ def test_an_invalid_dataset_is_a_usage_error(name: str, content: str, message: s
 )
 def test_an_invalid_definition_is_a_usage_error(source: str, message: str) -> None:
     """The exit code is 2, and the error names the line in the user's file."""
-    write_task(f"from runner import evaluation\ntask = {source}\n")
+    write_task(f"from evaljournal import evaluation\ntask = {source}\n")
     result = evaljournal("run", "task.py")
 
     assert (2, True) == (result.exit_code, message in result.stderr)
@@ -126,7 +126,9 @@ def test_an_invalid_definition_is_a_usage_error(source: str, message: str) -> No
 @pytest.mark.usefixtures("working_directory")
 def test_a_pattern_without_a_match_is_an_error() -> None:
     """The error for a pattern that matches no case lists some names."""
-    write_task("from runner import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef task(n): return n\n")
+    write_task(
+        "from evaljournal import Case, evaluation\n@evaluation(cases=[Case(name='peru', input=1)])\ndef task(n): return n\n"
+    )
     result = evaljournal("run", "task.py", "--only", "pero")
 
     assert 2 == result.exit_code
@@ -140,7 +142,7 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
     write_task(
         """
         import os
-        from runner import Case, evaluation
+        from evaljournal import Case, evaluation
 
         def cases():
             for number in range(60):
@@ -173,7 +175,7 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
 def test_an_output_that_is_not_json_is_reported() -> None:
     """Only its trial fails; the exit code is 1, and the message has the type and the position of the value."""
     source = "@evaluation(cases=[0, 1])\ndef task(n): return {'n': [n, object()]} if n else n\n"
-    write_task(f"from runner import evaluation\n{source}")
+    write_task(f"from evaljournal import evaluation\n{source}")
     result = evaljournal("run", "task.py")
 
     assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stdout)
@@ -183,7 +185,7 @@ def test_an_output_that_is_not_json_is_reported() -> None:
 
 KILLING = """
     import os, signal, sys
-    from runner import Case, evaluation
+    from evaljournal import Case, evaluation
 
     @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(20)], slots=3, write_ahead=True)
     def task(number):
@@ -231,7 +233,7 @@ def test_a_task_that_ignores_cancellation_does_not_block_the_exit() -> None:
     write_task(
         """
         import asyncio
-        from runner import Case, evaluation
+        from evaljournal import Case, evaluation
 
         @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(3)], slots=2, timeout=0.3)
         async def task(number):
@@ -252,7 +254,7 @@ def test_a_full_disk_ends_with_3() -> None:
     write_task(
         """
         import os
-        from runner import Case, evaluation
+        from evaljournal import Case, evaluation
 
         if "FULL" in os.environ:
             import resource
@@ -405,7 +407,7 @@ def test_two_concurrent_sessions_in_two_processes() -> None:
     write_task(
         """
         import os, time
-        from runner import Case, evaluation
+        from evaljournal import Case, evaluation
 
         @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(20)], slots=2, write_ahead=True)
         def task(number):

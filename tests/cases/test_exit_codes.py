@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import verify
-from journal.blobs import LIMIT
-from journal.events import AttemptFailed, Noted, ScoringFailed
-from journal.files import Files
-from journal.segments import ROLL_AT
-from runner import Retry, Score, note
-from runner.cli import cli
+from evaljournal import Retry, Score, note
+from evaljournal.journal import verify
+from evaljournal.journal.blobs import LIMIT
+from evaljournal.journal.events import AttemptFailed, Noted, ScoringFailed
+from evaljournal.journal.files import Files
+from evaljournal.journal.segments import ROLL_AT
+from evaljournal.runner.cli import cli
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import ROOT, TIMEOUT
@@ -238,7 +238,7 @@ def test_a_task_that_stops_its_event_loop(tmp_path: Path) -> None:
 DRIVER = """
 import json, os, sys, time
 sys.path.insert(0, {root!r})
-import runner, runner.api, runner.cli, runner.cli.run, runner.cli._live  # Once, for all scenarios.
+import evaljournal.runner.api, evaljournal.runner.cli.run, evaljournal.runner.cli._live  # Once, for all scenarios.
 
 def run(prepare, *arguments):
     child = os.fork()
@@ -287,7 +287,7 @@ print(json.dumps({{
 
 TASKS = """
 import os, threading
-from runner import Case, Retry, evaluation
+from evaljournal import Case, Retry, evaluation
 
 CASES = [Case(name=str(number), input=number) for number in range(12)]
 ONCE = Retry(errors=0)
@@ -361,13 +361,13 @@ def test_streams_files_and_threads(tmp_path: Path) -> None:
 def run_file(directory: Path, source: str, *arguments: str) -> Result:
     """Run an evaluation that is written to a file, in this process."""
     file = directory / f"task{len(list(directory.glob('*.py')))}.py"
-    file.write_text("from runner import Case, Retry, evaluation\n" + textwrap.dedent(source))
+    file.write_text("from evaljournal import Case, Retry, evaluation\n" + textwrap.dedent(source))
     return CliRunner().invoke(cli, ["run", str(file), *arguments])
 
 
 DELETING = """
 import os, pathlib, time
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name=f"case-{number}", input=number) for number in range(200)], slots=2)
 def deleting(number):

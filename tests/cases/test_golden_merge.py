@@ -13,17 +13,17 @@ import orjson
 import trio
 from click.testing import CliRunner
 
-from journal import read, verify
-from journal.events import RunFinished, RunStopped
-from journal.ownership import start_events
-from replay import load
-from replay.auditing import audit
-from replay.shards import missing_shards
-from runner.api import arun
-from runner.cli import cli
-from runner.merge import merge
-from runner.recompute.rules import session_rules
-from runner.testing import events_of, inline
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import RunFinished, RunStopped
+from evaljournal.journal.ownership import start_events
+from evaljournal.replay import load
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.shards import missing_shards
+from evaljournal.runner.api import arun
+from evaljournal.runner.cli import cli
+from evaljournal.runner.merge import merge
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import events_of, inline
 from tests.cases.test_golden_run import KEY, golden_evaluation, golden_options, run_seeded
 from tests.journal.samples import content, overwrite
 from tests.runner.test_fork import FastDisk
@@ -48,7 +48,7 @@ def run_golden(directory: Path) -> dict[str, bytes]:
         async with trio.open_nursery() as nursery:
             for shard, sessions in SHARDS.items():
                 nursery.start_soon(run_shard, shard, sessions)
-        with mock.patch("runner.merge.available_key", return_value=KEY):
+        with mock.patch("evaljournal.runner.merge.available_key", return_value=KEY):
             await merge([directory / shard[0] for shard in SHARDS], target, run="0" * 32, files=files, in_thread=inline)
         await arun(golden_evaluation(), target, **golden_options(), deadline=30, files=files, resume=True)
 

@@ -15,8 +15,9 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler
 
-from journal import read, verify
-from journal.events import (
+from evaljournal import Case, Retry, evaluation
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptTimedOut,
@@ -29,12 +30,11 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from journal.ownership import start_events
-from replay import fold
-from replay.summary import summarize
-from runner import Case, Retry, evaluation
-from runner.api import arun
-from runner.testing import deterministic_options, events_of
+from evaljournal.journal.ownership import start_events
+from evaljournal.replay import fold
+from evaljournal.replay.summary import summarize
+from evaljournal.runner.api import arun
+from evaljournal.runner.testing import deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite
 from tests.runs import PATH, AnyEvaluation
@@ -80,7 +80,7 @@ NAMES = ("kenya", "peru", "chile", "cuba", "france", "ghana", "japan", "malta", 
 def golden_evaluation() -> AnyEvaluation:
     """Compile the user's code under a file name that does not exist."""
     namespace: dict[str, Any] = {}
-    header = "from collections import Counter\nimport trio\nfrom runner import RateLimited, note\n"
+    header = "from collections import Counter\nimport trio\nfrom evaljournal import RateLimited, note\n"
     exec(compile(header + textwrap.dedent(TASK), "evals/capitals.py", "exec"), namespace)  # noqa: S102  # our own, above
     for name in ("answer", "judge"):
         namespace[name].fingerprint = f"{name}-v1"  # There is no source, and bytecode differs between Python versions.

@@ -18,8 +18,9 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from journal import read, verify
-from journal.events import (
+from evaljournal import Case, RateLimited, Retry, note, run
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -29,11 +30,10 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
-from replay import fold
-from runner import Case, RateLimited, Retry, note, run
-from runner.cli import cli
-from runner.errors import RunChanged
-from runner.testing import Fail, Return, Scripted, SimulatedEndpoint
+from evaljournal.replay import fold
+from evaljournal.runner.cli import cli
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.testing import Fail, Return, Scripted, SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite, segment
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
@@ -161,7 +161,7 @@ def test_a_run_in_which_everything_failed_ends_with_1(tmp_path: Path, monkeypatc
     """If all trials failed, the exit code is 1, and the summary reports it."""
     monkeypatch.chdir(tmp_path)
     Path("broken.py").write_text(
-        "from runner import evaluation\n\n"
+        "from evaljournal import evaluation\n\n"
         "@evaluation(cases=['a', 'b'])\n"
         "def broken(question):\n"
         "    raise TypeError('no such argument')\n"

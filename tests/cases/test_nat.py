@@ -21,8 +21,9 @@ import attrs
 import pytest
 import trio
 
-from journal import follow, read
-from journal.events import (
+from evaljournal import Case, Retry, arun, evaluation, run
+from evaljournal.journal import follow, read
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
     RunFinished,
@@ -32,13 +33,12 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from journal.files import Files
-from replay import fold
-from replay.ending import final_report
-from replay.summary import summarize
-from runner import Case, Retry, arun, evaluation, run
-from runner.engine.options import LiveRun
-from runner.testing import Fail, Hang, Return, Scripted, events_of
+from evaljournal.journal.files import Files
+from evaljournal.replay import fold
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.summary import summarize
+from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.testing import Fail, Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 

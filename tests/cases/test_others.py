@@ -12,12 +12,12 @@ import random
 import pytest
 import trio
 
-from journal import read
-from journal.events import AttemptFailed, AttemptSucceeded, RunStarted, TrialCompleted, TrialEnqueued
-from replay import fold
-from replay.ending import final_report
-from runner import Case, Fatal, RateLimited
-from runner.testing import Fail, Return, Scripted, events_of
+from evaljournal import Case, Fatal, RateLimited
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, RunStarted, TrialCompleted, TrialEnqueued
+from evaljournal.replay import fold
+from evaljournal.replay.ending import final_report
+from evaljournal.runner.testing import Fail, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 

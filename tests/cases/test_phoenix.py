@@ -26,8 +26,9 @@ import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no s
 import pytest
 import trio
 
-from journal import read, verify
-from journal.events import (
+from evaljournal import RateLimited, Retry
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -37,11 +38,10 @@ from journal.events import (
     TrialCompleted,
     TrialFailed,
 )
-from replay import fold
-from runner import RateLimited, Retry
-from runner.errors import RunChanged
-from runner.executors import AsyncExecutor, SyncExecutor
-from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint
+from evaljournal.replay import fold
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 

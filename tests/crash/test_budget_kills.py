@@ -5,7 +5,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from runner.recompute.verification import verify
+from evaljournal.runner.recompute.verification import verify
 from tests.processes import TIMEOUT, Forked, Forks
 
 BUDGET = 40
@@ -16,8 +16,8 @@ SCRIPT = textwrap.dedent(
     """
     import os, sys
     import trio
-    import runner.engine.session
-    from runner import Case, evaluation, note, run
+    import evaljournal.runner.engine.session
+    from evaljournal import Case, evaluation, note, run
     sys.path.append(sys.argv[1])
     from tests.processes import forked_arguments
 

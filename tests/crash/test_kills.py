@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from journal import verify
-from journal.events import (
+from evaljournal.journal import verify
+from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptStarted,
     AttemptSucceeded,
@@ -20,7 +20,7 @@ from journal.events import (
     SessionStarted,
     TrialCompleted,
 )
-from runner.testing import events_of
+from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Forked, Forks
 
 CASES = 60
@@ -32,8 +32,8 @@ SCRIPT = textwrap.dedent(
     """
     import os, sys
     import trio
-    import runner.engine.session
-    from runner import Case, evaluation, run
+    import evaljournal.runner.engine.session
+    from evaljournal import Case, evaluation, run
     sys.path.append(sys.argv[1])
     from tests.processes import forked_arguments
 

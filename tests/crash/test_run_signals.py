@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import trio
 
-from journal import verify
-from journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
-from runner import Case, UsageError, arun, evaluation, run
-from runner.testing import events_of
+from evaljournal import Case, UsageError, arun, evaluation, run
+from evaljournal.journal import verify
+from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
+from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Process, small_environment
 
 SCRIPT = textwrap.dedent(
     """
     import asyncio, signal, sys
     import trio
-    from runner import evaluation, run
+    from evaljournal import evaluation, run
 
     @evaluation(cases=[1, 2, 3], slots=2)
     async def task(number):
@@ -99,7 +99,7 @@ SIGNAL_IN_TASK = textwrap.dedent(
     """
     import signal, sys
     import trio
-    from runner import arun, evaluation, run
+    from evaljournal import arun, evaluation, run
 
     @evaluation(cases=[1, 2, 3], slots=1)
     async def task(number):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from journal.events import AttemptInterrupted, AttemptSucceeded, TrialEnqueued
-from runner import verify
-from runner.testing import events_of
+from evaljournal import verify
+from evaljournal.journal.events import AttemptInterrupted, AttemptSucceeded, TrialEnqueued
+from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Forks
 
 CASES = 12
@@ -23,8 +23,8 @@ SCRIPT = textwrap.dedent(
     """
     import os, sys
     import trio
-    import runner.engine.session
-    from runner import Case, evaluation, run
+    import evaljournal.runner.engine.session
+    from evaljournal import Case, evaluation, run
     sys.path.append(sys.argv[1])
     from tests.processes import forked_arguments
 

@@ -9,9 +9,9 @@ import orjson
 import trio
 from hypothesis import settings
 
-from journal import Clock, Durability, Event, Record, chain, segments, writing
-from journal.codec import encode
-from journal.events import (
+from evaljournal.journal import Clock, Durability, Event, Record, chain, segments, writing
+from evaljournal.journal.codec import encode
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -23,8 +23,8 @@ from journal.events import (
     TrialEnqueued,
     TrialScored,
 )
-from journal.files import Files
-from journal.threads import InThread
+from evaljournal.journal.files import Files
+from evaljournal.journal.threads import InThread
 
 T = TypeVar("T")
 

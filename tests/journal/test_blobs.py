@@ -14,12 +14,12 @@ import pytest
 import trio
 import trio.testing
 
-from journal import Blob, Event, blob_writer, read, verify, writing
-from journal.blob_writer import BlobWriter
-from journal.blobs import LIMIT, location
-from journal.errors import BlobDamaged, JournalError
-from journal.events import AttemptStarted, AttemptSucceeded, Noted, Record, TrialEnqueued
-from journal.reader import fetch
+from evaljournal.journal import Blob, Event, blob_writer, read, verify, writing
+from evaljournal.journal.blob_writer import BlobWriter
+from evaljournal.journal.blobs import LIMIT, location
+from evaljournal.journal.errors import BlobDamaged, JournalError
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted, Record, TrialEnqueued
+from evaljournal.journal.reader import fetch
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import (
     UnsyncedDisk,

@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.codec import EVENT_TYPES, RECORD_MEMBERS, decode, encode, encode_payloads, event_type, exceeds, is_payload
-from journal.errors import UnknownEvent, Unserializable
-from journal.events import (
+from evaljournal.journal.codec import (
+    EVENT_TYPES,
+    RECORD_MEMBERS,
+    decode,
+    encode,
+    encode_payloads,
+    event_type,
+    exceeds,
+    is_payload,
+)
+from evaljournal.journal.errors import UnknownEvent, Unserializable
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptSucceeded,
@@ -22,7 +31,7 @@ from journal.events import (
     Noted,
     TrialEnqueued,
 )
-from journal.fact import fields_of
+from evaljournal.journal.fact import fields_of
 from tests.journal.samples import enqueued, examples, members_of, started
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

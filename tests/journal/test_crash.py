@@ -8,8 +8,8 @@ from pathlib import Path
 
 import trio
 
-from journal import read, verify
-from journal.events import SessionStarted
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import SessionStarted
 from tests.journal.samples import fake_clock, session, write
 from tests.processes import Forks
 
@@ -19,9 +19,9 @@ WRITER = textwrap.dedent(
     """
     import os, sys
     import trio
-    from journal import read, writing
-    from journal.errors import NotAJournal
-    from journal.events import SessionStarted
+    from evaljournal.journal import read, writing
+    from evaljournal.journal.errors import NotAJournal
+    from evaljournal.journal.events import SessionStarted
     from pathlib import Path
     sys.path.append(sys.argv[1])
     from tests.journal.samples import started, trial

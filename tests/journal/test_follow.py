@@ -7,10 +7,10 @@ from typing import BinaryIO, get_origin, get_type_hints
 
 import pytest
 
-from journal import Record, follow, read, writing
-from journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent
-from journal.events import JournalRecovered, SegmentOpened, SessionStarted
-from journal.files import Files
+from evaljournal.journal import Record, follow, read, writing
+from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent
+from evaljournal.journal.events import JournalRecovered, SegmentOpened, SessionStarted
+from evaljournal.journal.files import Files
 from tests.journal.samples import (
     complete_run,
     cut_tail,

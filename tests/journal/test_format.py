@@ -13,9 +13,9 @@ import attrs
 import orjson
 import pytest
 
-from journal import Event, read, verify
-from journal.codec import EVENT_TYPES, is_payload
-from journal.events import (
+from evaljournal.journal import Event, read, verify
+from evaljournal.journal.codec import EVENT_TYPES, is_payload
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -44,8 +44,8 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from journal.fact import fields_of
-from journal.lifecycle import END_STAGES, STAGES, TRIAL_RULES
+from evaljournal.journal.fact import fields_of
+from evaljournal.journal.lifecycle import END_STAGES, STAGES, TRIAL_RULES
 from tests.journal import independent_reader as independent
 from tests.journal.samples import complete_run, content, enqueued, finished, flip, segment, session, started, trial, write_sync
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.errors import IllegalEvent
-from journal.events import (
+from evaljournal.journal.errors import IllegalEvent
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -40,7 +40,7 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from journal.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
+from evaljournal.journal.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
 from tests.journal.samples import complete_run, enqueued, examples, finished, session, started, trial
 from tests.journal.test_format import diagram
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from journal import Event, read, segments, verify, writing
-from journal.errors import JournalDamaged, JournalError
-from journal.events import JournalRecovered, SegmentOpened, SegmentSealed
+from evaljournal.journal import Event, read, segments, verify, writing
+from evaljournal.journal.errors import JournalDamaged, JournalError
+from evaljournal.journal.events import JournalRecovered, SegmentOpened, SegmentSealed
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from journal import verify, writing
-from journal.errors import (
+from evaljournal.journal import verify, writing
+from evaljournal.journal.errors import (
     IllegalEvent,
     JournalExists,
     JournalLocked,
@@ -91,7 +91,7 @@ async def test_second_writer_is_rejected(tmp_path: Path) -> None:
 
 SECOND = """
 import sys, trio
-from journal import errors
+from evaljournal.journal import errors
 from tests.journal.samples import session, write
 try:
     trio.run(lambda: write(__import__("pathlib").Path(sys.argv[1]), [session(int(sys.argv[2]))], new=False))
@@ -128,7 +128,7 @@ async def test_second_process_is_rejected(tmp_path: Path) -> None:
 FORKING = """
 import os, sys, trio
 from pathlib import Path
-from journal import writing
+from evaljournal.journal import writing
 from tests.journal.samples import inline, session, fake_clock, started, write
 read_end, write_end = os.pipe()
 start_read_end, start_write_end = os.pipe()

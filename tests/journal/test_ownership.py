@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from journal import chain
-from journal.errors import KeyUnavailable
-from journal.ownership import is_signed, sign, start_events, state_directory, user_key
+from evaljournal.journal import chain
+from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.ownership import is_signed, sign, start_events, state_directory, user_key
 from tests.journal.samples import RUN, lines_of, overwrite, segment, session, started, trial, write_sync
 
 KEY = bytes(range(32))

@@ -6,10 +6,10 @@ from typing import Any
 import orjson
 import pytest
 
-from journal import Record, read, writing
-from journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent, UnknownFormat
-from journal.events import Extension, Noted
-from journal.reader import Finder, fetch
+from evaljournal.journal import Record, read, writing
+from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent, UnknownFormat
+from evaljournal.journal.events import Extension, Noted
+from evaljournal.journal.reader import Finder, fetch
 from tests.journal.samples import (
     RUN,
     complete_run,

@@ -9,11 +9,11 @@ import attrs
 import pytest
 import trio
 
-from journal import chain, read, segments, verify, writing
-from journal.errors import JournalDamaged, JournalError
-from journal.events import JournalRecovered, RunFinished
-from journal.recovery import find_damage
-from journal.scan import Scan
+from evaljournal.journal import chain, read, segments, verify, writing
+from evaljournal.journal.errors import JournalDamaged, JournalError
+from evaljournal.journal.events import JournalRecovered, RunFinished
+from evaljournal.journal.recovery import find_damage
+from evaljournal.journal.scan import Scan
 from tests.journal.disk import SECTOR, SECTOR_OUTCOMES, SimulatedDisk, data_after_power_failure
 from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 

@@ -9,9 +9,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event, SalvageResult, read, salvage, verify
-from journal.errors import JournalDamaged, JournalError, JournalExists, NotAJournal, NotSalvageable
-from journal.events import (
+from evaljournal.journal import Event, SalvageResult, read, salvage, verify
+from evaljournal.journal.errors import JournalDamaged, JournalError, JournalExists, NotAJournal, NotSalvageable
+from evaljournal.journal.events import (
     AttemptSucceeded,
     FileEvent,
     JournalSalvaged,

@@ -10,10 +10,10 @@ import pytest
 import trio
 import trio.testing
 
-from journal import Durability, JournalError, read, salvage, segment_file, verify, writing
-from journal.errors import JournalDamaged, SegmentLost
-from journal.events import Noted
-from journal.files import Files
+from evaljournal.journal import Durability, JournalError, read, salvage, segment_file, verify, writing
+from evaljournal.journal.errors import JournalDamaged, SegmentLost
+from evaljournal.journal.events import Noted
+from evaljournal.journal.files import Files
 from tests.journal.samples import UNSYNCED_DISK, fake_clock, inline, segment, session, started
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal import SalvageResult, salvage, segments, verify
-from journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
-from journal.files import DISK
-from journal.staging import staged_run
+from evaljournal.journal import SalvageResult, salvage, segments, verify
+from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
+from evaljournal.journal.files import DISK
+from evaljournal.journal.staging import staged_run
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import inline, session, started, trial, write
 from tests.journal.test_faults import CALLS, Fault

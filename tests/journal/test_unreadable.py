@@ -7,9 +7,9 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from journal import blobs, read, salvage, verify, writing
-from journal.errors import BlobUnreadable, JournalDamaged, NotSalvageable
-from journal.events import JournalSalvaged
+from evaljournal.journal import blobs, read, salvage, verify, writing
+from evaljournal.journal.errors import BlobUnreadable, JournalDamaged, NotSalvageable
+from evaljournal.journal.events import JournalSalvaged
 from tests.journal.samples import (
     UNSYNCED_DISK,
     UnsyncedDisk,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from journal import Event, Verification, read, verify
-from journal.errors import (
+from evaljournal.journal import Event, Verification, read, verify
+from evaljournal.journal.errors import (
     BlobDamaged,
     HeadMissing,
     InvalidRecord,
@@ -18,7 +18,7 @@ from journal.errors import (
     UnknownEvent,
     UnknownFormat,
 )
-from journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
 from tests.journal.samples import (
     RUN,
     complete_run,

@@ -8,13 +8,13 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import Clock, Record, read, verify, writing
-from journal.events import (
+from evaljournal.journal import Clock, Record, read, verify, writing
+from evaljournal.journal.events import (
     Noted,
     SegmentOpened,
     SegmentSealed,
 )
-from journal.files import Files
+from evaljournal.journal.files import Files
 from tests.journal.samples import (
     RUN,
     complete_run,

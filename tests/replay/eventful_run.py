@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from journal import Event
-from journal.events import (
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -28,8 +28,8 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from replay.export import FORMATS, File, Rows, Source, TableFile
-from replay.export.otlp import otlp_json
+from evaljournal.replay.export import FORMATS, File, Rows, Source, TableFile
+from evaljournal.replay.export.otlp import otlp_json
 from tests.journal.samples import enqueued, session, started, write_sync
 
 FORMULA = '=HYPERLINK("http://evil.example","click")'

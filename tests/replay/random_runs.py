@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import attrs
 
-from journal import Event, Record
-from journal.events import (
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -29,7 +29,7 @@ from journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from journal.lifecycle import Lifecycle
+from evaljournal.journal.lifecycle import Lifecycle
 from tests.journal.samples import enqueued, started
 
 

@@ -10,20 +10,20 @@ import attrs
 import trio
 import trio.testing
 
-from journal import Record, read, verify, writing
-from journal.events import (
+from evaljournal import Fatal, RateLimited
+from evaljournal.journal import Record, read, verify, writing
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
     AttemptTimedOut,
     FileEvent,
     RunFinished,
 )
-from replay.audit_types import Audit
-from replay.auditing import audit
-from runner import Fatal, RateLimited
-from runner.api import arun
-from runner.recompute.rules import session_rules
-from runner.testing import deterministic_options, inline
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.api import arun
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN
 from tests.replay.trial_events import TimedEvent

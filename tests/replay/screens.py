@@ -4,9 +4,9 @@ import io
 
 from rich.console import Console
 
-from journal import Event
-from replay import RunState
-from replay.screen import panel
+from evaljournal.journal import Event
+from evaljournal.replay import RunState
+from evaljournal.replay.screen import panel
 from tests.replay.trial_events import answered
 
 SCORERS = ("exact", "closeness", "tone")

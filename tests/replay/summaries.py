@@ -2,9 +2,9 @@
 
 import itertools
 
-from journal import Event
-from replay.summary import summarize
-from replay.summary_types import Summary
+from evaljournal.journal import Event
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_types import Summary
 from tests.replay.trial_events import state_of
 
 

@@ -12,8 +12,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import read
-from journal.events import (
+from evaljournal import RateLimited
+from evaljournal.journal import read
+from evaljournal.journal.events import (
     AttemptEnd,
     AttemptFailed,
     AttemptStarted,
@@ -35,16 +36,15 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from journal.fact import fields_of
-from replay.audit_types import MAX_FINDINGS, Audit, Finding
-from replay.auditing import Auditor, audit
-from replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE
-from runner import RateLimited
-from runner.api import arun
-from runner.concurrency.fixed import Fixed
-from runner.concurrency.in_flight import InFlight
-from runner.recompute.rules import session_rules
-from runner.testing import Return, Scripted, deterministic_options
+from evaljournal.journal.fact import fields_of
+from evaljournal.replay.audit_types import MAX_FINDINGS, Audit, Finding
+from evaljournal.replay.auditing import Auditor, audit
+from evaljournal.replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE
+from evaljournal.runner.api import arun
+from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.concurrency.in_flight import InFlight
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import Return, Scripted, deterministic_options
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started
 from tests.replay.recorded_run import (

@@ -12,9 +12,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import blobs, read, salvage, verify
-from journal.errors import DiskFull
-from journal.events import (
+from evaljournal import Case, Fatal, RateLimited, Retry
+from evaljournal.journal import blobs, read, salvage, verify
+from evaljournal.journal.errors import DiskFull
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -28,15 +29,14 @@ from journal.events import (
     RunStopped,
     TrialFailed,
 )
-from replay import fold
-from replay.audit_types import Audit
-from replay.auditing import Auditor, audit
-from runner import Case, Fatal, RateLimited, Retry
-from runner.api import arun
-from runner.fork import fork
-from runner.recompute.rules import session_rules
-from runner.recompute.verification import verify as verify_run
-from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, inline
+from evaljournal.replay import fold
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.auditing import Auditor, audit
+from evaljournal.runner.api import arun
+from evaljournal.runner.fork import fork
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.recompute.verification import verify as verify_run
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN

@@ -9,8 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from journal import Event, Record, read
-from journal.events import (
+from evaljournal import note
+from evaljournal.journal import Event, Record, read
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -19,17 +20,16 @@ from journal.events import (
     RunStopped,
     TrialCompleted,
 )
-from replay import RunState, fold
-from replay.audit_types import Audit
-from replay.auditing import audit
-from replay.budget import Budget, round_up
-from replay.budget_text import budget_options, spent_text
-from replay.ending import next_command
-from replay.screen import line
-from replay.summary import summarize
-from replay.view_json import view_json
-from runner import note
-from runner.recompute.rules import session_rules
+from evaljournal.replay import RunState, fold
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.budget import Budget, round_up
+from evaljournal.replay.budget_text import budget_options, spent_text
+from evaljournal.replay.ending import next_command
+from evaljournal.replay.screen import line
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.view_json import view_json
+from evaljournal.runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import started
 from tests.replay.trial_events import enqueued, records

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Blob, Event
-from journal.events import RunFinished, TrialWithdrawn
-from replay import fold
-from replay.comparison import Comparison, NothingInCommon, Side, compare, output_digests
-from replay.comparison_text import lines, sentence
-from replay.loaded_run import Grouping
-from replay.pairing import PairedDifference
+from evaljournal.journal import Blob, Event
+from evaljournal.journal.events import RunFinished, TrialWithdrawn
+from evaljournal.replay import fold
+from evaljournal.replay.comparison import Comparison, NothingInCommon, Side, compare, output_digests
+from evaljournal.replay.comparison_text import lines, sentence
+from evaljournal.replay.loaded_run import Grouping
+from evaljournal.replay.pairing import PairedDifference
 from tests.journal.samples import examples, started
 from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records

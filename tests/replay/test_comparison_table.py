@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event
-from journal.events import TrialScored
-from replay.comparison import Side
-from replay.comparison_table import ComparisonTable, Row, compare_all
-from replay.comparison_table_text import lines
-from replay.state import fold
+from evaljournal.journal import Event
+from evaljournal.journal.events import TrialScored
+from evaljournal.replay.comparison import Side
+from evaljournal.replay.comparison_table import ComparisonTable, Row, compare_all
+from evaljournal.replay.comparison_table_text import lines
+from evaljournal.replay.state import fold
 from tests.journal.samples import examples
 from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records

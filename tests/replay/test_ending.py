@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.events import (
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -19,12 +19,12 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
-from replay import RunState
-from replay.ending import final_report, next_command
-from replay.export.page import headline
-from replay.summary import score_of, summarize
-from replay.summary_text import score_text
-from replay.tally import Tally
+from evaljournal.replay import RunState
+from evaljournal.replay.ending import final_report, next_command
+from evaljournal.replay.export.page import headline
+from evaljournal.replay.summary import score_of, summarize
+from evaljournal.replay.summary_text import score_text
+from evaljournal.replay.tally import Tally
 from tests.replay.screens import ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, queued, rate_limited, run_state
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from replay.export import FORMATS, Files
-from replay.export.tables import ATTEMPT_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
+from evaljournal.replay.export import FORMATS, Files
+from evaljournal.replay.export.tables import ATTEMPT_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 

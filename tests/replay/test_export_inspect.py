@@ -9,7 +9,7 @@ import attrs
 import orjson
 import pytest
 
-from journal.events import Noted, RunStopped
+from evaljournal.journal.events import Noted, RunStopped
 from tests.journal.samples import finished, forge, opened, session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, eventful_run, export_of
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from journal.events import AttemptFailed, AttemptStarted, TrialFailed
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, TrialFailed
 from tests.journal.samples import enqueued, examples, session, started, trial, write_sync
 from tests.replay.eventful_run import export_of, scored
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from journal import Event, verify
-from replay.comparison import NothingInCommon
-from replay.export import Source
-from replay.export.markdown import MAX_CHARS, markdown
+from evaljournal.journal import Event, verify
+from evaljournal.replay.comparison import NothingInCommon
+from evaljournal.replay.export import Source
+from evaljournal.replay.export.markdown import MAX_CHARS, markdown
 from tests.journal import samples
 from tests.journal.samples import examples, finished, forge, opened, session, started, write_sync
 from tests.replay.eventful_run import export_of

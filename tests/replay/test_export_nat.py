@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from replay.export.file_names import file_names
+from evaljournal.replay.export.file_names import file_names
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, export_files, scored
 

@@ -11,9 +11,9 @@ import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from replay import load
-from replay.export import FORMATS, Source
-from replay.export.trial_index import TrialIndex
+from evaljournal.replay import load
+from evaljournal.replay.export import FORMATS, Source
+from evaljournal.replay.export.trial_index import TrialIndex
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.agent_run import ANSWER, QUESTION, USAGE, agent_run, completed
 from tests.replay.eventful_run import export_files, export_of, otlp_json_of

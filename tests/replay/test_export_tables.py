@@ -16,9 +16,9 @@ import orjson
 import pyarrow.parquet  # type: ignore[import-untyped]  # it has no types
 import pytest
 
-from journal import Event
-from journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
-from replay.export import FORMATS, Rows, Source, TableFile
+from evaljournal.journal import Event
+from evaljournal.journal.events import AttemptStarted, Noted, TrialCompleted, TrialScored
+from evaljournal.replay.export import FORMATS, Rows, Source, TableFile
 from tests.journal.samples import enqueued, lines_of, session, started, trial, write_sync
 from tests.replay.eventful_run import FORMULA, LARGE, UNSAFE, export_of, scored
 

@@ -10,9 +10,9 @@ import pytest
 from google.protobuf import json_format  # type: ignore[import-untyped,unused-ignore]  # whether it has types depends on its age
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from journal.events import Noted
-from replay.export import Source, otlp_encoding
-from replay.export.otlp import otlp
+from evaljournal.journal.events import Noted
+from evaljournal.replay.export import Source, otlp_encoding
+from evaljournal.replay.export.otlp import otlp
 from tests.journal.samples import RUN, session, started, trial, write_sync
 from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, otlp_json_of
 

@@ -8,12 +8,12 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Blob, Event
-from replay import fold
-from replay.loaded_run import Grouping
-from replay.summary import NO_GROUP, summarize
-from replay.summary_text import group_lines
-from replay.summary_types import Summary
+from evaljournal.journal import Blob, Event
+from evaljournal.replay import fold
+from evaljournal.replay.loaded_run import Grouping
+from evaljournal.replay.summary import NO_GROUP, summarize
+from evaljournal.replay.summary_text import group_lines
+from evaljournal.replay.summary_types import Summary
 from tests.journal.samples import examples
 from tests.replay.summaries import chain
 from tests.replay.trial_events import answered, enqueued, failed, records

@@ -2,8 +2,8 @@
 
 import pytest
 
-from journal.events import TrialScored
-from replay.handlers import handlers
+from evaljournal.journal.events import TrialScored
+from evaljournal.replay.handlers import handlers
 
 
 class _Scores:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import attrs
 import pytest
 
-from journal import Event
-from journal.events import (
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     IntakePaused,
@@ -18,9 +18,9 @@ from journal.events import (
     SessionStarted,
     TrialCompleted,
 )
-from replay import RunState
-from replay.idle import Reason, one_line, reasons
-from replay.pauses import BREAKER_REASONS, Pause
+from evaljournal.replay import RunState
+from evaljournal.replay.idle import Reason, one_line, reasons
+from evaljournal.replay.pauses import BREAKER_REASONS, Pause
 from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
 NOW = 100.0

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from journal import Event, Record
-from journal.events import (
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -18,12 +18,12 @@ from journal.events import (
     StepReused,
     TrialCompleted,
 )
-from replay import load
-from replay.export.source import Source
-from replay.export.tables import jsonl
-from replay.state import RunState
-from replay.summary import summarize
-from replay.timeline import Timeline
+from evaljournal.replay import load
+from evaljournal.replay.export.source import Source
+from evaljournal.replay.export.tables import jsonl
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.timeline import Timeline
 from tests.journal.samples import enqueued, session, started, write_sync
 
 Timed = tuple[float, Event]

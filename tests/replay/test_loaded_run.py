@@ -9,15 +9,15 @@ import attrs
 import pytest
 from rich.console import Console
 
-from journal import Event, JournalError, Record, read
-from journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
-from journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
-from replay import LoadedRun, fold, load
-from replay.screen import panel
-from replay.summary import summarize
-from runner import Case, Fatal, RateLimited, Retry, arun, evaluation
-from runner.engine.recorder import Recorder
-from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options
+from evaljournal import Case, Fatal, RateLimited, Retry, arun, evaluation
+from evaljournal.journal import Event, JournalError, Record, read
+from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
+from evaljournal.journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
+from evaljournal.replay import LoadedRun, fold, load
+from evaljournal.replay.screen import panel
+from evaljournal.replay.summary import summarize
+from evaljournal.runner.engine.recorder import Recorder
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options
 from tests.journal.samples import (
     complete_run,
     enqueued,

@@ -6,12 +6,12 @@ from typing import Any
 import orjson
 import pytest
 
-from journal import read
-from journal.events import AttemptStarted
-from replay import LoadedRun
-from replay.export import page_steps
-from replay.export.page_columns import Cursor, columns, encode_json
-from replay.export.page_content import Content
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptStarted
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.export import page_steps
+from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.export.page_content import Content
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import agent_run, completed, request
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from replay.comparison_table import Difference, assess
-from replay.gating import check_drop
-from replay.pairing import PairedDifference, compare_values
-from replay.power import POWER, Criterion, detectable_number, detectable_share
-from replay.statistics import mcnemar
+from evaljournal.replay.comparison_table import Difference, assess
+from evaljournal.replay.gating import check_drop
+from evaljournal.replay.pairing import PairedDifference, compare_values
+from evaljournal.replay.power import POWER, Criterion, detectable_number, detectable_share
+from evaljournal.replay.statistics import mcnemar
 
 EXHAUSTIVE = 10_000
 SLICE = 100

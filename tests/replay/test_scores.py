@@ -6,15 +6,15 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event
-from journal.events import (
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from replay import fold
-from replay.ending import final_report
-from replay.summary import summarize
-from replay.summary_text import score_text
+from evaljournal.replay import fold
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import score_text
 from tests.journal.samples import examples, session, started
 from tests.replay.summaries import chain, summary_of
 from tests.replay.trial_events import answered, failed, records, state_of

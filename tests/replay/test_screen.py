@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from journal import Event
-from journal.events import (
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
     AttemptSucceeded,
     AttemptTimedOut,
     IntakePaused,
@@ -22,10 +22,10 @@ from journal.events import (
     TrialCompleted,
     TrialScored,
 )
-from replay import RunState
-from replay.ending import final_report
-from replay.screen import line, panel, stopping_text
-from replay.session_errors import LastError
+from evaljournal.replay import RunState
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.screen import line, panel, stopping_text
+from evaljournal.replay.session_errors import LastError
 from tests.replay.screens import SCORERS, ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, fatal, queued, rate_limited, run_state
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from journal import Clock, Event, read
-from journal.events import (
+from evaljournal.journal import Clock, Event, read
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     RetryScheduled,
@@ -15,7 +15,7 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
-from replay import fold
+from evaljournal.replay import fold
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.journal.test_format import GOLDEN
 

@@ -14,7 +14,7 @@ from statsmodels.stats import contingency_tables as contingency
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
-from replay.statistics import (
+from evaljournal.replay.statistics import (
     Estimate,
     Z,
     holm,
@@ -29,7 +29,7 @@ from replay.statistics import (
     t_test,
     wilson,
 )
-from replay.tally import LARGEST, Tally
+from evaljournal.replay.tally import LARGEST, Tally
 from tests.journal.samples import examples
 
 NUMBERS = st.floats(-1e6, 1e6)

@@ -5,12 +5,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from journal.events import AttemptInterrupted, AttemptStarted, Event
-from replay import RunState, load
-from replay.ending import final_report
-from replay.screen import line, panel
-from replay.summary import summarize
-from runner import verify
+from evaljournal import verify
+from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, Event
+from evaljournal.replay import RunState, load
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.screen import line, panel
+from evaljournal.replay.summary import summarize
 from tests.journal.samples import session
 from tests.replay.agent_run import USAGE, agent_run, completed
 from tests.replay.trial_events import answered, enqueued, state_of

@@ -7,8 +7,8 @@ import attrs
 import orjson
 import pytest
 
-from journal import Event, read
-from journal.events import (
+from evaljournal.journal import Event, read
+from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptStarted,
@@ -22,12 +22,12 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
-from journal.lifecycle import STAGES
-from replay import RunState, fold
-from replay.ending import final_report
-from replay.statistics import pass_all, pass_at, wilson
-from replay.summary import summarize
-from replay.summary_text import score_text
+from evaljournal.journal.lifecycle import STAGES
+from evaljournal.replay import RunState, fold
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.statistics import pass_all, pass_at, wilson
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import score_text
 from tests.journal.samples import session
 from tests.journal.test_format import GOLDEN
 from tests.replay.summaries import chain, summary_of

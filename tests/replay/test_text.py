@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from journal import Blob
-from replay.summary import score_of
-from replay.summary_text import score_text
-from replay.tally import Tally
-from replay.text import digits, duration, number, printable
+from evaljournal.journal import Blob
+from evaljournal.replay.summary import score_of
+from evaljournal.replay.summary_text import score_text
+from evaljournal.replay.tally import Tally
+from evaljournal.replay.text import digits, duration, number, printable
 
 
 def test_durations() -> None:

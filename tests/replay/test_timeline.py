@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event, Record
-from journal.events import (
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -23,9 +23,9 @@ from journal.events import (
     SegmentOpened,
     TrialCompleted,
 )
-from replay import RunState, Span, Timeline, Times
-from replay.timeline import SeriesName
-from replay.timeline_columns import Point
+from evaljournal.replay import RunState, Span, Timeline, Times
+from evaljournal.replay.timeline import SeriesName
+from evaljournal.replay.timeline_columns import Point
 from tests.journal.samples import enqueued, examples, session, started
 from tests.replay.random_runs import random_records
 

@@ -8,13 +8,20 @@ from typing import Any
 import attrs
 import pytest
 
-from journal import Event, Record
-from journal.events import AttemptStarted, AttemptSucceeded, LimitChanged, TrialCompleted, TrialEnqueued, TrialScored
-from replay import RunState, fold
-from replay.auditing import Auditor
-from replay.trial_state import SharedScores
-from runner.recompute.rules import session_rules
-from runner.retries.retry import NUMERIC_FIELDS, Retry
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
+    AttemptStarted,
+    AttemptSucceeded,
+    LimitChanged,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialScored,
+)
+from evaljournal.replay import RunState, fold
+from evaljournal.replay.auditing import Auditor
+from evaljournal.replay.trial_state import SharedScores
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from tests.journal.samples import session, started
 from tests.replay.trial_events import answered, state_of
 

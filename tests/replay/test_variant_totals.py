@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event
-from journal.events import Noted, ScoringFailed, TrialScored, TrialWithdrawn
-from replay import summarize
-from replay.variant_totals import Totals
+from evaljournal.journal import Event
+from evaljournal.journal.events import Noted, ScoringFailed, TrialScored, TrialWithdrawn
+from evaljournal.replay import summarize
+from evaljournal.replay.variant_totals import Totals
 from tests.replay.trial_events import answered, enqueued, failed, state_of
 
 VARIANTS = ("mini", "large", "")

@@ -4,10 +4,10 @@ import attrs
 import orjson
 import pytest
 
-from replay.state import RunState
-from replay.summary import summarize
-from replay.summary_types import Adoption
-from replay.view_json import view_json
+from evaljournal.replay.state import RunState
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_types import Adoption
+from evaljournal.replay.view_json import view_json
 
 
 def test_views_inside_a_view() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import evaljournal
-from journal.errors import JournalDamaged, JournalError
+from evaljournal.journal.errors import JournalDamaged, JournalError
 from tests.journal.samples import complete_run, flip, segment, write_sync
 from tests.runs import define_real, numbered_cases, run_real
 

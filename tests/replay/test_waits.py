@@ -3,8 +3,8 @@
 import attrs
 import pytest
 
-from journal import Event, Record
-from journal.events import (
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -17,7 +17,7 @@ from journal.events import (
     ScorerCallStarted,
     TrialCompleted,
 )
-from replay.waits import Wait, WaitLog
+from evaljournal.replay.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
 from tests.replay.trial_events import TimedEvent, attempt_started
 

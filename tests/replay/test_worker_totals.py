@@ -2,8 +2,8 @@
 
 import pytest
 
-from journal.events import AttemptSucceeded
-from replay.worker_totals import WorkerTotals, worker_lines
+from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.replay.worker_totals import WorkerTotals, worker_lines
 
 
 def counted(*attempts: tuple[int, float, float]) -> WorkerTotals:

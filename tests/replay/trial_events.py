@@ -5,8 +5,8 @@ from typing import Any
 
 import attrs
 
-from journal import Event, Record
-from journal.events import (
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -18,7 +18,7 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay import RunState, fold
+from evaljournal.replay import RunState, fold
 from tests.journal.samples import session, started
 
 Scores = Mapping[str, Any]

@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from journal.events import Noted
-from replay.state import BLOCKING_CALLS
+from evaljournal.journal.events import Noted
+from evaljournal.replay.state import BLOCKING_CALLS
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runner_cli.commands import run_process
@@ -95,7 +95,7 @@ def test_calls_that_block_an_asyncio_loop_are_noted(tmp_path: Path, expected: li
 
 BLOCKING = """
 import time
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(8)], slots=4, policy="fixed")
 async def blocking(number: int) -> int:

@@ -8,19 +8,20 @@ import attrs
 import pytest
 import trio
 
-from journal import read
-from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
-from replay import RunState, fold, load
-from replay.auditing import audit
-from replay.idle import reasons
-from runner import Case, Retry, UsageError, arun, durable, note, scorers
-from runner.definition.budget import parse_budget
-from runner.engine.options import LiveRun
-from runner.engine.rescore import Rescoring
-from runner.recompute.rules import session_rules
-from runner.tasks.chat import Chat
-from runner.tasks.recorded_output import RecordedOutput
-from runner.testing import deterministic_options, inline
+from evaljournal import Case, Retry, UsageError, arun, durable, note
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
+from evaljournal.replay import RunState, fold, load
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.idle import reasons
+from evaljournal.runner import scorers
+from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
+from evaljournal.runner.testing import deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_fork import FastDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_killed, run_virtual

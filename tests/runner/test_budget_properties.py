@@ -9,14 +9,14 @@ import trio.testing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from journal import Record, read
-from journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, TrialCompleted
-from replay import fold
-from replay.audit_types import Audit
-from replay.auditing import audit
-from runner import Outcome, Retry, note
-from runner.notes import engine_note
-from runner.recompute.rules import session_rules
+from evaljournal import Outcome, Retry, note
+from evaljournal.journal import Record, read
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, TrialCompleted
+from evaljournal.replay import fold
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.notes import engine_note
+from evaljournal.runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases, run_killed, run_virtual
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.data import case as case_module
-from runner.data.case import Case, ContentNames
-from runner.data.dataset import Dataset, Selection
-from runner.errors import UsageError
+from evaljournal.runner.data import case as case_module
+from evaljournal.runner.data.case import Case, ContentNames
+from evaljournal.runner.data.dataset import Dataset, Selection
+from evaljournal.runner.errors import UsageError
 from tests.runner.test_dataset import JSON
 
 

@@ -10,11 +10,11 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from journal.events import AttemptFailed, AttemptSucceeded, Noted
-from replay.ending import final_report
-from runner import Case, UsageError
-from runner.tasks.chat import Chat
-from runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
+from evaljournal import Case, UsageError
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
+from evaljournal.replay.ending import final_report
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from tests.processes import TIMEOUT
 from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real

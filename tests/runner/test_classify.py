@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import trio
 
-from journal.events import AttemptFailed
-from runner import Retry, evaluation, run
-from runner.retries.classify import Failure, Fatal, RateLimited, classify, describe
-from runner.retries.retry_after import requested_wait, wait_until_reset
-from runner.testing import Fail, Scripted, events_of
+from evaljournal import Retry, evaluation, run
+from evaljournal.journal.events import AttemptFailed
+from evaljournal.runner.retries.classify import Failure, Fatal, RateLimited, classify, describe
+from evaljournal.runner.retries.retry_after import requested_wait, wait_until_reset
+from evaljournal.runner.testing import Fail, Scripted, events_of
 
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 

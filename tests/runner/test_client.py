@@ -8,9 +8,9 @@ import pytest
 import trio
 import trustme
 
-from runner.http.address import Address
-from runner.http.client import Client
-from runner.http.reply import NoResponse
+from evaljournal.runner.http.address import Address
+from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.reply import NoResponse
 from tests.processes import TIMEOUT
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
@@ -78,7 +78,7 @@ def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusted = ssl.create_default_context()
     authority.configure_trust(trusted)
-    monkeypatch.setattr("runner.http.client._tls_context", lambda: trusted)
+    monkeypatch.setattr("evaljournal.runner.http.client._tls_context", lambda: trusted)
     return context
 
 

@@ -14,14 +14,14 @@ import trio.testing
 from trio._core import _run as scheduler
 
 from benchmarks.fault_scenarios.verdicts import false_findings
-from journal import read
-from journal.events import IntakePaused
-from replay.auditing import audit
-from runner import note, run
-from runner.engine.queues import Lane, Queues
-from runner.recompute.rules import session_rules
-from runner.recompute.verification import verify
-from runner.testing import SimulatedEndpoint
+from evaljournal import note, run
+from evaljournal.journal import read
+from evaljournal.journal.events import IntakePaused
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.engine.queues import Lane, Queues
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.recompute.verification import verify
+from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_policy_timer import hung_run
 from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently

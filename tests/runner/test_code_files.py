@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from evaljournal import Case, evaluation
-from replay.definition import changed_files
-from runner.data.fingerprint import strip_comments
-from runner.definition.code_files import code_files
-from runner.definition.loading import load_evaluation
-from runner.definition.module_source import relevant_source
-from runner.errors import UsageError
+from evaljournal.replay.definition import changed_files
+from evaljournal.runner.data.fingerprint import strip_comments
+from evaljournal.runner.definition.code_files import code_files
+from evaljournal.runner.definition.loading import load_evaluation
+from evaljournal.runner.definition.module_source import relevant_source
+from evaljournal.runner.errors import UsageError
 
 EVALUATION = """
 from evaljournal import evaluation

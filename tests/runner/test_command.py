@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
-from runner import Case, UsageError
-from runner.tasks.command import Command
+from evaljournal import Case, UsageError
+from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
+from evaljournal.runner.tasks.command import Command
 from tests.processes import TIMEOUT, Process, is_alive
 from tests.runs import define_real, events, outputs, run_real
 
@@ -235,7 +235,7 @@ def test_a_number_that_would_be_rounded_fails(path: Path) -> None:
 
 def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints endlessly is ended, and its trial fails."""
-    monkeypatch.setattr("runner.http.reply_memory.MAX_BYTES", 100_000)
+    monkeypatch.setattr("evaljournal.runner.http.reply_memory.MAX_BYTES", 100_000)
     run_real(define_real(Command("yes")), path)
 
     assert ("fatal", "evaljournal.ReplyTooLarge") == (failure(path).category, failure(path).error)
@@ -243,8 +243,8 @@ def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 INTERRUPTED = """
 import sys
-from runner import Case, evaluation, run
-from runner.tasks.command import Command
+from evaljournal import Case, evaluation, run
+from evaljournal.runner.tasks.command import Command
 
 it = evaluation(cases=[Case(name=str(n), input=n) for n in range(20)], slots=3)(Command(sys.argv[1]))
 outcome = run(it, sys.argv[2], policy="fixed", grace=0.1, signals=True, quiet=True)

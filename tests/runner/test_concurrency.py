@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
-from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
-from runner.concurrency.policy import Change, Decision, Failed, Signal, Started, Succeeded, TimedOut
+from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
+from evaljournal.runner.concurrency.adaptive import Adaptive
+from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
+from evaljournal.runner.concurrency.policy import Change, Decision, Failed, Signal, Started, Succeeded, TimedOut
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""

@@ -6,15 +6,23 @@ from typing import Any
 import pytest
 import trio
 
-from journal import read
-from journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged, RunFinished
-from replay.audit_types import Audit
-from replay.auditing import audit
-from runner import Case, Outcome
-from runner.concurrency.adaptive import Adaptive
-from runner.concurrency.guarded import RAISE_VARIABLE, Guarded
-from runner.concurrency.policy import Decision, Started, StartPermit, evolve_fact
-from runner.recompute.rules import session_rules
+from evaljournal import Case, Outcome
+from evaljournal.journal import read
+from evaljournal.journal.events import (
+    AttemptStarted,
+    IntakePaused,
+    IntakeResumed,
+    LimitChanged,
+    Noted,
+    PaceChanged,
+    RunFinished,
+)
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.concurrency.adaptive import Adaptive
+from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE, Guarded
+from evaljournal.runner.concurrency.policy import Decision, Started, StartPermit, evolve_fact
+from evaljournal.runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
 from tests.runs import PATH, define, events, numbered_cases, run_virtual

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.concurrency.constants import (
+from evaljournal.runner.concurrency.constants import (
     CEILING_LATEST,
     CEILING_SOONEST,
     GROUP_SMALLEST,
@@ -14,9 +14,9 @@ from runner.concurrency.constants import (
     OTHER_LOAD,
     TIMEOUT_CUT,
 )
-from runner.concurrency.in_flight import InFlight, higher_load, lower_load
-from runner.concurrency.latency import Latency
-from runner.concurrency.start import Group, Start, Wave
+from evaljournal.runner.concurrency.in_flight import InFlight, higher_load, lower_load
+from evaljournal.runner.concurrency.latency import Latency
+from evaljournal.runner.concurrency.start import Group, Start, Wave
 
 
 def _start(order: int, in_flight: int, limit: int = 64) -> Start:

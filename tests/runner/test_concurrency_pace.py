@@ -2,9 +2,9 @@
 
 import pytest
 
-from runner.concurrency.background import Background
-from runner.concurrency.pace import Pace
-from runner.concurrency.start import Group, Start, Wave
+from evaljournal.runner.concurrency.background import Background
+from evaljournal.runner.concurrency.pace import Pace
+from evaljournal.runner.concurrency.start import Group, Start, Wave
 
 RATE = 10.0
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.events import FailureCategory
-from runner.concurrency import POLICIES
-from runner.concurrency.policy import Decision, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut
+from evaljournal.journal.events import FailureCategory
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.concurrency.policy import Decision, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut
 
 SLOTS = 40
 EVERY_POLICY = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in POLICIES.items()])

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from journal.events import FailureCategory, IntakePaused, LimitChanged
-from runner.concurrency.aimd import Aimd
-from runner.concurrency.fixed import Fixed
-from runner.concurrency.policy import Failed, Policy, Started, Succeeded, TimedOut
+from evaljournal.journal.events import FailureCategory, IntakePaused, LimitChanged
+from evaljournal.runner.concurrency.aimd import Aimd
+from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.concurrency.policy import Failed, Policy, Started, Succeeded, TimedOut
 
 
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.data import dataset
-from runner.data.case import Case
-from runner.data.dataset import Dataset, Selection, Source
-from runner.errors import MAX_WHOLE_NUMBER, UsageError
+from evaljournal.runner.data import dataset
+from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.dataset import Dataset, Selection, Source
+from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError
 from tests.processes import TIMEOUT
 
 LINES = '{"id": "a", "question": "1?", "answer": "one"}\n{"id": "b", "question": "2?", "answer": "two", "topic": "odd"}\n'
@@ -468,7 +468,7 @@ def test_fingerprints_hold_across_processes(tmp_path: Path) -> None:
     """A fingerprint is the same in another process, which has another hash seed."""
     path = write(tmp_path, "qa.jsonl", LINES)
     local = Dataset(path).select()
-    code = "import sys; from runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
+    code = "import sys; from evaljournal.runner.data.dataset import Dataset; print(Dataset(sys.argv[1]).select().fingerprint)"
     process = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, timeout=TIMEOUT)
 
     assert (2, "d5e3974e19d9c26c") == (local.cases, local.fingerprint)

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from journal import read
-from journal.blobs import LIMIT
-from journal.events import AttemptStarted, RunStarted, SessionStarted
-from replay import load
-from replay.definition import definition_diff, definition_lines
-from runner import Case, run
-from runner.cli import cli
-from runner.data.fingerprint import definition_of
-from runner.errors import RunChanged
-from runner.secrets import mask_values
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
+from evaljournal import Case, run
+from evaljournal.journal import read
+from evaljournal.journal.blobs import LIMIT
+from evaljournal.journal.events import AttemptStarted, RunStarted, SessionStarted
+from evaljournal.replay import load
+from evaljournal.replay.definition import definition_diff, definition_lines
+from evaljournal.runner.cli import cli
+from evaljournal.runner.data.fingerprint import definition_of
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
 from tests.runs import AnyEvaluation, define_real, events, run_real
 from tests.server import Server
 

@@ -15,23 +15,24 @@ import trio
 import trio.testing
 import trustme
 
-from journal import read, verify
-from journal.events import (
+from evaljournal import Case, Dataset, Outcome, Retry, UsageError, arun, evaluation
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
     AttemptTimedOut,
     Noted,
     TrialCompleted,
 )
-from replay import fold
-from replay.auditing import audit
-from replay.ending import final_report
-from runner import Case, Dataset, Outcome, Retry, UsageError, arun, evaluation, scorers
-from runner.http.address import Address
-from runner.http.client import _tls_context
-from runner.recompute.rules import session_rules
-from runner.secrets import mask
-from runner.tasks.endpoint import Endpoint
+from evaljournal.replay import fold
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.ending import final_report
+from evaljournal.runner import scorers
+from evaljournal.runner.http.address import Address
+from evaljournal.runner.http.client import _tls_context
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.secrets import mask
+from evaljournal.runner.tasks.endpoint import Endpoint
 from tests.processes import TIMEOUT, Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
@@ -350,7 +351,7 @@ def test_failures_are_classified(
 
 def test_a_decompression_bomb_is_fatal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply that would expand enormously is rejected before it fills the memory, and not retried."""
-    monkeypatch.setattr("runner.http.reply.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_BYTES", 1_000_000)
     run_real(define_real(Endpoint(server.url(name, "gzip:bomb")), retry=Retry()), path)
 
     assert "fatal" == failure(path).category
@@ -669,8 +670,8 @@ def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None
 
 KILLED = """
 import sys
-from runner import Case, evaluation, run
-from runner.tasks.endpoint import Endpoint
+from evaljournal import Case, evaluation, run
+from evaljournal.runner.tasks.endpoint import Endpoint
 
 cases = [Case(name=str(n), input=n) for n in range(200)]
 run(evaluation(cases=cases, slots=4)(Endpoint(sys.argv[1], output_path="output")), sys.argv[2], policy="fixed")

@@ -18,12 +18,12 @@ from typing import Any, cast
 import pytest
 import trio
 
-import runner
-from runner import Case, Retry, Score, UsageError, evaluation, note
-from runner.data.fingerprint import _normalize, definition_of, fingerprint_function
-from runner.definition.settings import Settings
-from runner.notes import set_note_sink
-from runner.scorers.scorer import ScorerInput
+import evaljournal
+from evaljournal import Case, Retry, Score, UsageError, evaluation, note
+from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.notes import set_note_sink
+from evaljournal.runner.scorers.scorer import ScorerInput
 from tests.processes import TIMEOUT
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
@@ -409,7 +409,7 @@ def test_fingerprint_of_settings() -> None:
     recorded = settings.to_json()
 
     assert 3.0 == recorded["timeout"]
-    assert ["builtins.KeyError", "runner.errors.UsageError"] == list(recorded["retry"]["fail_on"])
+    assert ["builtins.KeyError", "evaljournal.runner.errors.UsageError"] == list(recorded["retry"]["fail_on"])
     assert isinstance(recorded["retry"]["classify"], str)
     assert Settings(timeout=30).fingerprint == Settings(timeout=30.0).fingerprint
     assert 3 == len({settings.fingerprint, Settings().fingerprint, Settings(retry=Retry(errors=3)).fingerprint})
@@ -429,7 +429,7 @@ def test_fingerprints_are_equal_across_processes() -> None:
     """Without source, bytecode and constants are used: no address, no path, no order of a set."""
     code = """
 import sys
-from runner.data.fingerprint import _normalize, definition_of, fingerprint_function
+from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
 source = "def task(q):\\n    return [x for x in q if x in {'a', 'b', 'c', 'd', 3}]"
 exec(compile(source, sys.argv[1], "exec"))
 print(fingerprint_function(task))
@@ -466,4 +466,4 @@ def test_public_names() -> None:
         "UsageError",
         "evaluation",
         "note",
-    } <= set(runner.__all__)
+    } <= set(evaljournal.__all__)

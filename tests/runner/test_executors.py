@@ -15,9 +15,9 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 import pytest
 import trio
 
-from journal.events import LimitChanged
-from runner import RateLimited, UsageError
-from runner.executors import (
+from evaljournal import RateLimited, UsageError
+from evaljournal.journal.events import LimitChanged
+from evaljournal.runner.executors import (
     AsyncExecutor,
     ExecutionDetails,
     ExecutionStatus,
@@ -26,9 +26,9 @@ from runner.executors import (
     SyncExecutor,
     get_executor_on_sync_context,
 )
-from runner.executors.execution import Results
-from runner.tasks.function import detect_loops
-from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal.runner.executors.execution import Results
+from evaljournal.runner.tasks.function import detect_loops
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from runner.executors import ConcurrencyController
+from evaljournal.runner.executors import ConcurrencyController
 
 
 class Clock:

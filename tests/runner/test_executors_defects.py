@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import trio
 
-from runner import UsageError
-from runner.executors import AsyncExecutor, ConcurrencyController, ExecutionStatus, Incomplete, SyncExecutor
-from runner.executors.execution import Results
-from runner.testing import Hang, Return, Scripted, deterministic_options
+from evaljournal import UsageError
+from evaljournal.runner.executors import AsyncExecutor, ConcurrencyController, ExecutionStatus, Incomplete, SyncExecutor
+from evaljournal.runner.executors.execution import Results
+from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options
 from tests.processes import TIMEOUT
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
@@ -53,7 +53,7 @@ def test_4_the_target_does_not_exceed_its_maximum() -> None:
 
 KILLED = """
 import os, pathlib, signal, sys
-from runner.executors import AsyncExecutor
+from evaljournal.runner.executors import AsyncExecutor
 
 calls = []
 EVENT = "trial_completed"  # Not inside the function, whose source is recorded.

@@ -14,19 +14,19 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from journal import read, verify
-from journal.errors import JournalLocked, WriteFailed
-from journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
-from replay import fold
-from replay.auditing import audit
-from runner import RateLimited, UsageError
-from runner.cli import cli
-from runner.errors import RunChanged
-from runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
-from runner.executors.execution import Results
-from runner.executors.results import RecordedFailure
-from runner.recompute.rules import session_rules
-from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal import RateLimited, UsageError
+from evaljournal.journal import read, verify
+from evaljournal.journal.errors import JournalLocked, WriteFailed
+from evaljournal.journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
+from evaljournal.replay import fold
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.cli import cli
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
+from evaljournal.runner.executors.execution import Results
+from evaljournal.runner.executors.results import RecordedFailure
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it")

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import pytest
 import trio
 
-from journal import read
-from replay import fold
-from runner import note
-from runner.executors import AsyncExecutor, SyncExecutor
-from runner.testing import Return, Scripted, deterministic_options
+from evaljournal import note
+from evaljournal.journal import read
+from evaljournal.replay import fold
+from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
+from evaljournal.runner.testing import Return, Scripted, deterministic_options
 from tests.processes import TIMEOUT
 
 USER = contextvars.ContextVar("user", default="unknown")

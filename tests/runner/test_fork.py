@@ -10,17 +10,24 @@ from typing import Any
 import pytest
 import trio
 
-from journal import JournalError, Record, read, salvage, verify
-from journal.errors import DiskFull
-from journal.events import AttemptInterrupted, AttemptStarted, JournalRecovered, StepCompleted, StepReused, TrialEnqueued
-from journal.lifecycle import END_STAGES
-from replay import load
-from replay.auditing import audit
-from replay.state import RunState
-from runner import Case, Fatal, RateLimited, Retry, arun, evaluation, step
-from runner.fork import fork
-from runner.recompute.rules import session_rules
-from runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
+from evaljournal import Case, Fatal, RateLimited, Retry, arun, evaluation, step
+from evaljournal.journal import JournalError, Record, read, salvage, verify
+from evaljournal.journal.errors import DiskFull
+from evaljournal.journal.events import (
+    AttemptInterrupted,
+    AttemptStarted,
+    JournalRecovered,
+    StepCompleted,
+    StepReused,
+    TrialEnqueued,
+)
+from evaljournal.journal.lifecycle import END_STAGES
+from evaljournal.replay import load
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.state import RunState
+from evaljournal.runner.fork import fork
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
 from tests.journal.samples import UnsyncedDisk, content, flip, segment
 
 SCRIPT: dict[str, list[Action]] = {

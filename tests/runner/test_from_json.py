@@ -10,8 +10,8 @@ import attrs
 import pytest
 from pydantic import BaseModel
 
-from runner.data.from_json import from_json, return_annotation
-from runner.data.to_json import to_json
+from evaljournal.runner.data.from_json import from_json, return_annotation
+from evaljournal.runner.data.to_json import to_json
 
 
 class Level(StrEnum):

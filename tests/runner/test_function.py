@@ -13,8 +13,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from journal import Record, verify
-from journal.events import (
+from evaljournal import Case, Outcome, Retry, UsageError, note, run
+from evaljournal.journal import Record, verify
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -26,9 +27,8 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from runner import Case, Outcome, Retry, UsageError, note, run
-from runner.tasks.function import detect_loops
-from runner.testing import Return, Scripted, events_of
+from evaljournal.runner.tasks.function import detect_loops
+from evaljournal.runner.testing import Return, Scripted, events_of
 from tests.processes import TIMEOUT
 from tests.runs import AnyEvaluation, define_real, events, run_real
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
-from runner import Endpoint, Retry, UsageError, gateway_env, verify
-from runner.tasks.command import Command
+from evaljournal import Endpoint, Retry, UsageError, gateway_env, verify
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
+from evaljournal.runner.tasks.command import Command
 from tests.gateway import KEY, ask, evaluate, statuses
 from tests.processes import TIMEOUT
 from tests.programs import find_program

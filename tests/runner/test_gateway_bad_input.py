@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
-from runner import Case
-from runner.gateway import call, gateway
-from runner.http import server as http_server
+from evaljournal import Case
+from evaljournal.journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
+from evaljournal.runner.gateway import call, gateway
+from evaljournal.runner.http import server as http_server
 from tests.gateway import KEY, ask, chunk, evaluate, gateway_address, scripted_provider
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
@@ -160,7 +160,7 @@ def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
 @pytest.mark.usefixtures("_provider")
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All large bodies are answered, although only a few fit into memory at the same time."""
-    monkeypatch.setattr("runner.gateway.gateway.MAX_REQUESTS", 1_500_000)
+    monkeypatch.setattr("evaljournal.runner.gateway.gateway.MAX_REQUESTS", 1_500_000)
 
     def agent(_: Any) -> int:
         url = gateway_address()

@@ -15,10 +15,10 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
-from runner import gateway_env, verify
-from runner.cli import cli
-from runner.testing import events_of
+from evaljournal import gateway_env, verify
+from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
+from evaljournal.runner.cli import cli
+from evaljournal.runner.testing import events_of
 from tests.gateway import RETRY, ask, chunk, evaluate, gateway_address, scripted_provider, statuses
 from tests.processes import ROOT, TIMEOUT, Process
 from tests.runs import define_real, events, outputs, run_real

@@ -15,12 +15,12 @@ import httpx2
 import openai
 import pytest
 
-from journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
-from replay import load
-from replay.ending import final_report
-from runner import Endpoint, RateLimited, Retry, UsageError, durable, verify
-from runner.engine.recorder import LateRecorder
-from runner.steps import http_clients
+from evaljournal import Endpoint, RateLimited, Retry, UsageError, durable, verify
+from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
+from evaljournal.replay import load
+from evaljournal.replay.ending import final_report
+from evaljournal.runner.engine.recorder import LateRecorder
+from evaljournal.runner.steps import http_clients
 from tests.runs import define_real, events, outputs, run_real
 from tests.sdk_agents import (
     CHAT,

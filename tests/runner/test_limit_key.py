@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from journal import read, verify
-from journal.errors import NotAJournal
-from journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
-from replay.auditing import audit
-from runner import Case, Retry, UsageError
-from runner.recompute.rules import session_rules
-from runner.testing import SimulatedEndpoint, events_of
+from evaljournal import Case, Retry, UsageError
+from evaljournal.journal import read, verify
+from evaljournal.journal.errors import NotAJournal
+from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import SimulatedEndpoint, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, run_virtual
 

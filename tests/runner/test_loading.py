@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import journal
-from runner import UsageError
-from runner.definition.loading import AnyEvaluation, load_evaluation
+from evaljournal import UsageError, journal
+from evaljournal.runner.definition.loading import AnyEvaluation, load_evaluation
 
 ONE = """
-from runner import evaluation
+from evaljournal import evaluation
 
 @evaluation(cases=["a"])
 def {name}(value: str) -> str:
@@ -80,7 +79,9 @@ def test_an_evaluation_under_two_names_is_one() -> None:
 
 def test_an_evaluation_by_its_own_name() -> None:
     """An evaluation is also found by its `name`."""
-    source = "from runner import evaluation\n@evaluation(cases=['a'], name='the-capitals')\ndef f(x: str) -> str: return x\n"
+    source = (
+        "from evaljournal import evaluation\n@evaluation(cases=['a'], name='the-capitals')\ndef f(x: str) -> str: return x\n"
+    )
     write_module("geo.py", source)
 
     assert "geo.py:f" == load_evaluation("geo.py:the-capitals").reference
@@ -165,7 +166,7 @@ def test_a_package_with_the_name_of_ours(directory: Path) -> None:
 def test_a_module_of_evaljournal_is_rejected() -> None:
     """A dotted name in evaljournal is not a module of the user."""
     assert "'runner.data.case' is a module of evaljournal itself; to load your own file, pass its path" == error_of(
-        "runner.data.case"
+        "evaljournal.runner.data.case"
     )
 
 

@@ -13,9 +13,10 @@ import pytest
 import trio
 import trio.testing
 
-from journal import read, salvage, verify, writing
-from journal.errors import JournalDamaged
-from journal.events import (
+from evaljournal import arun, note
+from evaljournal.journal import read, salvage, verify, writing
+from evaljournal.journal.errors import JournalDamaged
+from evaljournal.journal.events import (
     AttemptStarted,
     RunFinished,
     RunStarted,
@@ -23,15 +24,14 @@ from journal.events import (
     SessionStarted,
     StepReused,
 )
-from replay import RunState, load
-from replay.auditing import audit
-from replay.shards import missing_shards
-from runner import arun, note
-from runner.engine.rescore import Rescoring
-from runner.fork import fork
-from runner.merge import MergeResult, merge
-from runner.recompute.rules import session_rules
-from runner.testing import deterministic_options, inline
+from evaljournal.replay import RunState, load
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.shards import missing_shards
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.fork import fork
+from evaljournal.runner.merge import MergeResult, merge
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import deterministic_options, inline
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
 from tests.runner.test_shards import PROGRAM, echo, evaljournal

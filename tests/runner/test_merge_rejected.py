@@ -12,9 +12,10 @@ import pytest
 import trio
 import trio.testing
 
-from journal import JournalError, read, verify, writing
-from journal.errors import DiskFull, InvalidRecord, JournalExists, JournalLocked
-from journal.events import (
+from evaljournal import UsageError
+from evaljournal.journal import JournalError, read, verify, writing
+from evaljournal.journal.errors import DiskFull, InvalidRecord, JournalExists, JournalLocked
+from evaljournal.journal.events import (
     AttemptSucceeded,
     JournalSalvaged,
     RunFinished,
@@ -22,13 +23,12 @@ from journal.events import (
     SessionStarted,
     TrialWithdrawn,
 )
-from journal.ownership import start_events, user_key
-from replay import load
-from replay.auditing import audit
-from runner import UsageError
-from runner.errors import RunChanged
-from runner.merge import merge
-from runner.testing import inline
+from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.replay import load
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.merge import merge
+from evaljournal.runner.testing import inline
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import content, finished, trial, write
 from tests.runner.test_fork import Full
@@ -202,7 +202,7 @@ async def test_a_shard_that_changes_during_the_merge_is_rejected(tmp_path: Path,
     """The head that is recorded is that of the records that were copied."""
     shards = await run_shards(define(echo, numbered_cases(3)), tmp_path)
     before = content(tmp_path)
-    monkeypatch.setattr("runner.merge.sealed_head", lambda _: "0" * 32)
+    monkeypatch.setattr("evaljournal.runner.merge.sealed_head", lambda _: "0" * 32)
     with pytest.raises(JournalError, match="was changed while it was merged"):
         await merge(shards, tmp_path / "new", files=FILES, in_thread=inline)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.secrets import add_secret
-from runner.steps.durable_requests import model_endpoint
-from runner.steps.model_calls import ReplyReader, reply_from_output, step_of_request
+from evaljournal.runner.secrets import add_secret
+from evaljournal.runner.steps.durable_requests import model_endpoint
+from evaljournal.runner.steps.model_calls import ReplyReader, reply_from_output, step_of_request
 
 URL: Final = "https://api.example/v1/chat/completions"
 JSON: Final = {"content-type": "application/json", "content-length": "1"}
@@ -269,7 +269,7 @@ def test_invalid_json_is_not_complete() -> None:
 
 def test_a_large_reply_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large reply is not recorded, even if it is small while it is compressed."""
-    monkeypatch.setattr("runner.http.reply.MAX_BYTES", 1024 * 1024)
+    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_BYTES", 1024 * 1024)
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(bytes(1024 * 1024 + 1)) + packer.flush()
     reader = read({"content-type": "text/plain", "content-encoding": "gzip"}, packed)

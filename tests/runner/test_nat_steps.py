@@ -10,14 +10,14 @@ from urllib.parse import quote
 
 import pytest
 
-from journal import read, verify
-from journal.events import AttemptFailed, StepCompleted
-from replay.auditing import audit
-from runner.http.reply import ErrorReply, Reply
-from runner.http.reply_memory import ReplyTooLarge
-from runner.tasks import ReportedStep
-from runner.tasks.endpoint import Endpoint
-from runner.tasks.nat_steps import read_steps
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import AttemptFailed, StepCompleted
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.http.reply import ErrorReply, Reply
+from evaljournal.runner.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.tasks import ReportedStep
+from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.tasks.nat_steps import read_steps
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

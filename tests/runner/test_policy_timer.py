@@ -4,13 +4,13 @@ from typing import Any
 
 import trio
 
-from journal import read
-from journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged
-from replay.auditing import audit
-from runner import Retry
-from runner.concurrency.policy import Decision, Policy, Signal, Started, StartPermit
-from runner.recompute.rules import SessionRules
-from runner.testing import Hang, Return, Scripted, events_of
+from evaljournal import Retry
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.concurrency.policy import Decision, Policy, Signal, Started, StartPermit
+from evaljournal.runner.recompute.rules import SessionRules
+from evaljournal.runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_scoring import evaluation_of, run_fixed
 from tests.runs import PATH

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-import runner
-from journal.errors import JournalLocked, NotAJournal
-from replay import load
-from runner import Case, Evaluation, RunFailed, UsageError, evaluation
+import evaljournal
+from evaljournal import Case, Evaluation, RunFailed, UsageError, evaluation
+from evaljournal.journal.errors import JournalLocked, NotAJournal
+from evaljournal.replay import load
 
 CASES = [Case(name=f"case-{number}", input=number, expected=number) for number in range(3)]
 
@@ -31,14 +31,14 @@ def right(output: int, case: Case[int, int]) -> bool:
 
 def test_dir_lists_all_names() -> None:
     """`dir` lists every public name before it is imported."""
-    assert set(runner.__all__) <= set(dir(runner))
+    assert set(evaljournal.__all__) <= set(dir(evaljournal))
 
 
 def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     """The text of an outcome is the summary; its repr is short."""
     defined = evaluation(cases=CASES)(same)
     defined.score(right)
-    outcome = runner.run(defined, tmp_path / "run")
+    outcome = evaljournal.run(defined, tmp_path / "run")
 
     first, duration, counts, scores, *_ = str(outcome).splitlines()
     assert duration.startswith("  took ")
@@ -56,7 +56,7 @@ def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pyte
     def positive(output: int) -> bool:
         return output > 0
 
-    outcome = runner.run(defined, tmp_path / "run", fail_under=["positive=0.6", "positive>=0.99"])
+    outcome = evaljournal.run(defined, tmp_path / "run", fail_under=["positive=0.6", "positive>=0.99"])
 
     assert [("positive=0.6", True), ("positive>=0.99", False)] == [(gate.gate, gate.passed) for gate in outcome.gates]
     assert not outcome.passed
@@ -72,11 +72,11 @@ def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pyte
 
 def test_an_outcome_passes_without_gates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A finished run without failures passes, and prints nothing if it is quiet; a failed or stopped one does not pass."""
-    outcome = runner.run(evaluation(cases=CASES)(same), tmp_path / "run", quiet=True)
+    outcome = evaljournal.run(evaluation(cases=CASES)(same), tmp_path / "run", quiet=True)
     outcome.check()
     broken = evaluation(cases=CASES, slots=1)(inverse)
-    failed = runner.run(broken, tmp_path / "failed", quiet=True, retry={"errors": 0})
-    stopped = runner.run(broken, tmp_path / "stopped", quiet=True, retry={"errors": 0}, fail_fast=True)
+    failed = evaljournal.run(broken, tmp_path / "failed", quiet=True, retry={"errors": 0})
+    stopped = evaljournal.run(broken, tmp_path / "stopped", quiet=True, retry={"errors": 0}, fail_fast=True)
 
     assert (True, [], "") == (outcome.passed, outcome.gates, capsys.readouterr().out)
     assert ["1 trial failed"] == failed.problems
@@ -86,11 +86,11 @@ def test_an_outcome_passes_without_gates(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:
     """A function that is not an evaluation, and a missing run, are errors with a hint."""
     with pytest.raises(UsageError, match=r"is not an evaluation; write @evaluation\(cases=…\) above the function"):
-        runner.run(same, tmp_path / "run")  # type: ignore[arg-type]  # that is the point
+        evaljournal.run(same, tmp_path / "run")  # type: ignore[arg-type]  # that is the point
     with pytest.raises(NotAJournal, match=r"start one without resume=True"):
-        runner.run(evaluation(cases=CASES)(same), tmp_path / "run", resume=True)
+        evaljournal.run(evaluation(cases=CASES)(same), tmp_path / "run", resume=True)
     with pytest.raises(UsageError, match="is not an evaluation"):
-        runner.rescore(same)  # type: ignore[arg-type]  # that is the point
+        evaljournal.rescore(same)  # type: ignore[arg-type]  # that is the point
 
     assert [] == list(tmp_path.iterdir())
 
@@ -118,24 +118,24 @@ def test_a_run_without_a_path_gets_the_next_number() -> None:
     (RUNS / "notes").mkdir(parents=True)
     (RUNS / "0007").mkdir()
 
-    assert RUNS / "0008" == runner.run(define_scored()).path
-    assert RUNS / "0009" == trio.run(runner.arun, define_scored()).path
-    assert RUNS / "0010" == runner.run(define_scored(), None, slots=1).path
-    assert RUNS / "0010" == runner.rescore(define_scored(), all_outputs=True).outcome.path
+    assert RUNS / "0008" == evaljournal.run(define_scored()).path
+    assert RUNS / "0009" == trio.run(evaljournal.arun, define_scored()).path
+    assert RUNS / "0010" == evaljournal.run(define_scored(), None, slots=1).path
+    assert RUNS / "0010" == evaljournal.rescore(define_scored(), all_outputs=True).outcome.path
 
 
 @pytest.mark.usefixtures("directory")
 def test_a_number_taken_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """If another process takes the next number, the one after is used."""
-    first = runner.run(define_scored())
+    first = evaljournal.run(define_scored())
     numbers = [first.path, first.path, RUNS / "0005"]
-    monkeypatch.setattr("runner.run_paths.next_path", lambda *_: numbers.pop(0))
-    second = runner.run(evaluation(cases=iter(CASES), name="same")(same))
+    monkeypatch.setattr("evaljournal.runner.run_paths.next_path", lambda *_: numbers.pop(0))
+    second = evaljournal.run(evaluation(cases=iter(CASES), name="same")(same))
 
     assert (RUNS / "0005", 3) == (second.path, second.state.completed)  # Its cases can be read only once.
     with pytest.raises(UsageError, match=r"no free number under runs.same"):
-        monkeypatch.setattr("runner.run_paths.next_path", lambda *_: first.path)
-        trio.run(runner.arun, define_scored())
+        monkeypatch.setattr("evaljournal.runner.run_paths.next_path", lambda *_: first.path)
+        trio.run(evaljournal.arun, define_scored())
     assert first.head == load(first.path).state.head
 
 
@@ -144,27 +144,31 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     """Without a path, `resume=True` resumes the newest unfinished run."""
 
     def stopped(question: int) -> int:
-        raise runner.Fatal(question)
+        raise evaljournal.Fatal(question)
 
-    names = [runner.run(evaluation(cases=CASES, name="same", fail_fast=True, slots=1)(stopped)).path.name for _ in range(2)]
-    runner.run(define_scored())
-    resumed = runner.run(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True)
-    resumed_next = trio.run(lambda: runner.arun(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True))
+    names = [
+        evaljournal.run(evaluation(cases=CASES, name="same", fail_fast=True, slots=1)(stopped)).path.name for _ in range(2)
+    ]
+    evaljournal.run(define_scored())
+    resumed = evaljournal.run(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True)
+    resumed_next = trio.run(
+        lambda: evaljournal.arun(define_scored(), resume=True, adopt=True, fail_fast=False, retry_failed=True)
+    )
 
     assert ["0001", "0002"] == names
     assert (RUNS / "0002", "", 3) == (resumed.path, resumed.stop_reason, resumed.state.completed)
     assert (RUNS / "0001", "", 3) == (resumed_next.path, resumed_next.stop_reason, resumed_next.state.completed)
     with pytest.raises(UsageError, match=r"nothing to resume under runs.same/: all 3 runs are finished"):
-        runner.run(define_scored(), resume=True)
+        evaljournal.run(define_scored(), resume=True)
 
 
 @pytest.mark.usefixtures("directory")
 def test_no_run_to_resume_is_an_error() -> None:
     """Resuming or re-scoring without a run is an error with a hint, and creates nothing."""
     with pytest.raises(UsageError, match=r"there is no run; pass a path, or start one without resume=True"):
-        runner.run(define_scored(), resume=True)
+        evaljournal.run(define_scored(), resume=True)
     with pytest.raises(UsageError, match=r"there is no run under runs.same/"):
-        runner.rescore(define_scored())
+        evaljournal.rescore(define_scored())
 
     assert not RUNS.exists()
 
@@ -176,15 +180,21 @@ def test_a_run_being_written_is_not_skipped() -> None:
     @evaluation(cases=CASES[:1], name="same")
     def from_within(_: int) -> str:
         with pytest.raises(JournalLocked, match="0001") as error:
-            runner.run(from_within, resume=True)
+            evaljournal.run(from_within, resume=True)
         return error.typename
 
-    assert {"case-0": "JournalLocked"} == dict(load(runner.run(from_within).path).outputs())
+    assert {"case-0": "JournalLocked"} == dict(load(evaljournal.run(from_within).path).outputs())
 
 
 def cells(*sources: str) -> dict[str, Any]:
     """Run cells as a notebook does: each compiled under its own name, inside a running loop."""
-    names: dict[str, Any] = {"__name__": "__main__", "CASES": CASES, "same": same, "runner": runner, "evaluation": evaluation}
+    names: dict[str, Any] = {
+        "__name__": "__main__",
+        "CASES": CASES,
+        "same": same,
+        "runner": evaljournal,
+        "evaluation": evaluation,
+    }
 
     async def kernel() -> None:
         for source in sources:
@@ -210,7 +220,7 @@ def test_a_cell_is_run_again() -> None:
     [
         SCORER.format("==") + SCORER.format("!="),
         f"def add(it):\n    {SCORER.format('==').replace(chr(10), chr(10) + '    ')}\nadd(it)\nadd(it)",
-        "from runner.scorers import exact, iexact\nit.score(name='right')(exact)\nit.score(name='right')(iexact)",
+        "from evaljournal.runner.scorers import exact, iexact\nit.score(name='right')(exact)\nit.score(name='right')(iexact)",
     ],
 )
 def test_two_scorers_of_one_name_are_rejected(source: str) -> None:
@@ -230,9 +240,9 @@ def test_outputs_are_rescored(tmp_path: Path) -> None:
         f"done = runner.rescore(it, {str(path)!r})",
     )
     done, state = names["done"], load(path).state
-    rescored = runner.rescore(names["it"], path)
+    rescored = evaljournal.rescore(names["it"], path)
 
     assert (3, 0, 0) == (done.outputs, done.already_scored, done.unscored)
     assert (0.0, 3) == (state.scores["right"].mean, len(state.latencies))
     assert (0, 3) == (rescored.outputs, rescored.already_scored)
-    assert 3 == runner.rescore(names["it"], path, all_outputs=True).outputs
+    assert 3 == evaljournal.rescore(names["it"], path, all_outputs=True).outputs

@@ -13,13 +13,13 @@ import pytest
 import trio
 import trio.testing
 
-from journal import Record, read
-from journal.events import AttemptSucceeded, StepCompleted, StepEvent, StepReused
-from replay import fold
-from replay.auditing import Auditor
-from replay.timeline import Timeline
-from runner import Case, RateLimited, Retry, durable
-from runner.recompute.rules import session_rules
+from evaljournal import Case, RateLimited, Retry, durable
+from evaljournal.journal import Record, read
+from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepEvent, StepReused
+from evaljournal.replay import fold
+from evaljournal.replay.auditing import Auditor
+from evaljournal.replay.timeline import Timeline
+from evaljournal.runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, run_killed, run_virtual
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from runner import Case, evaluation, scorers
-from runner.engine.rate_limits import TaskKeys, default_slots, scorer_keys, scorer_slots
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import RecordedOutput
+from evaljournal import Case, evaluation
+from evaljournal.runner import scorers
+from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, scorer_keys, scorer_slots
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 URL = "http://127.0.0.1:9/v1"
 

@@ -19,12 +19,12 @@ import pytest
 import trio
 
 from benchmarks._ray_cluster import RayCluster, ray_cluster
-from journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
-from runner import RayWorkers, Settings, UsageError
-from runner.engine.changes import effective_settings
-from runner.workers.pool import WorkerDied
-from runner.workers.ray import RayPipe
-from runner.workers.ray_actor import EXITED, STARTED, RayActor
+from evaljournal import RayWorkers, Settings, UsageError
+from evaljournal.journal.events import AttemptInterrupted, AttemptSucceeded, RunStarted, RunStopped
+from evaljournal.runner.engine.changes import effective_settings
+from evaljournal.runner.workers.pool import WorkerDied
+from evaljournal.runner.workers.ray import RayPipe
+from evaljournal.runner.workers.ray_actor import EXITED, STARTED, RayActor
 from tests.processes import TIMEOUT
 from tests.programs import import_optional
 from tests.runner.test_worker_processes import RUN, run_in, start
@@ -44,7 +44,7 @@ async def test_an_invalid_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     """The address is that of RAY_ADDRESS, so this is what the user has to change."""
     client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
     ray = SimpleNamespace(util=SimpleNamespace(client=client), is_initialized=lambda: False)
-    monkeypatch.setattr("runner.workers.ray._import_ray", lambda: ray)
+    monkeypatch.setattr("evaljournal.runner.workers.ray._import_ray", lambda: ray)
     monkeypatch.setenv("RAY_ADDRESS", "local")
     with trio.fail_after(10), pytest.RaisesGroup(UsageError) as caught:
         async with RayWorkers().open() as start_worker:
@@ -66,8 +66,8 @@ def test_an_error_of_the_cluster_counts_as_no_answer(monkeypatch: pytest.MonkeyP
     ray = SimpleNamespace(
         util=SimpleNamespace(client=client), is_initialized=lambda: True, nodes=nodes, remote=lambda _: is_ended.wait(TIMEOUT)
     )
-    monkeypatch.setattr("runner.workers.ray._import_ray", lambda: ray)
-    monkeypatch.setattr("runner.workers.ray.CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr("evaljournal.runner.workers.ray._import_ray", lambda: ray)
+    monkeypatch.setattr("evaljournal.runner.workers.ray.CHECK_INTERVAL", 0.0)
 
     async def start_worker() -> None:
         with trio.fail_after(TIMEOUT):
@@ -195,7 +195,7 @@ ECHO = "import sys, time; time.sleep(0.3); sys.stdout.writelines(iter(sys.stdin.
 
 def test_frames_keep_their_order(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Methods of an actor that runs several at once do not; a frame waits until those before it are written."""
-    monkeypatch.setattr("runner.workers.ray.START_CODE", ECHO)
+    monkeypatch.setattr("evaljournal.runner.workers.ray.START_CODE", ECHO)
     sent = [b"large" * 600_000, *(b"%d" % number for number in range(1_000))]
 
     async def exchange() -> list[bytes]:
@@ -224,7 +224,7 @@ def test_last_lines_of_a_worker_are_printed(
 ) -> None:
     """What a worker prints before a frame arrives before it, and what it prints while it exits is not lost either."""
     code = "import sys; print('first', file=sys.stderr); print('frame', flush=True); sys.stdin.read(); sys.exit('last')"
-    monkeypatch.setattr("runner.workers.ray.START_CODE", code)
+    monkeypatch.setattr("evaljournal.runner.workers.ray.START_CODE", code)
 
     async def receive_one() -> str:
         with trio.fail_after(TIMEOUT):
@@ -250,7 +250,7 @@ def test_no_thread_outlives_the_connection(cluster: RayCluster, monkeypatch: pyt
         async with RayWorkers(cluster.address, workers=1).open() as start:
             await start(1)
 
-    monkeypatch.setattr("runner.workers.ray.START_CODE", ECHO)
+    monkeypatch.setattr("evaljournal.runner.workers.ray.START_CODE", ECHO)
     monkeypatch.setattr(RayPipe, "_deliver", deliver_late)
     trio.run(start_and_end)
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import trio
 
-from journal import read
-from journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicyShared, RunStarted
-from replay.auditing import audit
-from runner import Case, RateLimited, Retry, evaluation, run
-from runner.api import arun
-from runner.concurrency.aimd import Aimd
-from runner.concurrency.policy import Failed, Started
-from runner.concurrency.registry import REGISTRY
-from runner.recompute.rules import session_rules
-from runner.testing import SimulatedEndpoint, deterministic_options, events_of
+from evaljournal import Case, RateLimited, Retry, evaluation, run
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicyShared, RunStarted
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.api import arun
+from evaljournal.runner.concurrency.aimd import Aimd
+from evaljournal.runner.concurrency.policy import Failed, Started
+from evaljournal.runner.concurrency.registry import REGISTRY
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT
 from tests.runs import PATH, AnyEvaluation, define, events

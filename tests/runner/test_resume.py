@@ -11,9 +11,10 @@ import pytest
 import trio
 import trio.lowlevel
 
-from journal import read, verify
-from journal.errors import JournalExists, JournalLocked
-from journal.events import (
+from evaljournal import Case, Fatal, Retry, UsageError
+from evaljournal.journal import read, verify
+from evaljournal.journal.errors import JournalExists, JournalLocked
+from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptStarted,
@@ -28,19 +29,18 @@ from journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
-from replay import fold
-from replay.auditing import audit
-from replay.ending import final_report
-from replay.summary import summarize
-from replay.summary_text import score_text
-from replay.summary_types import Adoption
-from runner import Case, Fatal, Retry, UsageError
-from runner.api import arun
-from runner.engine.changes import effective_settings
-from runner.engine.session import Outcome, Session
-from runner.errors import RunChanged
-from runner.signals import handle_signals
-from runner.testing import Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal.replay import fold
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import score_text
+from evaljournal.replay.summary_types import Adoption
+from evaljournal.runner.api import arun
+from evaljournal.runner.engine.changes import effective_settings
+from evaljournal.runner.engine.session import Outcome, Session
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.signals import handle_signals
+from evaljournal.runner.testing import Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -81,7 +81,7 @@ async def test_a_stop_gives_grace_then_cancels() -> None:
 
 def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
     """Return a function that stops the next run as a signal would."""
-    from runner.engine import executor
+    from evaljournal.runner.engine import executor
 
     running: list[executor.Executor] = []
     original = executor.Executor.run

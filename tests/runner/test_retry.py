@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.events import RetryScheduled, TrialFailed
-from replay.trial_state import RetryHistory, TrialState
-from runner.errors import UsageError
-from runner.retries.classify import Fatal, RateLimited
-from runner.retries.retry import NoRetry, OneBudget, Retry, RetryIn, jitter, settle
+from evaljournal.journal.events import RetryScheduled, TrialFailed
+from evaljournal.replay.trial_state import RetryHistory, TrialState
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.classify import Fatal, RateLimited
+from evaljournal.runner.retries.retry import NoRetry, OneBudget, Retry, RetryIn, jitter, settle
 
 NOW = 1_800_000_000.0
 Failed = tuple[str, float | None]

@@ -4,7 +4,7 @@ import threading
 
 import trio
 
-from runner.engine.recorder import RunLoop
+from evaljournal.runner.engine.recorder import RunLoop
 from tests.processes import TIMEOUT
 
 THREADS, CALLS = 4, 500

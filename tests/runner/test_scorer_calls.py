@@ -9,8 +9,9 @@ import attrs
 import pytest
 import trio
 
-from journal import Event, Record, read
-from journal.events import (
+from evaljournal import Case, Retry
+from evaljournal.journal import Event, Record, read
+from evaljournal.journal.events import (
     AttemptEnd,
     AttemptStarted,
     IntakePaused,
@@ -20,12 +21,11 @@ from journal.events import (
     TrialCompleted,
     TrialScored,
 )
-from replay.auditing import audit
-from runner import Case, Retry
-from runner.api import arun
-from runner.engine.rescore import Rescoring
-from runner.recompute.rules import session_rules
-from runner.testing import Fail, Return, Scripted, deterministic_options, events_of
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.api import arun
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runner.test_scoring import answer_immediately, checked, evaluation_of, run_fixed

@@ -11,12 +11,13 @@ import trio
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
-from runner import Case, Retry, Score, UsageError, evaluation, scorers
-from runner.http.reply import InvalidReply
-from runner.retries.classify import Fatal
-from runner.scorers import builtin
-from runner.testing import Return, Scripted
+from evaljournal import Case, Retry, Score, UsageError, evaluation
+from evaljournal.journal.events import Noted, ScorerCallFailed, ScoringFailed, TrialScored
+from evaljournal.runner import scorers
+from evaljournal.runner.http.reply import InvalidReply
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.scorers import builtin
+from evaljournal.runner.testing import Return, Scripted
 from tests.runs import AnyEvaluation, define, events, run_real
 from tests.server import Server
 

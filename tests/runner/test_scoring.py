@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from journal import Record, read
-from journal.events import (
+from evaljournal import Case, Outcome, RateLimited, Retry
+from evaljournal.journal import Record, read
+from evaljournal.journal.events import (
     AttemptStarted,
     IntakePaused,
     LimitChanged,
@@ -15,13 +16,13 @@ from journal.events import (
     ScoringFailed,
     TrialScored,
 )
-from replay import fold
-from replay.audit_types import Audit
-from replay.auditing import audit
-from replay.summary import summarize
-from runner import Case, Outcome, RateLimited, Retry, scorers
-from runner.recompute.rules import session_rules
-from runner.testing import Fail, Hang, Return, Scripted
+from evaljournal.replay import fold
+from evaljournal.replay.audit_types import Audit
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.summary import summarize
+from evaljournal.runner import scorers
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_virtual
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from journal import segment_file
-from journal.errors import SegmentLost
-from runner.engine.session import Session
-from runner.testing import deterministic_options
+from evaljournal.journal import segment_file
+from evaljournal.journal.errors import SegmentLost
+from evaljournal.runner.engine.session import Session
+from evaljournal.runner.testing import deterministic_options
 from tests.journal.samples import UNSYNCED_DISK, segment
 from tests.runs import define, numbered_cases
 

@@ -11,8 +11,9 @@ import trio.lowlevel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal import read, verify
-from journal.events import (
+from evaljournal import Case, Fatal, RateLimited, Retry, UsageError, note
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
@@ -30,12 +31,11 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay import audit, fold
-from replay.ending import next_command
-from runner import Case, Fatal, RateLimited, Retry, UsageError, note
-from runner.engine.session import Outcome, Session
-from runner.recompute.rules import session_rules
-from runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
+from evaljournal.replay import audit, fold
+from evaljournal.replay.ending import next_command
+from evaljournal.runner.engine.session import Outcome, Session
+from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
 
@@ -593,7 +593,7 @@ def test_live_state_is_folded_state() -> None:
     disk = SimulatedDisk()
     snapshots: dict[int, tuple[Any, ...]] = {}
 
-    from runner.engine import recorder
+    from evaljournal.runner.engine import recorder
 
     record = recorder.Recorder.record
 

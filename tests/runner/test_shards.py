@@ -10,13 +10,13 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from replay.shards import Shard
-from runner import Case, UsageError, arun
-from runner.cli import cli
-from runner.data.dataset import Dataset, Selection
-from runner.data.shard import parse_shard
-from runner.run_paths import next_path
-from runner.testing import deterministic_options
+from evaljournal import Case, UsageError, arun
+from evaljournal.replay.shards import Shard
+from evaljournal.runner.cli import cli
+from evaljournal.runner.data.dataset import Dataset, Selection
+from evaljournal.runner.data.shard import parse_shard
+from evaljournal.runner.run_paths import next_path
+from evaljournal.runner.testing import deterministic_options
 from tests.runner.test_fork import FastDisk
 from tests.runs import define, numbered_cases
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from runner.signals import STOP_SIGNALS, handle_signals, is_from_signal, until_signal
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals, is_from_signal, until_signal
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from runner import UsageError
-from runner.steps.inputs import RecordedInputs, StepInput, step_input
+from evaljournal import UsageError
+from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input
 
 LONG = [{"role": "user", "content": f"message {number} " + "words " * 40} for number in range(20)]
 

@@ -14,8 +14,9 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from journal import read
-from journal.events import (
+from evaljournal import Case, Fatal, Outcome, RateLimited, Retry, UsageError, durable, step, verify
+from evaljournal.journal import read
+from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
@@ -26,10 +27,9 @@ from journal.events import (
     StepReused,
     TrialFailed,
 )
-from replay.auditing import Auditor
-from replay.trajectory import Trajectory
-from runner import Case, Fatal, Outcome, RateLimited, Retry, UsageError, durable, step, verify
-from runner.recompute.rules import session_rules
+from evaljournal.replay.auditing import Auditor
+from evaljournal.replay.trajectory import Trajectory
+from evaljournal.runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,

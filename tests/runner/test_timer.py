@@ -8,12 +8,12 @@ import pytest
 import trio
 import trio.testing
 
-from journal import read
-from journal.events import AttemptSucceeded, AttemptTimedOut
-from runner import Retry, evaluation
-from runner.api import arun
-from runner.engine.recorder import Clock, Timer
-from runner.testing import deterministic_options
+from evaljournal import Retry, evaluation
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptSucceeded, AttemptTimedOut
+from evaljournal.runner.api import arun
+from evaljournal.runner.engine.recorder import Clock, Timer
+from evaljournal.runner.testing import deterministic_options
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it/0001")

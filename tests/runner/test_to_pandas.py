@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no stubs
 import pytest
 
-from runner import Case, evaluation, run
+from evaljournal import Case, evaluation, run
 
 CASES = [Case(name=name, input={"city": name}, expected=name.title()) for name in ("lima", "rome")]
 

@@ -9,13 +9,14 @@ import pytest
 import trio
 import trio.testing
 
-from journal import read
-from journal.events import ScoringFailed, TrialScored
-from replay.trajectory import StepDetails, tool_calls
-from runner import Case, Fatal, RateLimited, UsageError, durable, scorers
-from runner.engine.rescore import Rescoring
-from runner.scorers.scorer import ScorerInput
-from runner.scorers.trajectory import trajectory_text
+from evaljournal import Case, Fatal, RateLimited, UsageError, durable
+from evaljournal.journal import read
+from evaljournal.journal.events import ScoringFailed, TrialScored
+from evaljournal.replay.trajectory import StepDetails, tool_calls
+from evaljournal.runner import scorers
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.scorers.scorer import ScorerInput
+from evaljournal.runner.scorers.trajectory import trajectory_text
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runs import PATH, AnyEvaluation, define, define_real, events, run_killed, run_real, run_virtual

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import pytest
 from click.testing import CliRunner
 
-from journal.events import StepCompleted, StepReused, TrialFailed
-from replay.trajectory import StepDetails
-from runner import Case, Chat, Endpoint, Retry, UsageError, verify
-from runner.cli import cli
+from evaljournal import Case, Chat, Endpoint, Retry, UsageError, verify
+from evaljournal.journal.events import StepCompleted, StepReused, TrialFailed
+from evaljournal.replay.trajectory import StepDetails
+from evaljournal.runner.cli import cli
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 

@@ -7,16 +7,17 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from journal.events import AttemptSucceeded, Noted
-from replay.summary import summarize
-from replay.summary_text import billed_usage, usage_text
-from replay.text import money
-from runner import Case, evaluation, note, scorers
-from runner.cli import cli
-from runner.retries.classify import classify
-from runner.tasks.chat import Chat
-from runner.tasks.prices import Price
-from runner.tasks.usage import priced_usage
+from evaljournal import Case, evaluation, note
+from evaljournal.journal.events import AttemptSucceeded, Noted
+from evaljournal.replay.summary import summarize
+from evaljournal.replay.summary_text import billed_usage, usage_text
+from evaljournal.replay.text import money
+from evaljournal.runner import scorers
+from evaljournal.runner.cli import cli
+from evaljournal.runner.retries.classify import classify
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.prices import Price
+from evaljournal.runner.tasks.usage import priced_usage
 from tests.replay.trial_events import answered, state_of
 from tests.runs import define_real, events, run_real
 from tests.server import Server

@@ -9,12 +9,13 @@ import attrs
 import httpx
 import pytest
 
-from journal import read
-from journal.events import AttemptStarted, AttemptSucceeded, IntakePaused, StepCompleted, TrialCompleted
-from runner import Case, Retry, gateway_env, scorers
-from runner.engine.rate_limits import TaskKeys, scorer_keys
-from runner.tasks.chat import Chat
-from runner.testing import SimulatedEndpoint
+from evaljournal import Case, Retry, gateway_env
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, IntakePaused, StepCompleted, TrialCompleted
+from evaljournal.runner import scorers
+from evaljournal.runner.engine.rate_limits import TaskKeys, scorer_keys
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT
 from tests.runner.test_variants import FOUR, Calls, is_audited

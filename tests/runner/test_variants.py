@@ -13,8 +13,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import read
-from journal.events import (
+from evaljournal import Case, UsageError, step, verify
+from evaljournal.journal import read
+from evaljournal.journal.events import (
     AttemptSucceeded,
     RunStarted,
     RunStopped,
@@ -24,13 +25,12 @@ from journal.events import (
     TrialEnqueued,
     TrialWithdrawn,
 )
-from replay import fold
-from replay.auditing import audit
-from replay.definition import variant_fingerprints
-from runner import Case, UsageError, step, verify
-from runner.data.dataset import Dataset
-from runner.errors import RunChanged
-from runner.recompute.rules import session_rules
+from evaljournal.replay import fold
+from evaljournal.replay.auditing import audit
+from evaljournal.replay.definition import variant_fingerprints
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.recompute.rules import session_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,

@@ -8,9 +8,9 @@ import trio.lowlevel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import Case, UsageError, evaluation
-from runner.definition.variants import product
-from runner.tasks.chat import Chat
+from evaljournal import Case, UsageError, evaluation
+from evaljournal.runner.definition.variants import product
+from evaljournal.runner.tasks.chat import Chat
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 NAME = re.compile(r"[A-Za-z0-9._-]+")

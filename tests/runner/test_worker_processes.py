@@ -14,12 +14,19 @@ from typing import Any
 import pytest
 import trio
 
-from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
-from replay import load
-from runner import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
-from runner.definition.loading import load_evaluation
-from runner.workers.pool import WorkerDied
-from runner.workers.processes import _open_processes
+from evaljournal import CommandWorkers, Outcome, ProcessWorkers, UsageError, run, verify
+from evaljournal.journal.events import (
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    RunStopped,
+    TrialFailed,
+)
+from evaljournal.replay import load
+from evaljournal.runner.definition.loading import load_evaluation
+from evaljournal.runner.workers.pool import WorkerDied
+from evaljournal.runner.workers.processes import _open_processes
 from tests.processes import TIMEOUT, Process, is_alive
 from tests.runs import events, outputs
 from tests.server import Server
@@ -133,7 +140,7 @@ def plain(name):
     return act(name)
 '''
 
-COMMAND = f"sh -c 'exec {sys.executable} -P -m runner.worker'"
+COMMAND = f"sh -c 'exec {sys.executable} -P -m evaljournal.worker'"
 
 
 def run_in(name: str, cases: str, **options: Any) -> Outcome:

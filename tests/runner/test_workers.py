@@ -6,8 +6,15 @@ import attrs
 import pytest
 import trio
 
-from journal import read
-from journal.events import (
+from evaljournal import (
+    Fatal,
+    RateLimited,
+    Score,
+    note,
+    step,
+)
+from evaljournal.journal import read
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
@@ -20,14 +27,7 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from runner import (
-    Fatal,
-    RateLimited,
-    Score,
-    note,
-    step,
-)
-from runner.testing import events_of
+from evaljournal.runner.testing import events_of
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, numbered_cases

@@ -8,12 +8,12 @@ import orjson
 import pytest
 import trio
 
-from journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
-from runner import note, step
-from runner.workers import driver, streams
-from runner.workers.driver import RemoteCall, Workers
-from runner.workers.frames import MAX_FRAME, MAX_NOTE, InvalidFrame
-from runner.workers.streams import FrameSplitter
+from evaljournal import note, step
+from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
+from evaljournal.runner.workers import driver, streams
+from evaljournal.runner.workers.driver import RemoteCall, Workers
+from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, InvalidFrame
+from evaljournal.runner.workers.streams import FrameSplitter
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_workers_properties import Call, ScriptedPipe, ScriptedPool

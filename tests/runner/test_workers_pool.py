@@ -11,13 +11,7 @@ import orjson
 import pytest
 import trio
 
-from journal import read
-from journal.events import (
-    AttemptInterrupted,
-    AttemptStarted,
-    RunStopped,
-)
-from runner import (
+from evaljournal import (
     Chat,
     CommandWorkers,
     ProcessWorkers,
@@ -26,13 +20,19 @@ from runner import (
     Settings,
     UsageError,
 )
-from runner.definition.loading import imports_for_worker
-from runner.engine.changes import effective_settings
-from runner.engine.session_workers import new_workers
-from runner.scorers import exact
-from runner.worker.calls import _load, open_evaluation
-from runner.workers.pool import Pipe, StartWorker, WorkerDied
-from runner.workers.streams import StderrPrinter
+from evaljournal.journal import read
+from evaljournal.journal.events import (
+    AttemptInterrupted,
+    AttemptStarted,
+    RunStopped,
+)
+from evaljournal.runner.definition.loading import imports_for_worker
+from evaljournal.runner.engine.changes import effective_settings
+from evaljournal.runner.engine.session_workers import new_workers
+from evaljournal.runner.scorers import exact
+from evaljournal.runner.worker.calls import _load, open_evaluation
+from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied
+from evaljournal.runner.workers.streams import StderrPrinter
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases

@@ -12,9 +12,9 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.retries.classify import RemoteError
-from runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Worker, Workers
-from runner.workers.pool import StartWorker, WorkerDied, WorkerEnded
+from evaljournal.runner.retries.classify import RemoteError
+from evaljournal.runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Worker, Workers
+from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerEnded
 
 GRACE = 2.0
 PLACES = 2

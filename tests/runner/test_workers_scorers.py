@@ -5,18 +5,18 @@ from typing import Any
 import attrs
 import trio
 
-from journal.events import (
+from evaljournal import (
+    Score,
+    note,
+)
+from evaljournal.journal.events import (
     AttemptSucceeded,
     ScorerCallFailed,
     ScoringFailed,
     TrialScored,
 )
-from runner import (
-    Score,
-    note,
-)
-from runner.engine.rescore import Rescoring
-from runner.testing import inline
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.testing import inline
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, numbered_cases

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-from journal.events import AttemptFailed, AttemptSucceeded, Noted, StepCompleted
-from replay import load
-from runner import Case, Chat, Command, Endpoint, Retry, verify
-from runner.testing import events_of
+from evaljournal import Case, Chat, Command, Endpoint, Retry, verify
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted, StepCompleted
+from evaljournal.replay import load
+from evaljournal.runner.testing import events_of
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
 from tests.workers import AGENT, MemoryWorkers

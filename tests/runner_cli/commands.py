@@ -13,17 +13,17 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from journal.events import TrialScored
-from runner.cli import cli
+from evaljournal.journal.events import TrialScored
+from evaljournal.runner.cli import cli
 from tests.journal.samples import segment
 from tests.processes import TIMEOUT, Process
 from tests.runs import events
 
 SCRIPT = shutil.which("evaljournal")
-COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from runner.cli import main; main()"]
+COMMAND = [SCRIPT] if SCRIPT else [sys.executable, "-c", "from evaljournal.runner.cli import main; main()"]
 
 QUICK = """
-from runner import Case, Retry, evaluation, note
+from evaljournal import Case, Retry, evaluation, note
 
 CASES = [Case(name=name, input=name, expected=name.upper()) for name in ("peru", "chile", "cuba", "france", "japan")]
 
@@ -43,7 +43,7 @@ def exact(output: str, case: Case[str, str]) -> bool:
 SLOW = """
 import os
 import trio
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(40)], slots=4)
 async def slow(number: int) -> int:

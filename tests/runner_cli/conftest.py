@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import read
+from evaljournal.journal import read
 from tests.journal.samples import complete_run, fake_clock, flip, segment, write_sync
 from tests.runner_cli.commands import QUICK, ROWS, SLOW, define
 

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal.events import AttemptStarted
-from runner.cli import cli
+from evaljournal.journal.events import AttemptStarted
+from evaljournal.runner.cli import cli
 from tests.runs import events
 from tests.server import Server
 

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from journal.events import Extension, Noted
-from replay import load
-from runner.cli import COMMANDS, cli, main
+from evaljournal.journal.events import Extension, Noted
+from evaljournal.replay import load
+from evaljournal.runner.cli import COMMANDS, cli, main
 from tests.journal.samples import (
     complete_run,
     enqueued,
@@ -182,7 +182,7 @@ def test_a_bug_exits_with_70(timed_run: Path, monkeypatch: pytest.MonkeyPatch, c
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("runner.cli.verify.verify_run", broken)
+    monkeypatch.setattr("evaljournal.runner.cli.verify.verify_run", broken)
     monkeypatch.setattr("sys.argv", ["evaljournal", "verify", str(timed_run)])
     monkeypatch.setattr("sys.stderr", sys.stderr)  # `main` replaces it.
 
@@ -232,9 +232,9 @@ def test_help_imports_nothing_heavy() -> None:
     """`--help` does not import what only a run needs."""
     code = (
         "import sys\n"
-        "from runner.cli import cli\n"
+        "from evaljournal.runner.cli import cli\n"
         "cli(['--help'], standalone_mode=False)\n"
-        "heavy = {'trio', 'orjson', 'attrs', 'rich', 'journal', 'replay'} & set(sys.modules)\n"
+        "heavy = {'trio', 'orjson', 'attrs', 'rich', 'evaljournal.journal', 'evaljournal.replay'} & set(sys.modules)\n"
         "print(*sorted(heavy), file=sys.stderr, end='')\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
@@ -294,7 +294,7 @@ def test_a_closed_pipe_of_standard_error_does_not_change_the_exit_code(tmp_path:
 CLOSING = """
 import io, sys
 import trio
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name=f"t{{number}}", input=number) for number in range(2)], slots=1)
 async def closing(number: int) -> int:
@@ -365,7 +365,7 @@ def test_a_full_disk_exits_with_3(timed_run: Path, tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("runner.cli.export.write_atomically", full)
+    monkeypatch.setattr("evaljournal.runner.cli.export.write_atomically", full)
     result = CliRunner().invoke(cli, ["export", str(timed_run), "-o", str(tmp_path / "trials.jsonl")])
 
     assert 3 == result.exit_code

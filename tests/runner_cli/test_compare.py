@@ -6,10 +6,10 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal.events import RunFinished, TrialWithdrawn
-from runner.cli import cli
-from runner.cli._common import RunReference, find_reference
-from runner.errors import UsageError
+from evaljournal.journal.events import RunFinished, TrialWithdrawn
+from evaljournal.runner.cli import cli
+from evaljournal.runner.cli._common import RunReference, find_reference
+from evaljournal.runner.errors import UsageError
 from tests.journal.samples import flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
 
@@ -93,7 +93,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tupl
 def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A foreign run may have as many variants as trials."""
     path = run(tmp_path / "run", mini=50, large=58, tiny=30)
-    monkeypatch.setattr("runner.cli.compare._MAX_ROWS", 2)
+    monkeypatch.setattr("evaljournal.runner.cli.compare._MAX_ROWS", 2)
 
     assert "3 rows; at most 2 can be compared" in invoke("compare", path).stderr
     assert 0 == invoke("compare", f"{path}@mini", f"{path}@large", "--baseline", "mini").exit_code

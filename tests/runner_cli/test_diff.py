@@ -7,9 +7,9 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import Event, read
-from journal.events import RunFinished
-from runner.cli import cli
+from evaljournal.journal import Event, read
+from evaljournal.journal.events import RunFinished
+from evaljournal.runner.cli import cli
 from tests.journal.samples import content, flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered, failed
 

@@ -10,9 +10,9 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import read
-from replay.export import FORMATS, Files
-from runner.cli import cli
+from evaljournal.journal import read
+from evaljournal.replay.export import FORMATS, Files
+from evaljournal.runner.cli import cli
 from tests.journal.samples import (
     complete_run,
     content,
@@ -256,7 +256,7 @@ def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypat
     def fail(_: object, __: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("journal.files.Files.fsync", fail)
+    monkeypatch.setattr("evaljournal.journal.files.Files.fsync", fail)
     (tmp_path / "out").write_text("mine")
     result = evaljournal("export", run, "-o", tmp_path / "out", "--force")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from journal import read, verify
-from journal.events import (
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptSucceeded,
     Extension,
     JournalRecovered,
@@ -17,8 +17,8 @@ from journal.events import (
     RunStopped,
     SegmentOpened,
 )
-from replay import load
-from runner.testing import events_of
+from evaljournal.replay import load
+from evaljournal.runner.testing import events_of
 from tests.journal.samples import (
     RUN,
     content,

@@ -9,10 +9,10 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import Event
-from journal.events import RunFinished, RunStopped, TrialScored
-from replay.statistics import bonett_price
-from runner.cli import cli
+from evaljournal.journal import Event
+from evaljournal.journal.events import RunFinished, RunStopped, TrialScored
+from evaljournal.replay.statistics import bonett_price
+from evaljournal.runner.cli import cli
 from tests.journal.samples import flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered, failed
 

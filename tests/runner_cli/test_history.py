@@ -9,10 +9,10 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal.ownership import state_directory
-from replay import LoadedRun
-from runner.cli import _digests, cli
-from runner.cli._display import open_run
+from evaljournal.journal.ownership import state_directory
+from evaljournal.replay import LoadedRun
+from evaljournal.runner.cli import _digests, cli
+from evaljournal.runner.cli._display import open_run
 from tests.journal.samples import finished, flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
 

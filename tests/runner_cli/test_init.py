@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli._config_file import read_config
-from runner.cli.run import run
+from evaljournal.runner.cli._config_file import read_config
+from evaljournal.runner.cli.run import run
 from tests.runner_cli.commands import evaljournal
 
 pytestmark = pytest.mark.usefixtures("dataset")

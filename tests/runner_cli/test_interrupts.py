@@ -12,8 +12,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import verify
-from journal.files import Files
+from evaljournal.journal import verify
+from evaljournal.journal.files import Files
 from tests.runner_cli.commands import QUICK, define, evaljournal, process, run_in_terminal, wait_for
 
 pytestmark = pytest.mark.usefixtures("evaluations")
@@ -68,7 +68,15 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["evaljournal._own_packages", "runner", "runner.cli", "click", "runner.cli._output", "runner.cli.ls", "journal"]
+    "module",
+    [
+        "evaljournal.runner",
+        "evaljournal.runner.cli",
+        "click",
+        "evaljournal.runner.cli._output",
+        "evaljournal.runner.cli.ls",
+        "evaljournal.journal",
+    ],
 )
 def test_ctrl_c_during_an_import(module: str) -> None:
     """Ctrl-C while evaljournal imports its own modules ends the process without a traceback."""
@@ -161,7 +169,7 @@ def test_stopping_is_shown() -> None:
 STUCK = """
 import time
 import trio
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name="t0", input=0)])
 async def stuck(number: int) -> None:
@@ -219,7 +227,7 @@ def test_a_signal_before_the_start(tmp_path: Path, number: signal.Signals, when:
     (tmp_path / "evals/late.py").write_text(
         f"""
 import sys, time
-from runner import evaluation
+from evaljournal import evaluation
 
 def wait(when):
     if when == {when!r}:
@@ -253,7 +261,7 @@ def test_a_signal_during_the_first_imports(tmp_path: Path) -> None:
     """Ctrl-C while the command line is imported ends the process without a traceback."""
     (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT); raise AssertionError")
     ended = subprocess.run(
-        [sys.executable, "-c", "from runner.cli import main; main()"],
+        [sys.executable, "-c", "from evaljournal.runner.cli import main; main()"],
         capture_output=True,
         text=True,
         env={"PYTHONPATH": str(tmp_path), "PATH": ""},

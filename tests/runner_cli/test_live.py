@@ -8,9 +8,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from journal import Event, Record
-from journal.events import IntakePaused, LimitChanged, RunStopped
-from runner.cli._live import ProgressPrinter, progress_tenths, redraw
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import IntakePaused, LimitChanged, RunStopped
+from evaljournal.runner.cli._live import ProgressPrinter, progress_tenths, redraw
 from tests.replay.trial_events import answered, enqueued, state_of
 
 START = 5.0

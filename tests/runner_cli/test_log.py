@@ -5,8 +5,8 @@ from pathlib import Path
 
 import orjson
 
-from journal import read
-from journal.events import AttemptSucceeded
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptSucceeded
 from tests.journal.samples import (
     complete_run,
     cut_tail,

@@ -14,12 +14,12 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import Event, JournalError, Record, read
-from journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
-from replay.export.nat import line
-from replay.trial import TrialDetails
-from runner.cli import cli
-from runner.engine.nat_output import OWNER, NatOutput
+from evaljournal.journal import Event, JournalError, Record, read
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
+from evaljournal.replay.export.nat import line
+from evaljournal.replay.trial import TrialDetails
+from evaljournal.runner.cli import cli
+from evaljournal.runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import TIMEOUT
 from tests.replay.eventful_run import first_session, minute_clock, second_session
@@ -146,7 +146,7 @@ def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -
             raise OSError(28, "No space left on device")
         return {"id": details.trial}
 
-    monkeypatch.setattr(sys.modules["replay.export.nat"], "item", fail_at_cuba)
+    monkeypatch.setattr(sys.modules["evaljournal.replay.export.nat"], "item", fail_at_cuba)
     result = evaljournal("run", "quick.py", "-o", "run", "--nat-output", "nat", "--json")
 
     assert (1, 1) == (result.exit_code, orjson.loads(result.stdout)["exit_code"])
@@ -266,7 +266,7 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
             raise JournalError("its line is gone")
         return line(result)
 
-    monkeypatch.setattr("runner.engine.nat_output.line", line_or_error)
+    monkeypatch.setattr("evaljournal.runner.engine.nat_output.line", line_or_error)
     apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
     apply(records)
 

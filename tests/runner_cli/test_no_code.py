@@ -6,19 +6,19 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import read, verify
-from journal.events import (
+from evaljournal import Chat
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     LimitChanged,
     Noted,
     RunStarted,
     SessionStarted,
     TrialEnqueued,
 )
-from replay.auditing import audit
-from runner import Chat
-from runner.cli._no_code_options import evaluation_from_reference, scorers_from_options
-from runner.cli.run import run
-from runner.recompute.rules import session_rules
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.cli._no_code_options import evaluation_from_reference, scorers_from_options
+from evaljournal.runner.cli.run import run
+from evaljournal.runner.recompute.rules import session_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
 from tests.runs import events
 from tests.server import Server

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from journal.events import RunStarted
-from runner.cli._openai_url import options_from_environment
+from evaljournal.journal.events import RunStarted
+from evaljournal.runner.cli._openai_url import options_from_environment
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 from tests.server import Server

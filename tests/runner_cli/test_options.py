@@ -6,18 +6,18 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from runner.cli import cli
-from runner.cli._no_code_options import evaluation_from_reference
-from runner.cli._options import ADVANCED, OPTIONS, TABLE, Option, render_error
-from runner.cli.run import run
-from runner.definition.settings import Settings
-from runner.errors import UsageError
-from runner.retries.retry import Retry
-from runner.scorers.llm_judge import Judge
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
-from runner.tasks.recorded_output import RecordedOutput
+from evaljournal.runner.cli import cli
+from evaljournal.runner.cli._no_code_options import evaluation_from_reference
+from evaljournal.runner.cli._options import ADVANCED, OPTIONS, TABLE, Option, render_error
+from evaljournal.runner.cli.run import run
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.scorers.llm_judge import Judge
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 OWNERS: dict[str, Any] = {
     "settings": Settings,

@@ -8,13 +8,13 @@ import pytest
 import trio
 import trio.testing
 
-from journal import Clock, read
-from journal.events import (
+from evaljournal.journal import Clock, read
+from evaljournal.journal.events import (
     RunStopped,
 )
-from replay import load
-from runner.cli._live import FRAME_INTERVAL
-from runner.cli.replay import play_back
+from evaljournal.replay import load
+from evaljournal.runner.cli._live import FRAME_INTERVAL
+from evaljournal.runner.cli.replay import play_back
 from tests.journal.samples import (
     finished,
     flip,

@@ -10,8 +10,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import read, verify
-from journal.events import (
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
     AttemptStarted,
     Noted,
     RunFinished,
@@ -19,11 +19,11 @@ from journal.events import (
     SessionStarted,
     TrialScored,
 )
-from journal.files import DISK
-from journal.lock import Lock
-from replay import fold
-from replay.auditing import audit
-from runner.recompute.rules import session_rules
+from evaljournal.journal.files import DISK
+from evaljournal.journal.lock import Lock
+from evaljournal.replay import fold
+from evaljournal.replay.auditing import audit
+from evaljournal.runner.recompute.rules import session_rules
 from tests.processes import TIMEOUT, Process
 from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores
 from tests.runs import events
@@ -146,7 +146,7 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
 
 def test_a_failed_rescore_does_not_fail_the_run() -> None:
     """A scorer that failed in `rescore` exits with 1 there; later only the run's own scorers count."""
-    Path("mine.py").write_text("from runner import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
+    Path("mine.py").write_text("from evaljournal import Fatal\ndef broken(output, case):\n    raise Fatal('no use')\n")
     evaljournal(*COMMANDED)
     failed = evaljournal("rescore", "--score", "mine.py:broken")
     later = [evaljournal("rescore", "--score", "contains"), evaljournal("resume"), evaljournal("status")]

@@ -8,13 +8,13 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from journal import read, verify
-from journal.events import AttemptSucceeded, SessionStarted, TrialCompleted
-from replay import load
-from runner import run
-from runner.cli import cli
-from runner.definition.loading import load_evaluation
-from runner.run_paths import last_record
+from evaljournal import run
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialCompleted
+from evaljournal.replay import load
+from evaljournal.runner.cli import cli
+from evaljournal.runner.definition.loading import load_evaluation
+from evaljournal.runner.run_paths import last_record
 from tests.journal.samples import (
     complete_run,
     content,

@@ -8,9 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import verify
-from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, RunStarted, TrialCompleted
-from replay import load
+from evaljournal.journal import verify
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, RunStarted, TrialCompleted
+from evaljournal.replay import load
 from tests.journal.samples import (
     complete_run,
     content,
@@ -388,7 +388,7 @@ def test_no_run_replaces_a_directory_of_runs() -> None:
 
 
 HUGE = """
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name=f"t{number}", input=number) for number in range(3)])
 async def huge(number: int) -> object:

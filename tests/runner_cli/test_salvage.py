@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from runner.cli import cli
+from evaljournal.runner.cli import cli
 from tests.journal.samples import lines_of, overwrite, segment
 from tests.journal.test_salvage import DAMAGES
 

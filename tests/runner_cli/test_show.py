@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from journal import Event, read
-from journal.events import (
+from evaljournal.journal import Event, read
+from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptTimedOut,
@@ -22,7 +22,7 @@ from journal.events import (
     TrialFailed,
     TrialScored,
 )
-from replay.text import printable
+from evaljournal.replay.text import printable
 from tests.journal.samples import complete_run, enqueued, flip, forge, opened, segment, session, started, trial, write_sync
 from tests.runner_cli.commands import evaljournal
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal.events import AttemptStarted, StepCompleted
-from replay.trajectory import StepDetails, steps_with_depth
+from evaljournal.journal.events import AttemptStarted, StepCompleted
+from evaljournal.replay.trajectory import StepDetails, steps_with_depth
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
 from tests.runner_cli.commands import evaljournal

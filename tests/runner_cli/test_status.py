@@ -7,9 +7,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import read
-from journal.files import DISK
-from journal.lock import Lock, is_held
+from evaljournal.journal import read
+from evaljournal.journal.files import DISK
+from evaljournal.journal.lock import Lock, is_held
 from tests.journal.samples import (
     complete_run,
     content,

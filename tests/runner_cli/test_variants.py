@@ -7,11 +7,11 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import read
-from journal.events import AttemptStarted, RunStarted, TrialEnqueued, TrialScored
-from replay import load
-from runner import verify
-from runner.cli import cli
+from evaljournal import verify
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptStarted, RunStarted, TrialEnqueued, TrialScored
+from evaljournal.replay import load
+from evaljournal.runner.cli import cli
 from tests.server import Server
 
 ROWS = [{"id": "peru", "question": "lima", "answer": "LIMA"}, {"id": "cuba", "question": "havana", "answer": "no"}]

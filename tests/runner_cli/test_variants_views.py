@@ -11,14 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from journal.events import TrialCompleted
-from replay import RunState, load, summarize
-from replay.ending import final_report
-from replay.screen import panel
-from replay.summary_text import variant_lines
-from runner import Case, evaluation, note, run, verify
-from runner.cli import cli
-from runner.definition.gates import gate_results
+from evaljournal import Case, evaluation, note, run, verify
+from evaljournal.journal.events import TrialCompleted
+from evaljournal.replay import RunState, load, summarize
+from evaljournal.replay.ending import final_report
+from evaljournal.replay.screen import panel
+from evaljournal.replay.summary_text import variant_lines
+from evaljournal.runner.cli import cli
+from evaljournal.runner.definition.gates import gate_results
 from tests.journal.samples import session, started, write_sync
 from tests.replay.trial_events import answered, failed, state_of
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import read, verify
-from journal.events import TrialScored
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import TrialScored
 from tests.journal.samples import (
     RUN,
     complete_run,

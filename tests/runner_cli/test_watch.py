@@ -6,11 +6,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from journal import read
-from journal.files import DISK
-from journal.lock import Lock, is_held
-from replay import LoadedRun
-from runner.cli.watch import RunWatcher
+from evaljournal.journal import read
+from evaljournal.journal.files import DISK
+from evaljournal.journal.lock import Lock, is_held
+from evaljournal.replay import LoadedRun
+from evaljournal.runner.cli.watch import RunWatcher
 from tests.journal.samples import (
     complete_run,
     cut_tail,

@@ -57,7 +57,7 @@ class _Environment(dict[str, str]):
 
 
 def _call(call: "list[str] | str") -> dict[str, Any]:
-    from runner.cli import cli
+    from evaljournal.runner.cli import cli
 
     _actions.clear()
     output, code = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True), 0

@@ -32,7 +32,7 @@ ACTIONS = (
 
 def commands(run: str, out: str) -> list[list[str]]:
     """Return the commands that read a run; those that write a file write into `out`."""
-    from replay.export import FORMATS
+    from evaljournal.replay.export import FORMATS
 
     texts = [[name, run] for name in ("ls", "status", "log", "verify", "show", "watch", "replay")]
     data = [[name, run, "--json"] for name in ("ls", "status", "log", "verify", "show", "watch", "replay")]
@@ -54,9 +54,9 @@ def view(run: str) -> None:
     """Read a run as `view` does, without a browser."""
     import trio
 
-    from replay.export.page_columns import Cursor
-    from runner.cli._page import journal_size
-    from runner.cli._server import FollowedRun
+    from evaljournal.replay.export.page_columns import Cursor
+    from evaljournal.runner.cli._page import journal_size
+    from evaljournal.runner.cli._server import FollowedRun
 
     async def first_message() -> None:
         live = FollowedRun(Path(run), journal_size(Path(run)))
@@ -98,8 +98,8 @@ def read_with_all(run: str, out: str, first: int, stride: int) -> dict[str, tupl
     """Run every `stride`-th command; return their exit codes and outputs."""
     from click.testing import CliRunner
 
-    from journal.errors import JournalError
-    from runner.cli import cli
+    from evaljournal.journal.errors import JournalError
+    from evaljournal.runner.cli import cli
 
     results: dict[str, tuple[int, str]] = {}
     for command in commands(run, out)[first::stride]:
@@ -124,8 +124,8 @@ if __name__ == "__main__":
     import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # before the first fork, as everything below
     from click.testing import CliRunner
 
-    import runner.cli._server  # noqa: F401
-    from runner.cli import cli
+    import evaljournal.runner.cli._server  # noqa: F401
+    from evaljournal.runner.cli import cli
     from tests.processes import ROOT, forked_arguments
 
     with tempfile.TemporaryDirectory() as directory:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from journal.events import RunStarted
-from runner import Case, UsageError
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
+from evaljournal import Case, UsageError
+from evaljournal.journal.events import RunStarted
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
 from tests.journal.samples import session, started, trial, write_sync
 from tests.replay.eventful_run import export_of
 from tests.runs import define_real, events, run_real

@@ -17,14 +17,14 @@ import orjson
 import pytest
 from click.testing import CliRunner, Result
 
-from journal import JournalError, read, verify
-from journal.errors import JournalDamaged, WriteFailed
-from journal.events import Noted
-from journal.files import DISK
-from journal.reader import _Follower
-from replay import load
-from replay.text import escape_controls
-from runner.cli import cli
+from evaljournal.journal import JournalError, read, verify
+from evaljournal.journal.errors import JournalDamaged, WriteFailed
+from evaljournal.journal.events import Noted
+from evaljournal.journal.files import DISK
+from evaljournal.journal.reader import _Follower
+from evaljournal.replay import load
+from evaljournal.replay.text import escape_controls
+from evaljournal.runner.cli import cli
 from tests.journal.samples import (
     content,
     finished,

@@ -15,20 +15,20 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
-from journal import Event, chain, verify, writing
-from journal.events import RunStarted, RunStopped, SessionStarted
-from journal.ownership import start_events, user_key
-from replay import load
-from runner.api import run as run_in_python
-from runner.cli import cli
-from runner.definition.loading import load_evaluation
+from evaljournal.journal import Event, chain, verify, writing
+from evaljournal.journal.events import RunStarted, RunStopped, SessionStarted
+from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.replay import load
+from evaljournal.runner.api import run as run_in_python
+from evaljournal.runner.cli import cli
+from evaljournal.runner.definition.loading import load_evaluation
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
 from tests.processes import ROOT
 from tests.runs import events
 from tests.security.audited import VARIABLE
 
 OWN = """
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name="peru", input="Lima")])
 def own(question):
@@ -39,7 +39,7 @@ def exact(output):
     return True
 """
 EVIL = """
-from runner import Case, evaluation
+from evaljournal import Case, evaluation
 
 @evaluation(cases=[Case(name="peru", input="Lima")])
 def evil(question):
@@ -162,7 +162,7 @@ def files(tmp_path: Path) -> None:
     (tmp_path / "evil.sh").chmod(0o700)
 
 
-IMPORTS = "import sys\nsys.path.append('.')\nimport own, runner\nfrom runner.executors import SyncExecutor\n"
+IMPORTS = "import sys\nsys.path.append('.')\nimport evaljournal, own\nfrom evaljournal.runner.executors import SyncExecutor\n"
 
 
 def test_nothing_is_done_without_trust(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_other_commands_and_python_use_nothing_that_a_journal_names(tmp_path: Pa
             ["export", name, "-f", "csv"],
             ["diff", name, name],
             ["gate", name, "--baseline", name],
-            f"{IMPORTS}runner.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
-            f"{IMPORTS}runner.rescore(own.own, '{name}', all_outputs=True)",
+            f"{IMPORTS}evaljournal.run(own.own, '{name}', resume=True, adopt=True, quiet=True)",
+            f"{IMPORTS}evaljournal.rescore(own.own, '{name}', all_outputs=True)",
             ["resume", name, "--adopt"],
             ["rescore", name, "--score", "exact"],
         ]

@@ -17,9 +17,9 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from journal import events
-from journal.codec import EVENT_TYPES, decode
-from runner.cli import cli
+from evaljournal.journal import events
+from evaljournal.journal.codec import EVENT_TYPES, decode
+from evaljournal.runner.cli import cli
 from tests.journal.samples import RUN, forge, members_of, opened, overwrite, write_sync
 from tests.processes import Forks
 from tests.security import commands

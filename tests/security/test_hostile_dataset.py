@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.events import ScoringFailed, TrialScored
-from runner import Case, UsageError, rescore, scorers
-from runner.data.readers import rows
-from runner.definition.evaluation import INHERITED, Inherited
-from runner.scorers import bounded_search
-from runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
-from runner.scorers.scorer import ScorerInput
-from runner.secret_shapes import _SHAPES
-from runner.secrets import SecretValues, mask
+from evaljournal import Case, UsageError, rescore
+from evaljournal.journal.events import ScoringFailed, TrialScored
+from evaljournal.runner import scorers
+from evaljournal.runner.data.readers import rows
+from evaljournal.runner.definition.evaluation import INHERITED, Inherited
+from evaljournal.runner.scorers import bounded_search
+from evaljournal.runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
+from evaljournal.runner.scorers.scorer import ScorerInput
+from evaljournal.runner.secret_shapes import _SHAPES
+from evaljournal.runner.secrets import SecretValues, mask
 from tests.runs import define_real, events, run_real, signal_after
 from tests.security.growth import FACTOR, LINEAR, growth
 
@@ -221,7 +222,7 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
         limits.append(seconds)
         return True
 
-    monkeypatch.setattr("runner.scorers.builtin.search", record)
+    monkeypatch.setattr("evaljournal.runner.scorers.builtin.search", record)
     timeouts: list[tuple[float | Inherited | None, float | None]]
     timeouts = [(INHERITED, None), (INHERITED, 600), (INHERITED, 3), (60, 3), (None, 3)]
     for own_timeout, timeout in timeouts:

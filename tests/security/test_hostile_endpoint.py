@@ -15,16 +15,17 @@ import orjson
 import pytest
 import trio
 
-from journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFailed
-from replay import load
-from runner import Case, note, scorers
-from runner.data.exact_json import read_json
-from runner.http import reply_memory
-from runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from runner.http.reply_memory import ReplyMemory, ReplyTooLarge
-from runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_values
-from runner.tasks.chat import Chat, OpenChat
-from runner.tasks.endpoint import Endpoint, output_of
+from evaljournal import Case, note
+from evaljournal.journal.events import NOTE_PREFIX, AttemptFailed, ScorerCallFailed
+from evaljournal.replay import load
+from evaljournal.runner import scorers
+from evaljournal.runner.data.exact_json import read_json
+from evaljournal.runner.http import reply_memory
+from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.http.reply_memory import ReplyMemory, ReplyTooLarge
+from evaljournal.runner.secrets import SecretValues, mask, mask_keys, mask_output, mask_values
+from evaljournal.runner.tasks.chat import Chat, OpenChat
+from evaljournal.runner.tasks.endpoint import Endpoint, output_of
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.growth import FACTOR, LINEAR, growth
@@ -131,7 +132,7 @@ def test_a_large_reply_is_parsed_in_a_thread(small_limits: None, path: Path, mon
 @pytest.mark.parametrize("body", [b"[" + b"[]," * 40 + b"[]]", b"[" + b"1," * 60 + b"1]", b'{"a": [' + b"{}," * 50 + b"{}]}"])
 def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of values is limited, since they take far more memory than their bytes; commas in a text are not values."""
-    monkeypatch.setattr("runner.http.reply.MAX_VALUES", 50)
+    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_VALUES", 50)
     text = orjson.dumps([body.decode().replace("{", '"'), "\\" * 51 + '"' + "," * 60])
 
     with pytest.raises(ReplyTooLarge):
@@ -143,7 +144,7 @@ def test_too_many_values_are_rejected(body: bytes, monkeypatch: pytest.MonkeyPat
 
 def test_a_very_long_reply_of_a_judge_is_invalid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge's reply with more characters than the limit is invalid."""
-    monkeypatch.setattr("runner.scorers.llm_judge._MAX_REPLY", 1_000)
+    monkeypatch.setattr("evaljournal.runner.scorers.llm_judge._MAX_REPLY", 1_000)
     body = {"choices": [{"message": {"content": "verdict: correct " * 100}, "finish_reason": "stop"}]}
     with replying(orjson.dumps(body)) as replies:
         evaluation = define_real(identity)
@@ -411,7 +412,7 @@ SAMPLE, ALL = 300, 200_000
 def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
     for name in ("_all_secrets", "sent_secrets"):  # Without the secrets of earlier tests.
-        monkeypatch.setattr(f"runner.secrets.{name}", SecretValues())
+        monkeypatch.setattr(f"evaljournal.runner.secrets.{name}", SecretValues())
     for seed in range(count):
         try:
             fuzz(seed)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from click.testing import CliRunner
 
-from runner.cli import cli
+from evaljournal.runner.cli import cli
 from tests.replay.eventful_run import eventful_run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file modes")
@@ -71,7 +71,7 @@ def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: 
         on_ready("http://127.0.0.1:1/the-token/")
 
     monkeypatch.setattr(webbrowser, "open", record)
-    monkeypatch.setattr("runner.cli._server.serve", serve)
+    monkeypatch.setattr("evaljournal.runner.cli._server.serve", serve)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = CliRunner().invoke(cli, ["view", str(run), "--open"])
 

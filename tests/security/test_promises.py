@@ -9,9 +9,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from replay import load
-from runner.cli import cli
-from runner.cli._head_file import write_head
+from evaljournal.replay import load
+from evaljournal.runner.cli import cli
+from evaljournal.runner.cli._head_file import write_head
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
 

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journal import Event, chain, read
-from journal.errors import JournalError
-from journal.events import RunStarted, SessionStarted
-from journal.ownership import start_events, user_key
-from runner.cli import cli
+from evaljournal.journal import Event, chain, read
+from evaljournal.journal.errors import JournalError
+from evaljournal.journal.events import RunStarted, SessionStarted
+from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.runner.cli import cli
 from tests.journal.samples import examples, lines_of, overwrite, segment, session, write_sync
 from tests.security.test_foreign_run import EVIL, STOPPED, run_started, write_run
 

@@ -13,15 +13,16 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStarted, TrialScored
-from runner import Case, Score, note, rescore, secrets
-from runner.cli import cli
-from runner.http.address import Address
-from runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
-from runner.steps.inputs import step_input
-from runner.tasks.chat import Chat
-from runner.tasks.command import Command
-from runner.tasks.endpoint import Endpoint
+from evaljournal import Case, Score, note, rescore
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStarted, TrialScored
+from evaljournal.runner import secrets
+from evaljournal.runner.cli import cli
+from evaljournal.runner.http.address import Address
+from evaljournal.runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
+from evaljournal.runner.steps.inputs import step_input
+from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.command import Command
+from evaljournal.runner.tasks.endpoint import Endpoint
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
