@@ -11,93 +11,94 @@ TYPE_CHECKING = False  # True for type checkers, as in `typing`, whose import ta
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from evaljournal import executors, journal, replay, scorers, testing
-    from evaljournal.replay import audit, compare, load, summarize
-    from evaljournal.runner import (
-        Case,
-        Chat,
-        Command,
-        CommandWorkers,
-        Dataset,
-        Endpoint,
-        Evaluation,
-        Fatal,
-        Outcome,
-        ProcessWorkers,
-        RateLimited,
-        RayWorkers,
-        RecordedOutput,
-        RescoreResult,
-        Retry,
-        RunFailed,
-        RunOptions,
-        RunVerification,
-        Score,
-        Settings,
-        UsageError,
-        arun,
-        durable,
-        evaluation,
-        gateway_env,
-        note,
-        rescore,
-        run,
-        step,
-        verify,
-    )
+    from evaljournal import executors as executors
+    from evaljournal import journal as journal
+    from evaljournal import replay as replay
+    from evaljournal import scorers as scorers
+    from evaljournal import testing as testing
+    from evaljournal.replay.loaded_run import load as load
+    from evaljournal.replay.views import audit as audit
+    from evaljournal.replay.views import compare as compare
+    from evaljournal.replay.views import summarize as summarize
+    from evaljournal.runner.api import arun as arun
+    from evaljournal.runner.api import rescore as rescore
+    from evaljournal.runner.api import run as run
+    from evaljournal.runner.data.case import Case as Case
+    from evaljournal.runner.data.dataset import Dataset as Dataset
+    from evaljournal.runner.definition.evaluation import Evaluation as Evaluation
+    from evaljournal.runner.definition.evaluation import evaluation as evaluation
+    from evaljournal.runner.definition.settings import Settings as Settings
+    from evaljournal.runner.engine.options import RunOptions as RunOptions
+    from evaljournal.runner.engine.rescore import RescoreResult as RescoreResult
+    from evaljournal.runner.engine.session import Outcome as Outcome
+    from evaljournal.runner.errors import RunFailed as RunFailed
+    from evaljournal.runner.errors import UsageError as UsageError
+    from evaljournal.runner.notes import note as note
+    from evaljournal.runner.recompute.verification import RunVerification as RunVerification
+    from evaljournal.runner.recompute.verification import verify as verify
+    from evaljournal.runner.retries.classify import Fatal as Fatal
+    from evaljournal.runner.retries.classify import RateLimited as RateLimited
+    from evaljournal.runner.retries.retry import Retry as Retry
+    from evaljournal.runner.scorers.scorer import Score as Score
+    from evaljournal.runner.steps.durable import durable as durable
+    from evaljournal.runner.steps.durable import step as step
+    from evaljournal.runner.tasks.chat import Chat as Chat
+    from evaljournal.runner.tasks.command import Command as Command
+    from evaljournal.runner.tasks.endpoint import Endpoint as Endpoint
+    from evaljournal.runner.tasks.gateway_env import gateway_env as gateway_env
+    from evaljournal.runner.tasks.recorded_output import RecordedOutput as RecordedOutput
+    from evaljournal.runner.workers.processes import CommandWorkers as CommandWorkers
+    from evaljournal.runner.workers.processes import ProcessWorkers as ProcessWorkers
+    from evaljournal.runner.workers.ray import RayWorkers as RayWorkers
 
-__all__ = [
-    "Case",
-    "Chat",
-    "Command",
-    "CommandWorkers",
-    "Dataset",
-    "Endpoint",
-    "Evaluation",
-    "Fatal",
-    "Outcome",
-    "ProcessWorkers",
-    "RateLimited",
-    "RayWorkers",
-    "RecordedOutput",
-    "RescoreResult",
-    "Retry",
-    "RunFailed",
-    "RunOptions",
-    "RunVerification",
-    "Score",
-    "Settings",
-    "UsageError",
-    "arun",
-    "audit",
-    "compare",
-    "durable",
-    "evaluation",
-    "executors",
-    "gateway_env",
-    "journal",
-    "load",
-    "note",
-    "replay",
-    "rescore",
-    "run",
-    "scorers",
-    "step",
-    "summarize",
-    "testing",
-    "verify",
-]
-
-_VIEWS: Final = ("audit", "compare", "load", "summarize")
+_MODULES: Final = {
+    "Case": "runner.data.case",
+    "Chat": "runner.tasks.chat",
+    "Command": "runner.tasks.command",
+    "CommandWorkers": "runner.workers.processes",
+    "Dataset": "runner.data.dataset",
+    "Endpoint": "runner.tasks.endpoint",
+    "Evaluation": "runner.definition.evaluation",
+    "Fatal": "runner.retries.classify",
+    "Outcome": "runner.engine.session",
+    "ProcessWorkers": "runner.workers.processes",
+    "RateLimited": "runner.retries.classify",
+    "RayWorkers": "runner.workers.ray",
+    "RecordedOutput": "runner.tasks.recorded_output",
+    "RescoreResult": "runner.engine.rescore",
+    "Retry": "runner.retries.retry",
+    "RunFailed": "runner.errors",
+    "RunOptions": "runner.engine.options",
+    "RunVerification": "runner.recompute.verification",
+    "Score": "runner.scorers.scorer",
+    "Settings": "runner.definition.settings",
+    "UsageError": "runner.errors",
+    "arun": "runner.api",
+    "audit": "replay.views",
+    "compare": "replay.views",
+    "durable": "runner.steps.durable",
+    "evaluation": "runner.definition.evaluation",
+    "gateway_env": "runner.tasks.gateway_env",
+    "load": "replay.loaded_run",
+    "note": "runner.notes",
+    "rescore": "runner.api",
+    "run": "runner.api",
+    "step": "runner.steps.durable",
+    "summarize": "replay.views",
+    "verify": "runner.recompute.verification",
+}
+"""Public name → the module that defines it."""
 _SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
+
+__all__ = [*_MODULES, *_SUBMODULES]  # pyright: ignore[reportUnsupportedDunderAll]  # the names are imported above
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'evaljournal' has no attribute {name!r}")
     if name in _SUBMODULES:
         return import_module(f"evaljournal.{name}")
-    value = globals()[name] = getattr(import_module(f"evaljournal.{'replay' if name in _VIEWS else 'runner'}"), name)
+    if name not in _MODULES:
+        raise AttributeError(f"module 'evaljournal' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"evaljournal.{_MODULES[name]}"), name)
     return value
 
 

@@ -113,6 +113,18 @@ def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def one_name_per_module() -> Iterator[None]:
+    """Fail at the end if a module of ours was also imported by another name: in a checkout, `import journal` would do it."""
+    yield
+    root = Path(evaljournal.__file__).resolve().parents[1]
+    directories = [root / name for name in ("evaljournal", "journal", "replay", "runner")]
+    files = {name: Path(file).resolve() for name, module in sys.modules.items() if (file := getattr(module, "__file__", None))}
+    ours = [name for name, file in files.items() if any(file.is_relative_to(directory) for directory in directories)]
+
+    assert [] == [name for name in ours if name.partition(".")[0] != "evaljournal"]
+
+
+@pytest.fixture(autouse=True, scope="session")
 def policy_errors() -> Iterator[None]:
     """Let an exception inside a policy end the run, in child processes too."""
     with pytest.MonkeyPatch.context() as patch:

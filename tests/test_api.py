@@ -4,8 +4,7 @@ import attrs
 import pytest
 
 import evaljournal
-import evaljournal.runner.executors
-from evaljournal import journal, replay, runner
+from evaljournal import journal, replay
 from evaljournal.runner import scorers
 from evaljournal.runner.cli.run import run
 from evaljournal.runner.definition.settings import SettingOptions, Settings
@@ -57,9 +56,10 @@ def test_public_names_of_replay() -> None:
     ] == replay.__all__
 
 
-def test_public_names_of_runner() -> None:
-    """`runner` exports these names, and each can be imported."""
-    assert [
+def test_public_names_of_evaljournal() -> None:
+    """`evaljournal` exports these names and modules, and each can be imported."""
+    views = ["audit", "compare", "load", "summarize"]
+    names = [
         "Case",
         "Chat",
         "Command",
@@ -82,28 +82,25 @@ def test_public_names_of_runner() -> None:
         "Settings",
         "UsageError",
         "arun",
+        "audit",
+        "compare",
         "durable",
         "evaluation",
         "gateway_env",
+        "load",
         "note",
         "rescore",
         "run",
         "step",
+        "summarize",
         "verify",
-    ] == runner.__all__
-    assert all(getattr(runner, name).__name__ == name for name in runner.__all__)
+    ]
+    modules = ["executors", "journal", "replay", "scorers", "testing"]
 
-
-def test_public_names_of_evaljournal() -> None:
-    """`evaljournal` exports the names of `runner`, four functions of `replay`, and five modules."""
-    views = {"audit", "compare", "load", "summarize"}
-    modules = {"executors", "journal", "replay", "scorers", "testing"}
-
-    assert modules | views | set(runner.__all__) == set(evaljournal.__all__)
-    assert all(getattr(evaljournal, name) is getattr(runner, name) for name in runner.__all__)
-    assert evaljournal.journal.read is journal.read
+    assert [*names, *modules] == evaljournal.__all__
+    assert names == [getattr(evaljournal, name).__name__ for name in names]
+    assert [f"evaljournal.{name}" for name in modules] == [getattr(evaljournal, name).__name__ for name in modules]
     assert all(getattr(evaljournal, name) is getattr(replay, name) for name in views)
-    assert evaljournal.replay.load is replay.load
     assert set(evaljournal.__all__) <= set(dir(evaljournal))
     with pytest.raises(AttributeError, match="no attribute 'Trial'"):
         evaljournal.Trial  # noqa: B018
@@ -171,7 +168,7 @@ def test_every_setting_has_a_flag() -> None:
 
 
 def test_public_names_of_executors() -> None:
-    """`runner.executors` exports Phoenix's seven names, and three more."""
+    """`executors` exports Phoenix's seven names, and three more."""
     assert [
         "AsyncExecutor",
         "ConcurrencyController",
@@ -183,4 +180,4 @@ def test_public_names_of_executors() -> None:
         "RateLimited",
         "SyncExecutor",
         "get_executor_on_sync_context",
-    ] == runner.executors.__all__
+    ] == evaljournal.executors.__all__
