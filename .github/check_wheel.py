@@ -1,4 +1,4 @@
-"""Check the top level of a wheel: `python .github/check_wheel.py dist/evaljournal-0.1.0-py3-none-any.whl`."""  # noqa: INP001  # a script
+"""Check the packages of a wheel: `python .github/check_wheel.py dist/evaljournal-0.1.0-py3-none-any.whl`."""  # noqa: INP001  # a script
 
 import sys
 import zipfile
@@ -13,6 +13,10 @@ def main() -> None:
     packages = {name for name in top_level if not name.endswith(".dist-info")}
     if packages != EXPECTED:
         sys.exit(f"{sys.argv[1]}: top level is {sorted(packages)}, expected {sorted(EXPECTED)}")
+    if missing := {f"evaljournal/{name}/__init__.py" for name in ("journal", "replay", "runner")} - {*names}:
+        sys.exit(
+            f"{sys.argv[1]}: no {', '.join(sorted(missing))}; does the checkout have symbolic links (git config core.symlinks)?"
+        )
 
 
 if __name__ == "__main__":

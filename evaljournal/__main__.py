@@ -1,6 +1,7 @@
 """The command line: `evaljournal` and `python -m evaljournal`."""
 
 import signal
+import sys
 
 
 def main() -> None:
@@ -13,4 +14,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        sys.path.append(sys.path.pop(0))  # A `rich.py` in the working directory must not hide the package of that name.
     main()

@@ -1,10 +1,10 @@
-"""The journal: an append-only, hash-chained log of what happened in a run. Part of evaljournal.
+"""The journal: an append-only, hash-chained log of what happened in a run.
 
 This package handles files and bytes; it defines the events of an evaluation and does not interpret them.
 
 - `writing` opens a journal for writing; `read` returns its records, `follow` also waits for new ones.
 - `verify` checks every hash, every blob and the order of events; `salvage` copies the intact records of a damaged journal.
-- `journal.events` defines the events, `journal.errors` the errors.
+- `evaljournal.journal.events` defines the events, `evaljournal.journal.errors` the errors.
 """
 
 from evaljournal.journal.blobs import Blob

@@ -1,6 +1,6 @@
 """Views of a run, computed from its records: state, summary, timeline, comparison, audit, exports.
 
-Part of evaljournal. Pure functions of the records: no clock, no randomness, no nursery, no network.
+Pure functions of the records: no clock, no randomness, no nursery, no network.
 """
 
 from evaljournal.replay.loaded_run import LoadedRun, load
