@@ -1,6 +1,5 @@
 """Blocking calls in threads."""
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -27,14 +26,23 @@ async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = F
     """
     task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
     is_awaited = True
+    results: list[outcome.Outcome[T]] = []
+    """The result, until it is delivered. In a variable of trio's thread, an exception would be part of a reference cycle: the
+    frames of its traceback refer to those that called them, and keep all they hold in memory until a collection."""
 
-    def reschedule(result: outcome.Outcome[T]) -> None:
+    def run() -> None:
+        results.append(outcome.capture(call))
+
+    def reschedule() -> None:
+        result = results.pop()
         if is_awaited:
             trio.lowlevel.reschedule(task, result)
 
-    def deliver(result: outcome.Outcome[T]) -> None:
-        with contextlib.suppress(trio.RunFinishedError):  # Abandoned, and returned after the event loop had ended.
-            token.run_sync_soon(reschedule, result)
+    def deliver(_: object) -> None:
+        try:
+            token.run_sync_soon(reschedule)
+        except trio.RunFinishedError:  # Abandoned, and returned after the event loop had ended.
+            results.clear()
 
     def abort(_: object) -> trio.lowlevel.Abort:
         nonlocal is_awaited
@@ -42,7 +50,7 @@ async def run_in_thread(call: Callable[[], T], /, *, abandon_on_cancel: bool = F
         return trio.lowlevel.Abort.SUCCEEDED if abandon_on_cancel else trio.lowlevel.Abort.FAILED
 
     try:
-        trio.lowlevel.start_thread_soon(call, deliver, name="evaljournal")
+        trio.lowlevel.start_thread_soon(run, deliver, name="evaljournal")
     except RuntimeError:
         await trio.lowlevel.checkpoint()
         return call()

@@ -101,24 +101,24 @@ class FunctionTask:
         is_abandoned = False
         results: list[outcome.Outcome[Any]] = []
 
-        def call() -> outcome.Outcome[Any]:
+        def call() -> None:
             result: outcome.Outcome[Any] = outcome.capture(self._function, value)
             with lock:
                 results.append(result)
                 is_late = is_abandoned
             if is_late:
                 _report_late(token, on_late, result)
-            return result
+            del result  # Its traceback refers to this frame; see `run_in_thread`.
 
         try:
-            result = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
+            await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._threads)
         except trio.Cancelled:
             with lock:
                 is_abandoned = True
             if results:  # It returned between the cancellation and now.
                 _report_late(token, on_late, results[0])
             raise
-        return result.unwrap()
+        return results.pop().unwrap()
 
 
 @types.coroutine
@@ -311,6 +311,7 @@ class AsyncioThread:
                 _report_late(token, on_late, result)
                 return
             results.append(result)
+            del result  # Its traceback refers to this frame; see `run_in_thread`.
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(done.set)
 
@@ -328,4 +329,4 @@ class AsyncioThread:
             if is_abandoned or isinstance(getattr(results[0], "error", None), LeakedCancellation):
                 raise
             # It returned although it was cancelled: the caller treats the result as late.
-        return results[0].unwrap()
+        return results.pop().unwrap()

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
@@ -449,6 +451,10 @@ KINDS = [_plain, _asyncio, _trio]
 Kind = Callable[[Callable[[], Any]], Callable[[Any], Any]]
 
 
+class TaskError(Exception):
+    """An exception of a task."""
+
+
 class BaseError(BaseException):
     """An exception that is not an `Exception`."""
 
@@ -469,6 +475,29 @@ def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: B
 
     assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert ["a"] == [event.trial for event in events(path, AttemptFailed)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_is_freed_with_its_attempt(path: Path, kind: Kind) -> None:
+    """An exception, and what the frames of its traceback hold, is freed without a garbage collection."""
+    errors: list[weakref.ref[Exception]] = []
+
+    def act() -> None:
+        error = TaskError("x")
+        errors.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    gc.disable()
+    try:
+        run_real(define_real(kind(act), retry=Retry(errors=0)), path)
+        freed = [error() is None for error in errors]
+    finally:
+        gc.enable()
+
+    assert [True] == freed
 
 
 @pytest.mark.parametrize("kind", KINDS)

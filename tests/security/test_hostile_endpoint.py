@@ -1,10 +1,12 @@
 """A hostile endpoint: whatever it replies, the loop does not block, memory is bounded, and the attempt ends."""
 
+import gc
 import gzip
 import random
 import re
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -233,6 +235,32 @@ def test_a_compressed_reply_counts_as_a_large_one(small_limits: None, path: Path
 
     assert ["Lima"] == outputs(path)
     assert [True] == waits
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_a_rejected_reply_is_freed(
+    small_limits: None, path: Path, monkeypatch: pytest.MonkeyPatch, *, is_compressed: bool
+) -> None:
+    """What was read of a reply that is too large is freed with its attempt, without a garbage collection."""
+    monkeypatch.setattr("evaljournal.runner.http.reply.MAX_BYTES", 100_000)
+    errors: list[weakref.ref[ReplyTooLarge]] = []
+
+    def record(self: ReplyTooLarge, *arguments: object) -> None:
+        Exception.__init__(self, *arguments)
+        errors.append(weakref.ref(self))
+
+    monkeypatch.setattr(ReplyTooLarge, "__init__", record)
+    body = b"x" * 200_000
+    content, coding = (gzip.compress(body), "gzip") if is_compressed else (body, "identity")
+    gc.disable()
+    try:
+        with replying(content, "text/plain", Content_Encoding=coding) as replies:
+            run_real(define_real(Endpoint(replies.url), [Case(name=str(number), input=number) for number in range(3)]), path)
+        freed = [error() is None for error in errors]
+    finally:
+        gc.enable()
+
+    assert [True] * 3 == freed
 
 
 # Fuzzing: a sample in every test run, all with `pytest -m exhaustive`.
