@@ -99,7 +99,7 @@ def _body(step_output: object) -> object:
 
 
 def _reply(output: Mapping[str, Any]) -> Message | None:
-    for choice in _mappings(output.get("choices")):
+    for choice in sorted(_mappings(output.get("choices")), key=_index):
         if isinstance(message := choice.get("message"), Mapping):
             return _message(cast("Mapping[str, Any]", message))
     if items := list(_mappings(output.get("output"))):  # The Responses API.
@@ -169,6 +169,11 @@ def _result_text(content: Any) -> str:
 def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, list):
         yield from (item for item in value if isinstance(item, Mapping))
+
+
+def _index(choice: Mapping[str, Any]) -> int:
+    index = choice.get("index")
+    return index if isinstance(index, int) else 0
 
 
 def _first_choice(reply: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -186,7 +186,7 @@ class Client:
             raise BadStatus(reply, self._address.masked_url)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise Redirected(reply, self._address.masked_url)
-        if not reply.body and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
+        if reply.is_empty and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
             raise EmptyReply(reply, self._address.masked_url)
         return read(reply)
 

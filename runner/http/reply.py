@@ -31,6 +31,7 @@ _EXCLUDED_ENCODINGS: Final = frozenset({"idna", "punycode", "raw-unicode-escape"
 """Python encodings that no reply uses; some take quadratic time."""
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _DONE_LINE: Final = re.compile(rb"(?:^|\r)data: ?\[DONE\]\s*$", re.MULTILINE)
+_BYTE_ORDER_MARK: Final = "\ufeff"
 _SUPPORTED_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _STREAM_TYPES: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
 
@@ -135,6 +136,11 @@ class Reply:
         return media != "application/json" and any(kind in media for kind in _STREAM_TYPES)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no content: no body or, in JSON, only whitespace."""
+        return not self.body or ("json" in self.media and self.body.isspace())
+
+    @property
     def ends_by_closing(self) -> bool:
         """Whether only the closed connection marks its end, so that an interrupted reply cannot be detected."""
         return "content-length" not in self.headers and "transfer-encoding" not in self.headers
@@ -153,7 +159,7 @@ class Reply:
         """Parse the body as JSON."""
         check_values(self.body)
         try:
-            return read_json(self.body)
+            return read_json(self.body.removeprefix(codecs.BOM_UTF8))
         except ValueError as exc:
             raise InvalidReply(f"the reply is not JSON ({exc}): {self.excerpt!r}") from exc
 
@@ -164,7 +170,7 @@ class Reply:
         try:
             if codecs.lookup(encoding).name in _EXCLUDED_ENCODINGS:
                 raise LookupError(f"unknown encoding: {encoding}")
-            return self.body.decode(encoding)
+            return self.body.decode(encoding).removeprefix(_BYTE_ORDER_MARK)
         except (ValueError, LookupError) as exc:
             raise InvalidReply(f"the reply ({self.media or 'no media type'}) is not text in {encoding}: {exc}") from exc
 

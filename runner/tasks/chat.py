@@ -79,6 +79,14 @@ def _template(chat: "Chat") -> list[Any]:
     return [*system, *parse_body(messages, "messages"), *prompt]
 
 
+def _first_choice(choices: Any) -> Any:
+    """Return the choice with the lowest `index`; choices may have any order."""
+    choice = value_at(choices, "0")
+    if all(isinstance(item, Mapping) and is_whole_number(item.get("index"), 0) for item in choices):
+        return min(choices, key=lambda item: item["index"])
+    return choice
+
+
 def is_messages(value: object) -> bool:
     """Return whether a value is a list of chat messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "role" in item for item in value)
@@ -346,7 +354,8 @@ class OpenChat:
         value = reply.json()
         raise_error_in(value, "error")
         try:
-            message, choice = value_at(value, "choices.0.message"), value_at(value, "choices.0")
+            choice = _first_choice(value_at(value, "choices"))
+            message = value_at(choice, "message")
         except MissingField as exc:
             raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
         if not isinstance(message, Mapping):

@@ -67,6 +67,7 @@ STREAMED_ANTHROPIC = stream(
     "reply",
     [
         {"choices": [{"message": CHAT}]},
+        {"choices": [{"index": 1, "message": {"role": "assistant", "content": "No."}}, {"index": 0, "message": CHAT}]},
         {"output": RESPONSES},
         ANTHROPIC,
         CHAT,

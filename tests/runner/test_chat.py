@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from evaljournal import Case, UsageError
+from evaljournal import Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
 from evaljournal.replay.ending import final_report
 from evaljournal.runner.tasks.chat import Chat
@@ -18,6 +18,7 @@ from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from tests.processes import TIMEOUT
 from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real
+from tests.security.replies import replying
 from tests.server import Server
 
 
@@ -240,6 +241,31 @@ def test_a_refusal_is_the_output(server: Server, path: Path, name: str) -> None:
     run_real(define_real(Chat("small", base_url=server.url(name, reply, "v1"))), path)
 
     assert ["I cannot."] == outputs(path)
+
+
+def test_a_reply_with_a_byte_order_mark(path: Path) -> None:
+    """A byte order mark before the reply is ignored."""
+    with replying(b'\xef\xbb\xbf{"choices": [{"message": {"content": "Lima"}}]}') as replies:
+        run_real(define_real(Chat("small", base_url=replies.url)), path)
+
+    assert ["Lima"] == outputs(path)
+
+
+def test_the_first_choice_is_the_output(server: Server, path: Path, name: str) -> None:
+    """Of several choices, the one with the lowest index is the output, whatever their order is."""
+    choices = [{"index": index, "message": {"content": text}} for index, text in ((1, "Quito"), (0, "Lima"))]
+    reply = quote(f"raw:{quote(json.dumps({'choices': choices}))}")
+    run_real(define_real(Chat("small", base_url=server.url(name, reply, "v1"))), path)
+
+    assert ["Lima"] == outputs(path)
+
+
+def test_a_reply_of_whitespace_is_empty(path: Path) -> None:
+    """A body of whitespace, which some servers send to keep a connection open, is an empty reply."""
+    with replying(b" \n") as replies:
+        run_real(define_real(Chat("small", base_url=replies.url), retry=Retry(errors=0)), path)
+
+    assert {"parse_error"} == {event.category for event in events(path, AttemptFailed)}
 
 
 def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) -> None:
