@@ -1,58 +1,33 @@
-"""A comparison of two runs as text: all of it for `compare A B`, and verdicts for other views."""
+"""Comparisons as text: two runs trial by trial, and a table of runs and variants with differences from a baseline."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Final
 
 from evaljournal.replay.comparison import Comparison, TrialChange
+from evaljournal.replay.comparison_table import ComparisonTable, Difference, Row
 from evaljournal.replay.pairing import PairedDifference
-from evaljournal.replay.text import digits, duration, number, plural, printable
+from evaljournal.replay.phrases import (
+    adjusted_verdict,
+    brief_score,
+    compared_text,
+    mean_text,
+    sentence,
+    unpaired_text,
+    verdict,
+    versions_text,
+)
+from evaljournal.replay.summary_types import Score
+from evaljournal.replay.text import duration, money, number, or_dash, plural, printable
 from evaljournal.replay.trial_state import Value
 
-
-def short_verdict(difference: PairedDifference, words: tuple[str, str] = ("higher", "lower")) -> str:
-    """Return in a few words whether B differs from A: `B is better`, `no significant difference`.
-
-    `words` are for a higher and a lower value of B; passes are better or worse.
-    """
-    if not difference.n:
-        return "nothing to compare"
-    if difference.kind == "label":
-        return f"{difference.changed:,} of {plural(difference.n, 'label')} changed"
-    if difference.kind == "number" and not difference.changed:
-        return "no difference"
-    if not difference.significant or difference.difference is None:
-        return "no significant difference"
-    words = ("better", "worse") if difference.kind == "pass" else words
-    return f"B is {words[difference.difference < 0]}"
-
-
-def sentence(difference: PairedDifference, words: tuple[str, str] = ("higher", "lower"), unit: str = "") -> str:
-    """Return whether B differs from A, with the interval: `B is better by 6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
-    verdict = short_verdict(difference, words)
-    if not difference.n:
-        return f"{verdict}: no case has a value in both"
-    if difference.kind == "label":
-        return verdict
-    kind, mean, low, high = difference.kind, difference.difference, difference.low, difference.high
-    if mean is None or low is None or high is None or verdict == "no difference":
-        return f"{verdict} (n = {difference.n:,})"
-    unit = " points" if kind == "pass" else unit
-    if difference.significant and mean < 0:
-        low, high = -high, -low
-    interval = f"95 % CI {in_unit(kind, low)} to {in_unit(kind, high)}"
-    if difference.significant:
-        return f"{verdict} by {in_unit(kind, abs(mean))}{unit} ({interval}, n = {difference.n:,})"
-    return f"{verdict} (B − A: {add_sign(in_unit(kind, mean))}{unit}, {interval}, n = {difference.n:,})"
-
-
-def in_unit(kind: str, value: float) -> str:
-    """Return a difference of pass rates in points, and any other difference with three digits."""
-    return f"{100 * value:.1f}" if kind == "pass" else digits(value, 3)
-
-
-def add_sign(amount: str) -> str:
-    """Return an amount with a sign: `+1.4`, `-0.2`."""
-    return amount if amount.startswith("-") else f"+{amount}"
+_WIDTH: Final = 120
+_NAME_CHARS: Final = 40
+_MAX_NAME_CHARS: Final = 4_000
+_MAX_NAMES: Final = 3
+"""Number of trials to name, of those that are not compared."""
+_Column = Sequence[str]
+"""Header and cells, of equal width."""
 
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
@@ -65,12 +40,9 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     for side, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
         if scorers:
             yield f"scorers only in {side}: {', '.join(printable(scorer, 24) for scorer in scorers)}"
-    yield (
-        f"{plural(comparison.compared, 'trial')} compared: {len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken, "
-        f"{len(comparison.changed):,} changed, {comparison.unchanged:,} unchanged"
-    )
+    yield compared_text(comparison)
     yield from _score_lines(comparison.scores)
-    yield f"latency  {sentence(comparison.latency, ('slower', 'faster'), ' s')}"
+    yield f"latency  {sentence(comparison.latency, verdict(comparison.latency, 'B is ', ('slower', 'faster')), unit=' s')}"
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))
@@ -89,12 +61,9 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
 
 
 def _datasets(comparison: Comparison) -> str:
-    lists = {"only in A": comparison.only_a, "only in B": comparison.only_b}
-    lists["with different content"] = comparison.different_content
-    differences = [f"{len(names):,} {description}" for description, names in lists.items() if names]
-    if not differences:
-        return f"the same {plural(comparison.common, 'trial')} in both runs"
-    return f"{plural(comparison.common, 'common trial')}, {', '.join(differences)}"
+    if trials := unpaired_text(comparison):
+        return f"{plural(comparison.common, 'common trial')}, {trials}"
+    return f"the same {plural(comparison.common, 'trial')} in both runs"
 
 
 def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
@@ -102,11 +71,9 @@ def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
     width = max(map(len, names.values()), default=0)
     for scorer, difference in scores.items():
         text = sentence(difference)
-        if difference.kind == "pass" and difference.n and difference.mean_a is not None and difference.mean_b is not None:
-            text += f"; {100 * difference.mean_a:.1f} % → {100 * difference.mean_b:.1f} %"
-            text += f", {difference.higher:,} better, {difference.lower:,} worse"
-        elif difference.mean_a is not None and difference.mean_b is not None:
-            text += f"; {digits(difference.mean_a, 3)} → {digits(difference.mean_b, 3)}"
+        if difference.mean_a is not None and difference.mean_b is not None:
+            text += f"; {mean_text(difference.kind, difference.mean_a)} → {mean_text(difference.kind, difference.mean_b)}"
+            text += f", {difference.higher:,} better, {difference.lower:,} worse" if difference.kind == "pass" else ""
         if difference.missing:
             noun = "trial" if difference.kind == "label" else "case"
             text += f"; excluded: {plural(difference.missing, noun)} not scored in both"
@@ -137,3 +104,141 @@ def _value(value: Value | None) -> str:
     if isinstance(value, bool):
         return "pass" if value else "fail"
     return printable(value, 24) if isinstance(value, str) else number(value)
+
+
+def table_lines(table: ComparisonTable) -> Iterator[str]:
+    """Yield a table as lines."""
+    yield from _rows(table)
+    if any(row.is_pareto_optimal for row in table.rows):
+        front = f"* on the Pareto front of {_name(table.score or '')} against cost"
+        yield f"{front}: no other row scores higher at the same or a lower cost per trial, or the same at a lower cost"
+    scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
+    for scorer in scorers:
+        rows = [row for row in table.rows if scorer in row.differences]
+        width = max(len(_row_name(row.name)) for row in rows)
+        yield ""
+        yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
+        for row in rows:
+            yield f"  {_row_name(row.name):<{width}}  {_difference_text(row.differences[scorer])}"
+    if note_lines := list(notes(table)):
+        yield ""
+        yield from note_lines
+
+
+def _name(name: str) -> str:
+    return printable(name, _NAME_CHARS)
+
+
+def _row_name(name: str) -> str:
+    """Return a name; of a long one only the end, where runs and variants differ."""
+    text = printable(name, _MAX_NAME_CHARS)
+    return text if len(text) <= _NAME_CHARS else f"…{text[1 - _NAME_CHARS :]}"
+
+
+def _rows(table: ComparisonTable) -> Iterator[str]:
+    """Yield the columns side by side; those that do not fit are in a further table below."""
+    marked_names = [f"{'*' if row.is_pareto_optimal else ' '} {_row_name(row.name)}" for row in table.rows]
+    names = _column("", marked_names, left=True)
+    columns = list(_columns(table))
+    while columns:
+        block, width = [names], len(names[0])
+        while columns and (len(block) == 1 or width + 2 + len(columns[0][0]) <= _WIDTH):
+            width += 2 + len(columns[0][0])
+            block.append(columns.pop(0))
+        for cells in zip(*block, strict=True):
+            yield "  ".join(cells).rstrip()
+        if columns:
+            yield ""
+
+
+def _columns(table: ComparisonTable) -> Iterator[_Column]:
+    rows = table.rows
+    for scorer in dict.fromkeys(scorer for row in rows for scorer in row.scores):
+        scores = [row.scores.get(scorer) for row in rows]
+        yield _column(
+            _name(scorer), ["-" if score is None else _score_text(score, row) for score, row in zip(scores, rows, strict=True)]
+        )
+    yield _column("OK", [f"{row.completed:,}" for row in rows])
+    yield _column("FAILED", [f"{row.failed:,}" for row in rows])
+    yield _column("P50", [or_dash(row.latency.p50, duration) for row in rows])
+    yield _column("P95", [or_dash(row.latency.p95, duration) for row in rows])
+    if any(row.tokens is not None for row in rows):
+        yield _column("TOKENS", [or_dash(row.tokens, number) for row in rows])
+    if any(row.cost is not None for row in rows):
+        yield _column(
+            "COST", [f"{'>' if row.unpriced_calls and row.cost is not None else ''}{or_dash(row.cost, money)}" for row in rows]
+        )
+    if any(row.cost_per_pass is not None for row in rows):
+        title = "PER PASS" if len(rows[0].scores) == 1 else f"PER PASS OF {_name(table.score or '')}"
+        yield _column(title, [or_dash(row.cost_per_pass, money) for row in rows])
+
+
+def _column(header: str, cells: Sequence[str], *, left: bool = False) -> _Column:
+    width = max(map(len, (header, *cells)))
+    return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
+
+
+def _score_text(score: Score, row: Row) -> str:
+    """Return a mean with its interval, and n where it is not the number of completed trials: `84.3 % (79.8–88.0)`."""
+    text = brief_score(score)
+    return text if score.mean is None or score.numbers == row.completed else f"{text}, n = {score.numbers:,}"
+
+
+def _difference_text(difference: Difference) -> str:
+    result, p_value, power = adjusted_verdict(difference)
+    return "; ".join(filter(None, (sentence(difference.paired_difference, result, p_value), power)))
+
+
+def notes(table: ComparisonTable) -> Iterator[str]:
+    """Yield notes on a table: corrections, trials that are not compared, incomplete figures."""
+    if table.comparisons > 1:
+        yield f"p-values are Holm-corrected across {table.comparisons:,} comparisons"
+    baseline = _row_name(table.baseline)
+    for row in table.rows:
+        for note in (*_overlap_notes(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
+            yield f"{_row_name(row.name)}: {note}"
+
+
+def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
+    differences = {_name(scorer): difference.paired_difference for scorer, difference in row.differences.items()}
+    if changed_scorers := [scorer for scorer, difference in differences.items() if difference.scorer_changed]:
+        yield f"not the same version of the scorer as in {baseline}: {', '.join(changed_scorers)}"
+    exclusions = [
+        f"{scorer} {plural(difference.missing, 'trial' if difference.kind == 'label' else 'case')}"
+        for scorer, difference in differences.items()
+        if difference.missing
+    ]
+    if exclusions:
+        yield f"excluded, because not scored in both: {', '.join(exclusions)}"
+
+
+def _overlap_notes(row: Row, baseline: str) -> Iterator[str]:
+    if row.overlap is None:
+        return
+    lists = (
+        (f"only in {baseline}", row.overlap.only_baseline),
+        ("only here", row.overlap.only_row),
+        ("with different content", row.overlap.different_content),
+    )
+    parts = [f"{len(trials):,} {place} ({_first_names(trials)})" for place, trials in lists if trials]
+    if parts:
+        yield f"{plural(row.overlap.common, 'trial')} in common with {baseline}; not compared: {', '.join(parts)}"
+
+
+def _first_names(trials: Sequence[str]) -> str:
+    names = [printable(name, 24) for name in islice(trials, _MAX_NAMES)]
+    return ", ".join([*names, *(["…"] if len(trials) > _MAX_NAMES else [])])
+
+
+def _row_notes(row: Row) -> Iterator[str]:
+    if row.open:
+        yield f"{plural(row.open, 'trial')} not done"
+    if row.from_older_task:
+        yield f"its run has {plural(row.from_older_task, 'output')} from an older version of the task"
+    if row.unpriced_calls:
+        yield f"{plural(row.unpriced_calls, 'call')} without a price; the cost is incomplete"
+    for scorer, score in row.scores.items():
+        if versions := versions_text(score.versions, score.from_older_version):
+            yield f"{plural(score.scored, 'score')} of {_name(scorer)} {versions}"
+        if score.failed:
+            yield f"{_name(scorer)} failed for {plural(score.failed, 'output')}"

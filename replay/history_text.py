@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from evaljournal.replay.digest import ScoreDigest
 from evaljournal.replay.history import History, Point
-from evaljournal.replay.text import digits, duration, money, plural, printable
+from evaljournal.replay.phrases import estimate_text, range_text
+from evaljournal.replay.text import duration, money, or_dash, plural, printable
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MISSING: Final = "·"
@@ -15,20 +15,6 @@ _MAX_CASES: Final = 10
 """Maximum number of cases to list, of each kind."""
 _MAX_RUNS: Final = 20
 """Maximum number of outcomes of a case to show, the newest ones."""
-
-
-def short_score(score: ScoreDigest) -> str:
-    """Return a mean: `93.3 %` for passes, `0.82` for other numbers."""
-    return f"{100 * score.mean:.1f} %" if score.kind == "pass" else digits(score.mean, 3)
-
-
-def score_with_interval(score: ScoreDigest) -> str:
-    """Return a mean with its 95 % confidence interval: `93.3 % (84.1–97.4)`."""
-    if score.low is None or score.high is None:
-        return short_score(score)
-    if score.kind == "pass":
-        return f"{short_score(score)} ({100 * score.low:.1f}–{100 * score.high:.1f})"
-    return f"{short_score(score)} ({digits(score.low, 3)} to {digits(score.high, 3)})"
 
 
 def sparkline(values: Sequence[float | None]) -> str:
@@ -52,8 +38,8 @@ def table(history: History) -> list[tuple[str, ...]]:
         variant = (printable(point.variant, 40) or "-",) if has_variants else ()
         start_time = printable(point.started_at or "-")[:16].replace("T", " ")
         git = printable(point.git, 40)[:7] or "-"
-        mean = "-" if point.score is None else score_with_interval(point.score)
-        p95, cost = "-" if point.p95 is None else duration(point.p95), "-" if point.cost is None else money(point.cost)
+        mean = "-" if point.score is None else estimate_text(point.score)
+        p95, cost = or_dash(point.p95, duration), or_dash(point.cost, money)
         notes = "; ".join(_notes(point, history.scorer or "", history.cases))
         rows.append((printable(point.path, 200), *variant, start_time, git, f"{point.common:,}", mean, p95, cost, notes))
     return rows
@@ -84,10 +70,9 @@ def trend_lines(history: History) -> Iterator[str]:
         trend = [None if point.is_partial else point.score for point in points]
         scores = [score for score in trend if score is not None]
         if len(scores) > 1:
-            low, high = (short_score(choose(scores, key=lambda score: score.mean)) for choose in (min, max))
             bars = sparkline([None if score is None else score.mean for score in trend])
             label = f"{printable(history.scorer or '', 24)}{f'@{printable(variant, 40)}' if variant else ''}"
-            yield f"{label}  {bars}  {low} to {high}"
+            yield f"{label}  {bars}  {range_text(scores)}"
 
 
 def change_lines(history: History) -> Iterator[str]:

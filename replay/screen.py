@@ -14,6 +14,7 @@ from evaljournal.replay import summary_text
 from evaljournal.replay.budget_text import spent_text
 from evaljournal.replay.idle import in_backoff, one_line, reasons
 from evaljournal.replay.pauses import BREAKER_REASONS, PAUSE_TEXTS
+from evaljournal.replay.phrases import mean_text
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary import latency, score_of, steps_of
 from evaljournal.replay.text import digits, duration, escape_controls, plural, printable
@@ -265,8 +266,8 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):
         parts.append(f"{backoff:,} in backoff")
     for scorer, tally in state.scores.items():
-        if mean := summary_text.mean_text(tally):
-            parts.append(f"{printable(scorer, 24)} {mean}")
+        if tally.mean is not None:
+            parts.append(f"{printable(scorer, 24)} {mean_text(tally.kind, tally.mean)}")
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
     parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without_steps) else []

@@ -4,15 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
+from evaljournal.replay.phrases import mean_text, pass_at_k_texts, score_text, versions_text
 from evaljournal.replay.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary_types import GroupSummary, Latency, Score, Steps
-from evaljournal.replay.tally import Tally
 from evaljournal.replay.text import digits, duration, money, number, one_line, plural, printable
 from evaljournal.replay.variant_totals import Totals
 
-_MAX_LABELS: Final = 6
-"""Maximum number of labels to list, most frequent first."""
 _MAX_MODELS: Final = 3
 """Maximum number of models without a price to list."""
 _MAX_VARIANTS: Final = 8
@@ -41,54 +39,13 @@ def score_lines(scores: Mapping[str, Score], *, failed_trials: int) -> Iterator[
         yield f"{names[scorer]:<{width}}  {score_text(score, failed_trials=failed_trials)}"
 
 
-def score_text(score: Score, *, failed_trials: int = 0) -> str:
-    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 failed`."""
-    cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
-    parts: list[str] = []
-    if score.passed is not None and score.mean is not None:
-        parts.append(f"{100 * score.mean:.1f} %  {score.passed:,} of {score.numbers:,}{cases} passed")
-        if score.low is not None and score.high is not None:
-            parts.append(f"(95 % CI {100 * score.low:.1f}–{100 * score.high:.1f} %)")
-    elif score.mean is not None:
-        parts.append(f"{digits(score.mean, 3)}  mean of {score.numbers:,} scored{cases}")
-        if score.low is not None and score.high is not None:
-            parts.append(f"(95 % CI {digits(score.low, 3)} to {digits(score.high, 3)})")
-    if score.labels:
-        parts.append(_labels(score))
-    failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
-    counts = [(failed_trials, "failed"), (score.failed, failures), (score.out_of_range, "not finite or too large")]
-    exclusions = ", ".join(f"{count:,} {reason}" for count, reason in counts if count)
-    versions = versions_text(score.versions, score.from_older_version)
-    if not parts:
-        return f"no score: {exclusions}" if exclusions else "no score yet"
-    return f"{' '.join(parts)}{f'; excluded: {exclusions}' if exclusions else ''}{f'; {versions}' if versions else ''}"
-
-
-def versions_text(versions: int, from_older_version: int) -> str:
-    """Return which versions of a scorer its values are from; empty if all are from the current one."""
-    if not from_older_version:
-        return ""
-    if versions == 1:
-        return "all from an older version of the scorer"
-    return f"from {plural(versions, 'version')} of the scorer, {from_older_version:,} from an older one"
-
-
-def _labels(score: Score) -> str:
-    visible_labels = list(islice(score.labels.items(), _MAX_LABELS))
-    shares = ", ".join(f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in visible_labels)
-    omitted_count = len(score.labels) - len(visible_labels)
-    omitted_labels = f" and {plural(omitted_count, 'more label')}" if omitted_count else ""
-    return f"{shares}{omitted_labels}  of {score.scored:,} scored"
-
-
 def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
     """Yield pass@k and pass^k of each scorer, if cases have repeats."""
     for scorer, score in scores.items():
-        estimates = [estimate for estimate in score.pass_at_k if estimate.k > 1]
-        if estimates:
-            at_least_one = ", ".join(f"pass@{estimate.k} {100 * estimate.at_least_one:.1f} %" for estimate in estimates)
-            all_pass = ", ".join(f"pass^{estimate.k} {100 * estimate.all:.1f} %" for estimate in estimates)
-            yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(estimates[0].cases, 'case')}"
+        if texts := list(pass_at_k_texts(score)):
+            at_least_one, all_pass = (", ".join(estimates) for estimates in zip(*texts, strict=True))
+            cases = next(estimate.cases for estimate in score.pass_at_k if estimate.k > 1)
+            yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(cases, 'case')}"
 
 
 def variant_lines(state: RunState) -> Iterator[str]:
@@ -113,18 +70,11 @@ def variant_result(totals: Totals) -> str:
     parts = [f"{totals.done:,} of {totals.total:,} done"]
     if totals.failed:
         parts.append(f"{totals.failed:,} failed")
-    means = [(scorer, mean) for scorer, tally in totals.scores.items() if (mean := mean_text(tally))]
-    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in means[:_MAX_SCORES]]
+    means = ((scorer, mean_text(tally.kind, tally.mean)) for scorer, tally in totals.scores.items() if tally.mean is not None)
+    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in islice(means, _MAX_SCORES)]
     if any(unit in totals.usage for unit in _COSTS):
         parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
     return " · ".join(parts)
-
-
-def mean_text(tally: Tally) -> str:
-    """Return the mean of a score as text, of a pass/fail score as a percentage; empty for labels."""
-    if tally.mean is None:
-        return ""
-    return f"{100 * tally.mean:.1f} %" if tally.kind == "pass" else digits(tally.mean, 3)
 
 
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, Final
 from unicodedata import category
 
@@ -9,6 +10,8 @@ import orjson
 
 from evaljournal.journal import Blob
 
+UNKNOWN: Final = "-"
+"""In place of a figure that is unknown."""
 _WIDTH: Final = 60
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -92,6 +95,11 @@ def money(dollars: float) -> str:
         return f"${dollars:,.2f}"
     decimals = 2 if dollars == 0 else max(2, 2 - math.floor(math.log10(abs(dollars))))
     return f"${dollars:.{decimals}f}"
+
+
+def or_dash(value: float | None, text: Callable[[float], str]) -> str:
+    """Return a value as text, or `UNKNOWN`."""
+    return UNKNOWN if value is None else text(value)
 
 
 def plural(count: int, singular: str, plural_form: str = "") -> str:

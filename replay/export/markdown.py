@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from evaljournal.replay.comparison import Comparison, Side, TrialChange, compare, output_digests
-from evaljournal.replay.comparison_text import short_verdict
 from evaljournal.replay.ending import ending_text, progress_text
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.phrases import compared_text, mean_text, score_text, sentence, unpaired_text, verdict
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary import summarize
-from evaljournal.replay.summary_text import latency_text, score_text, trials_text, usage_text, variant_rows
-from evaljournal.replay.text import as_text, digits, plural, printable
+from evaljournal.replay.summary_text import latency_text, trials_text, usage_text, variant_rows
+from evaljournal.replay.text import as_text, plural, printable
 from evaljournal.replay.trial import TrialDetails
 from evaljournal.replay.trial_state import outcome_of
 
@@ -123,17 +123,9 @@ def _add_summary(document: _Document, state: RunState) -> None:
 
 def _add_differences(document: _Document, comparison: Comparison) -> None:
     """Add the counts of a comparison with the baseline, and a table of the differences."""
-    changes = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
-    counts = {kind: len(trials) for kind, trials in changes.items()} | {"unchanged": comparison.unchanged}
-    counts_text = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    trials = f"{plural(comparison.compared, 'trial')} compared with the baseline: {counts_text}"
-    not_compared = {
-        "not done in both": comparison.not_done,
-        "only in the baseline": len(comparison.only_a),
-        "only in the run": len(comparison.only_b),
-        "with different content": len(comparison.different_content),
-    }
-    exclusions = ", ".join(f"{count:,} {reason}" for reason, count in not_compared.items() if count)
+    trials = compared_text(comparison, " with the baseline")
+    not_done = f"{comparison.not_done:,} not done in both" if comparison.not_done else ""
+    exclusions = ", ".join(filter(None, (not_done, unpaired_text(comparison, "the baseline", "the run"))))
     document.add("", _line(f"{trials}; not compared: {exclusions}" if exclusions else trials))
     rows = [
         *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
@@ -145,25 +137,9 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
 
 
 def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:
-    means = [
-        "-" if mean is None else f"{100 * mean:.1f} %" if difference.kind == "pass" else f"{digits(mean, 3)}{unit}"
-        for mean in (difference.mean_a, difference.mean_b)
-    ]
-    return [*means, _difference_text(difference, unit)]
-
-
-def _difference_text(difference: PairedDifference, unit: str) -> str:
-    """Return the difference from the baseline: `-3.3 points (95 % CI -8.1 to 1.4, n = 60): no significant difference`."""
-    verdict = short_verdict(difference).removeprefix("B is ")
-    if difference.difference is None or difference.low is None or difference.high is None:
-        return verdict
-    scale, unit = (100, " points") if difference.kind == "pass" else (1, unit)
-    numbers = [
-        f"{scale * value:+.1f}" if difference.kind == "pass" else digits(value, 3)
-        for value in (difference.difference, difference.low, difference.high)
-    ]
+    means = [mean_text(difference.kind, mean, unit) for mean in (difference.mean_a, difference.mean_b)]
     scorer_note = "; the scorer differs" if difference.scorer_changed else ""
-    return f"{numbers[0]}{unit} (95 % CI {numbers[1]} to {numbers[2]}, n = {difference.n:,}): {verdict}{scorer_note}"
+    return [*means, f"{sentence(difference, verdict(difference), unit=unit)}{scorer_note}"]
 
 
 def _add_trials_not_passed(document: _Document, index: TrialIndex) -> None:

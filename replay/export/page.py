@@ -22,8 +22,7 @@ from evaljournal.journal.events import RunStarted
 from evaljournal.replay.audit_types import Audit
 from evaljournal.replay.comparison import Comparison, Side
 from evaljournal.replay.comparison_table import compare_all
-from evaljournal.replay.comparison_table_text import notes, verdict
-from evaljournal.replay.comparison_text import short_verdict
+from evaljournal.replay.comparison_text import notes
 from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.ending import ending_text, next_command
 from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
@@ -31,6 +30,7 @@ from evaljournal.replay.export.page_content import Content
 from evaljournal.replay.history import History
 from evaljournal.replay.loaded_run import LoadedRun
 from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.phrases import adjusted_verdict, compared_text, describe_score, verdict
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary import summarize
 from evaljournal.replay.summary_text import billed_usage, saved_usage
@@ -140,7 +140,7 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     rows = [
         {
             **view_json(row, omit="overlap"),  # The notes list the trials that are not paired.
-            "verdicts": {scorer: verdict(difference) for scorer, difference in row.differences.items()},
+            "verdicts": {scorer: adjusted_verdict(difference) for scorer, difference in row.differences.items()},
         }
         for row in table.rows
     ]
@@ -172,31 +172,26 @@ def _main_score(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
 
 
 def _brief_score(scorer: str, score: Score) -> str:
-    name = printable(scorer, 40)
-    if score.passed is not None and score.mean is not None:
-        return f"{100 * score.mean:.1f} % {name}"
-    if score.mean is not None:
-        return f"mean {name} {score.mean:.3g}"
-    label, count = next(iter(score.labels.items()), ("", 0))
-    return f"{name}: {printable(label, 24)} {100 * count / score.scored:.0f} %"
+    name, figure = printable(scorer, 40), describe_score(score).figure
+    if score.mean is None:
+        return f"{name}: {figure}"
+    return f"{figure} {name}" if score.kind == "pass" else f"mean {name} {figure}"
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison with a headline and a short verdict on each paired difference."""
-    verdicts = {scorer: short_verdict(difference) for scorer, difference in comparison.scores.items()}
+    verdicts = {scorer: verdict(difference, "B is ") for scorer, difference in comparison.scores.items()}
     return {
         **view_json(comparison),
         "headline": _comparison_headline(comparison, verdicts),
         "verdicts": verdicts,
-        "latency_verdict": short_verdict(comparison.latency, ("slower", "faster")),
+        "latency_verdict": verdict(comparison.latency, "B is ", ("slower", "faster")),
     }
 
 
 def _comparison_headline(comparison: Comparison, verdicts: Mapping[str, str]) -> str:
     score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _main_score(comparison.scores))
-    changed_text = f", {len(comparison.changed):,} changed" if comparison.changed else ""
-    unchanged_text = f"{comparison.unchanged:,} of {plural(comparison.compared, 'trial')} unchanged"
-    return f"{score_text}{len(comparison.fixed):,} fixed, {len(comparison.broken):,} broken{changed_text}, {unchanged_text}."
+    return f"{score_text}{compared_text(comparison)}."
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:

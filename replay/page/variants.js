@@ -68,8 +68,8 @@ function differenceTable({ rows, baseline }, scorer) {
   const points = (value) => (100 * value).toFixed(1), plainNumber = (value) => digits(value, 3);
   return [el("h3", { class: "differences", text: `${oneLine(scorer, 40)}, compared with ${oneLine(baseline, 60)}` }),
     table("paired with-p", ["", oneLine(baseline, 30), "variant", "difference", "95 % CI", "n", "", ""], rows.filter((row) => Object.hasOwn(row.differences, scorer)).map((row) => {
-      const { paired_difference: paired, is_distinguishable: isDistinct } = row.differences[scorer], [p, ...words] = row.verdicts[scorer], isPass = paired.kind === "pass";
-      const cells = pairedRow(oneLine(row.name, 60), { ...paired, significant: isDistinct }, words.filter(Boolean).join("; "), isPass ? percent : plainNumber, isPass ? points : plainNumber, isPass ? " points" : "");
+      const { paired_difference: paired, is_distinguishable: isDistinct } = row.differences[scorer], [verdict, p, power] = row.verdicts[scorer], isPass = paired.kind === "pass";
+      const cells = pairedRow(oneLine(row.name, 60), { ...paired, significant: isDistinct }, [verdict, power].filter(Boolean).join("; "), isPass ? percent : plainNumber, isPass ? points : plainNumber, isPass ? " points" : "");
       cells.lastChild.before(numberCell(p || NONE));
       return cells;
     }))];

@@ -10,8 +10,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.comparison import NothingInCommon, Side, sides_by_variant
 from evaljournal.replay.comparison import compare as compare_sides
 from evaljournal.replay.comparison_table import ComparisonTable, compare_all
-from evaljournal.replay.comparison_table_text import lines as table_lines
-from evaljournal.replay.comparison_text import lines
+from evaljournal.replay.comparison_text import lines, table_lines
 from evaljournal.replay.digest import short_ending
 from evaljournal.replay.ending import total_trials
 from evaljournal.replay.text import money, plural, printable

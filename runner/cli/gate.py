@@ -11,6 +11,7 @@ import click
 from evaljournal.replay.comparison import NothingInCommon
 from evaljournal.replay.gating import COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
 from evaljournal.replay.gating import gate as check_gate
+from evaljournal.replay.phrases import figures, unpaired_text
 from evaljournal.replay.text import digits, plural, printable
 from evaljournal.replay.view_json import view_json
 from evaljournal.runner.cli._common import RunReference, find_reference, reference_argument
@@ -146,13 +147,9 @@ def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
     comparison = report.comparison
     for name, (reference, head) in heads.items():
         yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
-    unpaired_counts = [
-        *([f"{len(comparison.only_a):,} only in the baseline"] if comparison.only_a else ()),
-        *([f"{len(comparison.only_b):,} only in the run"] if comparison.only_b else ()),
-        *([f"{len(comparison.different_content):,} with other content"] if comparison.different_content else ()),
-    ]
-    unpaired_text = f"; not compared: {', '.join(unpaired_counts)}" if unpaired_counts else ""
-    yield f"{plural(comparison.common, 'trial')} in common{unpaired_text}"
+    trials = unpaired_text(comparison, "the baseline", "the run")
+    unpaired_note = f"; not compared: {trials}" if trials else ""
+    yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
     if comparison.broken or comparison.fixed:
@@ -167,12 +164,8 @@ def _sentence(check: Check) -> str:
         relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
         return f"{name} {_text(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
-    has_interval = check.low is not None and check.high is not None
-    interval = f"95 % CI {_text(check.low)} to {_text(check.high)}" if has_interval else "no interval"
-    sentence = (
-        f"{name} {_text(check.baseline)} → {_text(check.value)}: {_text(check.difference)} ({interval}, n = {check.n:,}); "
-        f"drop tolerated: {digits(check.bound, 4)}"
-    )
+    difference = figures("number", check.difference or 0.0, check.low, check.high, check.n or 0)
+    sentence = f"{name} {_text(check.baseline)} → {_text(check.value)}: {difference}; drop tolerated: {digits(check.bound, 4)}"
     if check.verdict == "too_little_evidence":
         drop = check.minimum_detectable
         power = "cannot show a drop" if drop is None else f"would show a drop of {_text(drop)} or more"

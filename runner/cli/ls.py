@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from evaljournal.replay.digest import RunDigest, first_score
-from evaljournal.replay.history_text import short_score
-from evaljournal.replay.text import duration, money, printable
+from evaljournal.replay.phrases import range_text
+from evaljournal.replay.text import duration, money, or_dash, printable
 from evaljournal.replay.view_json import view_json
 from evaljournal.runner.cli._digests import DigestCache
 from evaljournal.runner.cli._display import print_json, print_table
@@ -49,9 +49,8 @@ def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
 
     start = cell(run.started_at)[:19].replace("T", " ")
     counts = cell(run.completed), cell(run.failed), cell(run.trials)
-    cost = "-" if run.cost is None else money(run.cost)
-    elapsed = "-" if run.elapsed is None else duration(run.elapsed)
-    return printable(str(path), 200), cell(run.evaluation), start, *counts, _score_text(run), cost, elapsed, cell(run.outcome)
+    amounts = or_dash(run.cost, money), or_dash(run.elapsed, duration)
+    return printable(str(path), 200), cell(run.evaluation), start, *counts, _score_text(run), *amounts, cell(run.outcome)
 
 
 def _score_text(run: RunDigest) -> str:
@@ -60,6 +59,4 @@ def _score_text(run: RunDigest) -> str:
     scores = [variant.scores[scorer] for variant in run.variants if scorer in variant.scores] if scorer is not None else []
     if not scores or scorer is None:
         return "-"
-    low, high = min(scores, key=lambda score: score.mean), max(scores, key=lambda score: score.mean)
-    ends = [short_score(score) for score in ((low,) if len(scores) == 1 else (low, high))]
-    return f"{printable(scorer, 24)} {' to '.join(ends)}"
+    return f"{printable(scorer, 24)} {range_text(scores)}"

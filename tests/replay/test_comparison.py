@@ -15,9 +15,10 @@ from evaljournal.journal import Blob, Event
 from evaljournal.journal.events import RunFinished, TrialWithdrawn
 from evaljournal.replay import fold
 from evaljournal.replay.comparison import Comparison, NothingInCommon, Side, compare, output_digests
-from evaljournal.replay.comparison_text import lines, sentence
+from evaljournal.replay.comparison_text import lines
 from evaljournal.replay.loaded_run import Grouping
 from evaljournal.replay.pairing import PairedDifference
+from evaljournal.replay.phrases import sentence
 from tests.journal.samples import examples, started
 from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records
@@ -179,9 +180,9 @@ def test_significant_difference() -> None:
     exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
 
     assert (143, 2, True, 48, 0) == (exact.n, exact.missing, exact.significant, exact.higher, exact.lower)
-    assert "B is better by 33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(exact)
+    assert "B is better: +33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(exact)
     swapped = compare(scored("exact", b), scored("exact", a)).scores["exact"]
-    assert "B is worse by 33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(swapped)
+    assert "B is worse: -33.6 points (95 % CI -41.0 to -25.2, n = 143)" == sentence(swapped)
 
 
 def test_no_significant_difference() -> None:
@@ -190,8 +191,8 @@ def test_no_significant_difference() -> None:
     b = [index > 18 for index in range(143)]
     few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
 
-    assert "no significant difference (B − A: +1.4 points, 95 % CI -1.3 to 4.1, n = 143)" == sentence(few.scores["exact"])
-    assert "no significant difference (B − A: +0.0 points, 95 % CI -1.9 to 1.9, n = 143)" == sentence(none.scores["exact"])
+    assert "no significant difference: +1.4 points (95 % CI -1.3 to 4.1, n = 143)" == sentence(few.scores["exact"])
+    assert "no significant difference: +0.0 points (95 % CI -1.9 to 1.9, n = 143)" == sentence(none.scores["exact"])
 
 
 def test_numbers_are_higher_or_lower_not_better() -> None:
@@ -202,19 +203,19 @@ def test_numbers_are_higher_or_lower_not_better() -> None:
     expected = stats.ttest_rel(b, a).confidence_interval(0.95)
 
     assert pytest.approx((expected.low, expected.high)) == (near.low, near.high)
-    assert "B is higher by 0.2 (95 % CI 0.0758 to 0.324, n = 5)" == sentence(near)
-    assert "B is lower by 0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
+    assert "B is higher: +0.2 (95 % CI 0.0758 to 0.324, n = 5)" == sentence(near)
+    assert "B is lower: -0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        ([0.5], [0.9], "no significant difference (n = 1)"),
+        ([0.5], [0.9], "no significant difference: +0.4 (no interval, n = 1)"),
         ([0.5, 0.7], [0.5, 0.7], "no difference (n = 2)"),
-        ([0.5, None], [None, 0.7], "nothing to compare: no case has a value in both"),
+        ([0.5, None], [None, 0.7], "no case has a value in both"),
         (["x", "y", "z", "x"], ["x", "x", "z", None], "1 of 3 labels changed"),
-        (["x", 0.5], [0.5, "x"], "nothing to compare: no case has a value in both"),
-        ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "no significant difference (n = 1)"),
+        (["x", 0.5], [0.5, "x"], "no case has a value in both"),
+        ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "no significant difference: +0.25 (no interval, n = 1)"),
     ],
 )
 def test_little_to_compare(a: list[Any], b: list[Any], expected: str) -> None:

@@ -13,7 +13,7 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import TrialScored
 from evaljournal.replay.comparison import Side
 from evaljournal.replay.comparison_table import ComparisonTable, Row, compare_all
-from evaljournal.replay.comparison_table_text import lines
+from evaljournal.replay.comparison_text import table_lines as lines
 from evaljournal.replay.state import fold
 from tests.journal.samples import examples
 from tests.programs import import_optional
@@ -192,9 +192,9 @@ def test_text() -> None:
 
     assert output[0].split() == ["exact", "OK", "FAILED", "P50", "P95", "TOKENS", "COST", "PER", "PASS"]
     assert "* b  85.0 % (70.9–92.9)  40       0  0.25 s  0.25 s   4,800  $0.400   $0.0118" in output
-    assert "  b  better at n = 40 (+35.0 points, 95 % CI 17.6 to 49.0, p = 0.00024)" in output
+    assert "  b  better: +35.0 points (95 % CI 17.6 to 49.0, n = 40, p = 0.00024)" in output
     power = "minimum detectable difference: 21.8 points"
-    assert f"  c  not distinguishable at n = 40 (+2.5 points, 95 % CI -5.7 to 10.4, p = 1); {power}" in output
+    assert f"  c  not distinguishable: +2.5 points (95 % CI -5.7 to 10.4, n = 40, p = 1); {power}" in output
     assert "p-values are Holm-corrected across 2 comparisons" in output
     assert "c: 40 trials in common with a; not compared: 2 only here (c40, c41)" in output
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from evaljournal.journal import Blob
+from evaljournal.replay.phrases import score_text
 from evaljournal.replay.summary import score_of
-from evaljournal.replay.summary_text import score_text
 from evaljournal.replay.tally import Tally
 from evaljournal.replay.text import digits, duration, number, printable
 

@@ -32,8 +32,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay import fold
 from evaljournal.replay.auditing import audit
 from evaljournal.replay.ending import final_report
+from evaljournal.replay.phrases import score_text
 from evaljournal.replay.summary import summarize
-from evaljournal.replay.summary_text import score_text
 from evaljournal.replay.summary_types import Adoption
 from evaljournal.runner.api import arun
 from evaljournal.runner.engine.changes import effective_settings

@@ -61,9 +61,9 @@ def test_diff_as_text(a: Path, b: Path) -> None:
         f"A  {a}: capitals, finished, 2 ok, 1 failed of 3",
         f"B  {b}: capitals, finished, 3 ok, 1 failed of 4",
         "3 common trials, 1 only in B",
-        "3 trials compared: 1 fixed, 0 broken, 0 changed, 2 unchanged",
+        "3 trials compared: 0 broken, 1 fixed, 0 changed, 2 unchanged",
         (
-            "exact  no significant difference (B − A: +50.0 points, 95 % CI -56.3 to 100.0, n = 2); "
+            "exact  no significant difference: +50.0 points (95 % CI -56.3 to 100.0, n = 2); "
             "50.0 % → 100.0 %, 1 better, 0 worse; excluded: 1 case not scored in both"
         ),
         "latency  no difference (n = 2)",
