@@ -8,8 +8,9 @@ import functools
 import inspect
 import json
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -35,51 +36,27 @@ def variable_digests(function: Any) -> dict[str, str]:
     a secret, and plain numbers and empty containers, which are often counters, times or caches. A function with a
     `fingerprint` has no variables: its fingerprint covers them.
     """
-    arguments = list(_arguments(function))
+    values: dict[str, Any] = {_ARGUMENTS: _arguments(function)}
     function = inspect.unwrap(unwrap_partial(function))
     if isinstance(getattr(function, "fingerprint", None), str):
         return {}
-    values = {_ARGUMENTS: arguments, **_fields(function), **_variables(_called_function(function))}
+    instance = getattr(function, "__self__", None) if inspect.isroutine(function) else function
+    if not isinstance(instance, type | types.ModuleType):
+        values |= {f"self.{name}": value for name, value in getattr(instance, "__dict__", {}).items()}
+    method: Any = function if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004  # its code
+    with suppress(TypeError, ValueError):  # It is not written in Python, or a variable is not assigned yet.
+        variables = inspect.getclosurevars(getattr(method, "__func__", method))
+        values |= {**variables.globals, **variables.nonlocals}
     digests = {name: _digest(value) for name, value in values.items() if _is_data(value) and not is_secret_name(name)}
     return {name: value for name, value in digests.items() if value is not None}
 
 
-def _fields(function: Any) -> dict[str, Any]:
-    """Return the fields of the object that a method belongs to, or that is called like a function."""
-    instance = getattr(function, "__self__", None) if inspect.isroutine(function) else function
-    is_object = not isinstance(instance, type | types.ModuleType)
-    return {f"self.{name}": value for name, value in getattr(instance, "__dict__", {}).items() if is_object}
-
-
-def _called_function(function: Any) -> Any:
-    """Return the function of a method or of an object that is called like a function."""
-    method = function if inspect.isroutine(function) else getattr(type(function), "__call__", None)  # noqa: B004  # its code
-    return getattr(method, "__func__", method)
-
-
-def _variables(function: Any) -> dict[str, Any]:
-    """Return the variables that a function reads, with those that functions in its enclosing scope read."""
-    values: dict[str, Any] = {}
-    functions, visited_ids = [function], set[int]()
-    while functions:
-        function = functions.pop()
-        if not isinstance(function, types.FunctionType) or id(function) in visited_ids:
-            continue
-        visited_ids.add(id(function))
-        try:
-            variables = inspect.getclosurevars(function)
-        except ValueError:  # A variable is not assigned yet.
-            continue
-        values = {**variables.globals, **variables.nonlocals, **values}
-        functions += variables.nonlocals.values()
-    return values
-
-
-def _arguments(function: Any) -> Iterator[Any]:
-    while isinstance(function, functools.partial):
-        partial = cast("Any", function)
-        yield from (partial.args, partial.keywords)
-        function = partial.func
+def _arguments(function: Any) -> list[Any]:
+    """Return the arguments of a partial, and of the partial that it is made of."""
+    if not isinstance(function, functools.partial):
+        return []
+    partial = cast("Any", function)
+    return [partial.args, partial.keywords, *_arguments(partial.func)]
 
 
 def _is_data(value: Any) -> bool:
@@ -149,12 +126,9 @@ def _describe(value: Any) -> Any:  # noqa: PLR0911  # one return for each kind o
 
 def _object(value: Any, depth: int) -> dict[str, Any]:
     """Describe an object by its class and those of its fields that are data, functions or, to a depth, objects."""
-    fields: dict[str, Any] = {"": f"{type(value).__module__}.{type(value).__qualname__}"}
+    content: dict[str, Any] = {"": f"{type(value).__module__}.{type(value).__qualname__}"}
     for name, field in getattr(value, "__dict__", {}).items():
-        if is_secret_name(name):
-            continue
-        if _is_data(field) or inspect.isroutine(field) or isinstance(field, type):
-            fields[name] = field
-        elif depth > 1 and hasattr(field, "__dict__"):
-            fields[name] = _object(field, depth - 1)
-    return fields
+        is_content = _is_data(field) or inspect.isroutine(field) or isinstance(field, type)
+        if not is_secret_name(name) and (is_content or (depth > 1 and hasattr(field, "__dict__"))):
+            content[name] = field if is_content else _object(field, depth - 1)
+    return content

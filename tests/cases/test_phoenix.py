@@ -338,7 +338,8 @@ def evaluate_dataframe(frame: Any, evaluators: list[Evaluator], executor: Callab
 
     async def _async_task(task_input: tuple[int, int]) -> list[Score]:
         await asyncio.sleep(0)
-        return _task(task_input)
+        row_index, evaluator_index = task_input
+        return evaluators[evaluator_index].evaluate(rows[row_index])
 
     inputs = list(itertools.product(range(len(frame)), range(len(evaluators))))
     is_async = getattr(executor, "func", executor) is AsyncExecutor

@@ -121,16 +121,6 @@ def test_global_variables_and_arguments() -> None:
     assert 4 == len({function["arguments of the partial"] for function in digests})
 
 
-def test_functions_of_the_enclosing_scope_are_followed() -> None:
-    """The variables of a function that is called through an enclosing variable count, too."""
-    calls = reading("a prompt")
-
-    def outer(index: int) -> Any:
-        return calls(index) or outer(index)
-
-    assert variable_digests(calls) == variable_digests(outer)
-
-
 class Judge:
     """An object that is called like a function."""
 
