@@ -53,11 +53,33 @@ def _side(run: Run | Side) -> Side:
     if isinstance(run, Side):
         return run
     variant: str | None = None
-    if isinstance(run, str) and "@" in run and not Path(run).exists():
-        run, _, variant = run.rpartition("@")
+    if isinstance(run, str):
+        run, variant = split_variant(run)
     loaded_run = _open(run)
-    if variant is not None and variant not in loaded_run.state.variants:
-        names = ", ".join(printable(name, 40) for name in loaded_run.state.variants)
-        problem = f"no variant {variant!r}; its variants: {names}" if names else "no variants"
-        raise JournalError(f"{loaded_run.path} has {problem}", path=loaded_run.path)
-    return Side(loaded_run.state, output_digests(loaded_run.records()), variant)
+    if problem := variant_problem(loaded_run, variant):
+        raise JournalError(problem, path=loaded_run.path)
+    return side_of(loaded_run, variant)
+
+
+def split_variant(reference: str, *directories: Path) -> tuple[str, str | None]:
+    """Return the run and the variant of RUN@VARIANT; None for a whole run.
+
+    An existing path that contains an @ is a run, in the working directory or in one of `directories`.
+    """
+    run, separator, variant = reference.rpartition("@")
+    is_run = not separator or any((directory / reference).exists() for directory in (Path(), *directories))
+    return (reference, None) if is_run else (run, variant)
+
+
+def variant_problem(run: LoadedRun, variant: str | None) -> str:
+    """Return what is wrong if a run has no such variant; None is the whole run."""
+    names = run.state.variants.names
+    if variant is None or variant in names:
+        return ""
+    variants = ", ".join(printable(name, 40) for name in names)
+    return f"{run.path} has {f'no variant {variant!r}; its variants: {variants}' if names else 'no variants'}"
+
+
+def side_of(run: LoadedRun, variant: str | None) -> Side:
+    """Return a run, or a variant of it, as a side of a comparison, with digests of its outputs."""
+    return Side(run.state, output_digests(run.records()), variant)

@@ -9,6 +9,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from evaljournal.journal import segments
+from evaljournal.replay.views import split_variant
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.suggest import suggest
@@ -40,8 +41,8 @@ def find_run(argument: str | Path) -> Path:
             return runs[0]
     if path.exists():
         return path  # Reading it reports what is wrong.
-    run, separator, variant = str(path).rpartition("@")
-    if separator and segments.is_run(Path(run)):
+    run, variant = split_variant(str(path))
+    if variant is not None and segments.is_run(Path(run)):
         raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
     names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
     raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
@@ -62,9 +63,7 @@ def find_reference(argument: str | Path) -> RunReference:
 
     An existing path that contains an @ takes precedence. @VARIANT names a variant of the newest run.
     """
-    run, separator, variant = str(argument).rpartition("@")
-    if not separator or Path(argument).exists() or (RUNS / argument).exists():
-        return RunReference(find_run(argument))
+    run, variant = split_variant(str(argument), RUNS)
     return RunReference(find_run(run) if run else newest_run(), variant)
 
 

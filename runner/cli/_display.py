@@ -16,13 +16,13 @@ from evaljournal.journal import JournalError
 from evaljournal.journal.lock import is_held
 from evaljournal.journal.scan import ScanStop
 from evaljournal.replay import LoadedRun, RunState, idle, load
-from evaljournal.replay.comparison import Side, output_digests
+from evaljournal.replay.comparison import Side
 from evaljournal.replay.ending import next_command
 from evaljournal.replay.loaded_run import reject_invalid_record
 from evaljournal.replay.screen import panel
 from evaljournal.replay.summary import summarize
-from evaljournal.replay.text import printable
 from evaljournal.replay.view_json import view_json
+from evaljournal.replay.views import side_of, variant_problem
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli._common import RunReference
 from evaljournal.runner.cli._errors import render
@@ -46,16 +46,13 @@ def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
     """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
     view = open_run(reference.path)
     check_variant(view, reference.variant)
-    return view, Side(view.state, output_digests(view.records()), reference.variant)
+    return view, side_of(view, reference.variant)
 
 
 def check_variant(view: LoadedRun, variant: str | None) -> None:
     """Raise an error if a run has no such variant; None is the whole run."""
-    variants = view.state.variants.names
-    if variant is not None and variant not in variants:
-        names = ", ".join(printable(name, 40) for name in variants)
-        problem = f"no variant {variant!r}; its variants: {names}" if variants else "no variants"
-        raise UsageError(f"{view.path} has {problem}")
+    if problem := variant_problem(view, variant):
+        raise UsageError(problem)
 
 
 def groups_by(view: LoadedRun, key: str) -> dict[str, str]:
