@@ -134,7 +134,9 @@ def print_dry_run(
     if conditions := list(_stop_conditions(settings)):
         echo(f"  stops {', or '.join(conditions)}; `evaljournal resume` continues")
     if first_request is not None:
-        echo(f"  first request {_request_text(**first_request)}")
+        target = f" to {printable(first_request['address'], 500)}" if first_request["address"] else ""
+        request = printable(as_text(first_request["request"]), _MAX_REQUEST)
+        echo(f"  first request ({printable(first_request['case'])}){target}: {request}")
     if usage is not None and max_usage is not None:
         echo(f"  expected {'per trial' if trials is None else 'in total'}: {_usage_text(usage, max_usage, parts)}")
     elif max_cost is not None:
@@ -144,11 +146,12 @@ def print_dry_run(
 
 
 def _task_parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
-    """Yield the variants, or the task; each with the calls of its trials, of which each turn of a conversation is one."""
+    """Yield the variants, or the task; each with the calls of its trials."""
     evaluation, trials = selection.evaluation, selection.trials
     count = 1 if trials.cases is None else trials.cases * settings.repeats
-    calls, max_costs = _calls(evaluation.tasks, trials), _max_costs(evaluation.tasks, trials)
+    calls_and_costs = _calls_and_costs(evaluation.tasks, trials, count)
     for name, task in evaluation.tasks.items():
+        calls, max_cost = calls_and_costs[name]
         variant = evaluation.variants.get(name)
         model = getattr(task, "model", None) or (variant.parameters.get("model") if variant else None)
         model = model if isinstance(model, str) else None
@@ -156,10 +159,10 @@ def _task_parts(selection: SelectedTrials, settings: Settings, earlier_runs: Ear
             name=name or "task",
             model=model,
             trials=count,
-            calls=calls.get(name, count),
+            calls=calls,
             max_attempts=_max_attempts(settings.retry),
             estimate=earlier_runs.task_usage(name, model),
-            max_cost=max_costs[name],
+            max_cost=max_cost,
         )
 
 
@@ -185,14 +188,24 @@ def _max_attempts(retry: Retry) -> int:
     return 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
 
 
-def _calls(tasks: Mapping[str, Any], trials: Trials) -> dict[str, int]:
-    """Return the number of turns of each variant that has some; empty if the cases can be read only once."""
-    columns = {name: task.turns for name, task in tasks.items() if getattr(task, "turns", None) is not None}
-    calls = dict.fromkeys(columns, 0)
-    for trial in trials if columns and trials.cases is not None else ():
-        if trial.variant in columns:
-            calls[trial.variant] += len(turns_of(trial.case, columns[trial.variant]))
-    return calls if trials.cases is not None else {}
+def _calls_and_costs(tasks: Mapping[str, Any], trials: Trials, count: int) -> dict[str, tuple[int, float | None]]:
+    """Return the calls of each variant without retries, and their maximum cost; None if that is unknown.
+
+    A conversation has one call for each turn. The cost is known for a model with a price and a token limit. Each variant has
+    `count` calls and an unknown cost if the cases can be read only once.
+    """
+    if trials.cases is None or not any(hasattr(task, "turns") or isinstance(task, Billed) for task in tasks.values()):
+        return dict.fromkeys(tasks, (count, None))
+    calls = dict.fromkeys(tasks, 0)
+    costs: dict[str, float | None] = {name: 0.0 if isinstance(task, Billed) else None for name, task in tasks.items()}
+    for trial in trials:
+        name, task = trial.variant, tasks[trial.variant]
+        column = getattr(task, "turns", None)
+        calls[name] += 1 if column is None else len(turns_of(trial.case, column))
+        if (cost := costs[name]) is not None:
+            trial_cost = task.estimate(trial.case, None).get("cost")
+            costs[name] = None if trial_cost is None else cost + trial_cost
+    return {name: (calls[name], costs[name]) for name in tasks}
 
 
 def _first_request(selection: SelectedTrials) -> dict[str, Any] | None:
@@ -208,11 +221,6 @@ def _first_request(selection: SelectedTrials) -> dict[str, Any] | None:
                 "request": mask_values(request(trial.case)),
             }
     return None
-
-
-def _request_text(case: str, address: str | None, request: Any) -> str:
-    target = f" to {printable(address, 500)}" if address else ""
-    return f"({printable(case)}){target}: {printable(as_text(request), _MAX_REQUEST)}"
 
 
 def _usage_text(usage: Mapping[str, float], max_usage: Mapping[str, float], parts: Iterable[_Part]) -> str:
@@ -255,25 +263,6 @@ def _slot_scope(keys: TaskKeys) -> str:
     if keys.limit_key is not None:
         return f" for each {printable(keys.limit_key, 40)}"
     return f" for each of {len(keys.tasks):,} rate-limit keys" if keys.has_several else ""
-
-
-def _max_costs(tasks: Mapping[str, object], trials: Trials) -> dict[str, float | None]:
-    """Return the maximum cost of all trials of each variant without retries; None if it is unknown.
-
-    The cost is known for a model with a price and a token limit, if the cases can be read twice.
-    """
-    billed_tasks = {} if trials.cases is None else {name: task for name, task in tasks.items() if isinstance(task, Billed)}
-    costs = dict.fromkeys(billed_tasks, 0.0)
-    for trial in trials if billed_tasks else ():
-        if not costs:
-            break
-        if trial.variant in costs:
-            cost = billed_tasks[trial.variant].estimate(trial.case, None).get("cost")
-            if cost is None:
-                del costs[trial.variant]
-            else:
-                costs[trial.variant] += cost
-    return {name: costs.get(name) for name in tasks}
 
 
 def _part_lines(parts: Sequence[_Part]) -> Iterator[str]:
