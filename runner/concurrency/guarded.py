@@ -28,8 +28,7 @@ _log = logging.getLogger("evaljournal")
 class Guarded:
     """Calls a policy; after an exception, a fixed limit, which starts with the calls in flight and the pause of the policy."""
 
-    def __init__(self, policy: Policy, slots: int) -> None:
-        self._policy = policy
+    def __init__(self, make_policy: Callable[[int], Policy], slots: int) -> None:
         self._slots = slots
         self.limit = slots
         """Attempts that may be in flight, as it was returned last."""
@@ -39,6 +38,10 @@ class Guarded:
         self._pace: float | None = None
         self._changes: list[Change] = []
         """The changes because of an exception that are not returned yet."""
+        try:
+            self._policy = make_policy(slots)
+        except Exception as exc:  # noqa: BLE001  # a user's policy may raise any
+            self._replace(exc)
         self.limit = self._call(lambda policy: policy.limit)
 
     @property
@@ -90,13 +93,13 @@ class Guarded:
         """Call a function with the policy; if that raises an exception, again with the fixed limit that replaces it."""
         try:
             return function(self._policy)
-        except Exception as exc:
-            if os.environ.get(RAISE_VARIABLE):
-                raise
+        except Exception as exc:  # noqa: BLE001  # a user's policy may raise any
             self._replace(exc)
             return function(self._policy)
 
     def _replace(self, exc: Exception) -> None:
+        if os.environ.get(RAISE_VARIABLE):
+            raise exc
         error = describe(exc)
         text = mask(f"{error.type}: {error.message}")
         self._changes.append(Noted(name=POLICY_FAILED, value={"error": text, "traceback": mask(error.traceback)}))

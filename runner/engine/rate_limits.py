@@ -197,8 +197,8 @@ def policy_maker(
         slots = slots_by_key.get(key, settings.slots or 0)
         identity = _shared_identity(key, tasks, scorers)
         if identity is None or policy_factory is not None or settings.policy == "fixed":
-            return Guarded(make_policy(slots), slots)
+            return Guarded(make_policy, slots)
         run, now = recorder.journal.run, recorder.clock.now()
-        return REGISTRY.join((settings.policy, *identity), run, slots, now, lambda: Guarded(make_policy(slots), slots))
+        return REGISTRY.join((settings.policy, *identity), run, slots, now, lambda: Guarded(make_policy, slots))
 
     return policy

@@ -141,10 +141,11 @@ class Unlimited(Careful):
 
 
 @pytest.mark.usefixtures("is_guarded")
-async def test_a_policy_that_fails_at_once() -> None:
-    """If a policy has no limit, the fixed limit applies from the start."""
+@pytest.mark.parametrize("make_policy", [Unlimited, lambda slots: Careful(slots // 0)])
+async def test_a_policy_that_fails_at_once(make_policy: Callable[[int], Any]) -> None:
+    """If a policy has no limit, or cannot be made, the fixed limit applies from the start."""
     disk = SimulatedDisk()
-    await run_with(disk, Unlimited)
+    await run_with(disk, make_policy)
 
     assert (30, 1) == (events(disk, RunFinished)[0].completed, len(failures(disk)))
     assert [] == list(audited(disk).findings)
@@ -192,7 +193,7 @@ class Paused(Careful):
 @pytest.mark.usefixtures("is_guarded")
 def test_the_pause_in_force_is_kept() -> None:
     """The fixed limit counts what is in flight, starts nothing before the end of the pause, and has no pace."""
-    policy = Guarded(Paused(3, after=1), 3)
+    policy = Guarded(lambda slots: Paused(slots, after=1), 3)
     policy.take(Started(t=0.0, attempt="a"))
     decision = policy.take(Started(t=1.0, attempt="b"))
     pace, limit = decision.changes[1:]
@@ -218,6 +219,22 @@ async def test_a_shared_policy_that_fails_ends_none_of_its_runs(monkeypatch: pyt
     assert [40, 40] == [events(disk, RunFinished)[0].completed for disk in disks]
     assert [20, 20] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
     assert [True, True] == [audited(disk).ok for disk in disks]
+
+
+@pytest.mark.usefixtures("is_guarded")
+async def test_a_policy_of_a_later_key_that_cannot_be_made() -> None:
+    """The exception for a rate-limit key that a later case names does not end the run, either."""
+    disk, slots_of_keys = SimulatedDisk(), list[int]()
+
+    def make_policy(slots: int) -> Careful:
+        slots_of_keys.append(slots)
+        return Careful(slots // (2 - len(slots_of_keys)), after=1_000)
+
+    cases = [Case(name=str(number), input=number, metadata={"model": str(number // 10)}) for number in range(20)]
+    outcome = await run_virtual(define(answer, cases), disk, slots=SLOTS, limit_key="model", policy_factory=make_policy)
+
+    assert (20, "finished", [SLOTS, SLOTS]) == (outcome.state.completed, outcome.state.outcome, slots_of_keys)
+    assert ["ZeroDivisionError: integer division or modulo by zero"] == [failure["error"] for failure in failures(disk)]
 
 
 @pytest.mark.usefixtures("is_guarded")
