@@ -41,8 +41,8 @@ def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
     if both were recorded in the same way, with or without opened files.
     """
     (old_includes_opened, old_files), (new_includes_opened, new_files) = (
-        _code_files(old_definition),
-        _code_files(new_definition),
+        recorded_files(old_definition),
+        recorded_files(new_definition),
     )
     if not (old_files and new_files):
         return {}
@@ -57,11 +57,11 @@ def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
 
 def code_version(definition: Any) -> str:
     """Return a digest of the code files of a recorded definition; empty if it has none."""
-    files = sorted(_code_files(definition)[1].items())
+    files = sorted(recorded_files(definition)[1].items())
     return hashlib.sha256(repr(files).encode()).hexdigest()[:16] if files else ""
 
 
-def _code_files(definition: Any) -> tuple[bool, dict[str, str]]:
+def recorded_files(definition: Any) -> tuple[bool, dict[str, str]]:
     """Return whether opened files are among the files of a definition, and path → digest."""
     definition = load_definition(definition)
     code = definition.get("code") if isinstance(definition, dict) else None

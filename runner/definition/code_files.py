@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 from typing import Any, Final, TypeVar, cast
 
 from evaljournal.journal import segments
+from evaljournal.replay.definition import recorded_files
 from evaljournal.runner.data.fingerprint import digest, strip_comments, unwrap_partial
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.module_source import imports, relevant_source
@@ -72,10 +73,11 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
                 files.add(file)
 
 
-def code_files(evaluation: Evaluation[Any, Any, Any]) -> dict[str, Any]:
+def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any = None) -> dict[str, Any]:
     """Return the member `code` of a recorded definition: `files` (path → digest), and whether it `includes_opened` files.
 
     Paths are relative to the evaluation's file, so that a project can be moved. It is empty for an evaluation without code.
+    If Python has loaded the evaluation, the files that were opened are unknown; those of `recorded_definition` are used.
     """
     functions = [evaluation.task, *(scorer.function for scorer in evaluation.scorers.values())]
     functions = [inspect.unwrap(unwrap_partial(function)) for function in functions]
@@ -85,11 +87,14 @@ def code_files(evaluation: Evaluation[Any, Any, Any]) -> dict[str, Any]:
     project = _Project(directory, evaluation.cases.source)
     files = {file: namespace for namespace in namespaces if (file := _file_of(namespace)) in project}
     loaded_files = [_loaded_files[file] for file in files if file in _loaded_files]
-    if loaded_files:
-        used_files = {file for file in set[str]().union(*loaded_files) if file in project}
-    else:
+    includes_opened, used_files = bool(loaded_files), set[str]().union(*loaded_files)
+    if not loaded_files:
         used_files = set(_imported_files(namespaces, functions, project))
-    digests = {file: _digest(file) for file in {*files, *used_files, *map(str, evaluation.depends)}}
+        includes_opened, recorded_digests = recorded_files(recorded_definition) if own_file in project else (False, {})
+        if includes_opened:
+            used_files |= {os.path.abspath(os.path.join(directory, path)) for path in recorded_digests if "\0" not in path}
+    project_files = {file for file in used_files if file in project}
+    digests = {file: _digest(file) for file in {*files, *project_files, *map(str, evaluation.depends)}}
     lines = _first_lines(functions)
     for file, namespace in files.items():
         evaluations = {name: value for name, value in namespace.items() if isinstance(value, Evaluation)}
@@ -97,8 +102,8 @@ def code_files(evaluation: Evaluation[Any, Any, Any]) -> dict[str, Any]:
         is_own = file == own_file or not evaluation.namespace  # Other modules may use anything in a module of scorers.
         if is_own and is_defined_here:
             digests[file] = _digest(file, frozenset(lines.get(file, ())), frozenset(evaluations))
-    recorded_digests = {_relative(file, directory): value for file, value in sorted(digests.items()) if value is not None}
-    return {"code": {"includes_opened": bool(loaded_files), "files": recorded_digests}} if recorded_digests else {}
+    digests_by_path = {_relative(file, directory): value for file, value in sorted(digests.items()) if value is not None}
+    return {"code": {"includes_opened": includes_opened, "files": digests_by_path}} if digests_by_path else {}
 
 
 class _Project:

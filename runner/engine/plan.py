@@ -116,12 +116,13 @@ def make_plan(
     if options.policy_factory is not None and "aimd" not in recorded_settings:  # An audit cannot recompute a custom policy.
         recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source
+    recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition
     run_started = RunStarted(
         evaluation=evaluation.name,
         task=options.task,
         task_fingerprint=evaluation.fingerprint,
         scorers={scorer.name: scorer.version for scorer in evaluation.scorers.values()},
-        definition={**to_json(evaluation.definition), **code_files(evaluation)},
+        definition={**to_json(evaluation.definition), **code_files(evaluation, recorded_definition)},
         dataset=str(source) if isinstance(source, Path) else f"{type(source).__name__} in Python",
         dataset_fingerprint=selection.trials.fingerprint or "",
         trials=(selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks),

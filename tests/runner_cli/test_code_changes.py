@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -110,6 +111,20 @@ def test_a_changed_prompt_is_rejected_and_can_be_adopted(way: str, monkeypatch: 
     trials = orjson.loads(evaljournal("show", "run", "--json").stdout)["trials"]
     assert [1, 1, 1, 2, 2, 2] == [trial["task_version"] for trial in trials]
     assert f"version   1 of 2 of the task; session 2 adopted file {name}\n" in evaljournal("show", "run", "t0").stdout
+
+
+def test_a_file_that_the_command_has_seen_is_compared_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was opened while the command loaded the evaluation counts if the run is resumed from Python, too."""
+    write("a file read on loading", FIRST)
+    interrupted_run(monkeypatch)
+    code = "from evaljournal import run; from evals.numbers_ import numbers; run(numbers, 'run', resume=True)"
+    write("a file read on loading", SECOND)
+    changed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=TIMEOUT)
+    write("a file read on loading", FIRST)
+    unchanged = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=TIMEOUT)
+
+    assert (1, True) == (changed.returncode, "prompt.json has changed" in changed.stderr)
+    assert (0, 5) == (unchanged.returncode, passed("run")), unchanged.stderr
 
 
 def test_the_prompts_alone_score_more() -> None:
