@@ -308,9 +308,15 @@ def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
 def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
     rescore = f"evaljournal rescore {_quote(path)}"
-    scorers = state.started.scorers if state.started and state.started.task else {}
-    if state.outcome == "finished" and any(tally.failed and scorer in scorers for scorer, tally in state.scores.items()):
-        yield f"after fixing the scorer, score the outputs it failed on: {rescore}"
+    task, scorers = (state.started.task, state.started.scorers) if state.started else ("", {})
+    failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]
+    if state.outcome == "finished" and failed_scorers:
+        errors = (state.scorer_errors[scorer].message for scorer in failed_scorers if scorer in state.scorer_errors)
+        if task.startswith("--") and any(map(_NOT_FOUND.search, errors)):
+            options = f" --task {shlex.quote(_copied_options(task))}"
+            yield f"correct the judge's model or URL, then score the outputs it failed on: {rescore}{options}"
+        else:
+            yield f"after fixing the scorer, score the outputs it failed on: {rescore}"
     scorer_names = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
     if scorer_names:
         yield f"re-score everything with one version of {', '.join(scorer_names)}: {rescore}"

@@ -39,7 +39,7 @@ DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if 
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
-_NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.+)")
+_NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.*)")
 _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 

@@ -65,6 +65,12 @@ def _load_value(value: Any, label: str) -> Any:
         raise UsageError(f"{label}: not JSON: {exc}", path=value) from exc
 
 
+def _model(chat: "Chat") -> Template:
+    if not chat.model.strip():
+        raise UsageError("the model is empty; pass its name")
+    return Template.parse(chat.model, "the model")
+
+
 def _template(chat: "Chat") -> list[Any]:
     """Combine system prompt, messages and prompt into one template."""
     if chat.prompt is not None and chat.messages is not None:
@@ -149,9 +155,7 @@ class Chat:
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
     """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
-    _model: Template = attrs.field(
-        init=False, repr=False, default=attrs.Factory(lambda self: Template.parse(self.model, "the model"), takes_self=True)
-    )
+    _model: Template = attrs.field(init=False, repr=False, default=attrs.Factory(_model, takes_self=True))
     _template: list[Any] = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda self: _load_value(self.schema, "the schema"), takes_self=True)

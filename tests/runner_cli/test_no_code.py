@@ -109,6 +109,17 @@ def test_the_next_command_after_an_unknown_model(server: Server, name: str) -> N
     assert "2 of 2 trials done" in resumed.stdout
 
 
+def test_the_next_command_after_an_unknown_judge(server: Server, name: str) -> None:
+    """The command re-scores with the recorded options, of which the user corrects the judge."""
+    judge = ("--judge", "missing", "--judge-url", server.url(name, "404,reply:verdict: correct", "v1"))
+    result = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--limit", 1, *judge)
+    (line,) = [line for line in result.stdout.splitlines() if "correct the judge's model or URL" in line]
+    rescored = evaljournal(*shlex.split(line.partition(": evaljournal ")[2].replace("missing", "right")))
+
+    assert 0 == rescored.exit_code, rescored.stderr
+    assert ["missing", "right"] == [orjson.loads(request["body"])["model"] for request in server.requests(name)]
+
+
 def test_several_judges(server: Server, name: str) -> None:
     """Each judge is a scorer, with its own name or a number; `resume` and a configuration file have the same judges."""
     url = server.url(name, "reply:verdict: correct", "v1")
@@ -230,6 +241,8 @@ def test_scorers_may_be_functions() -> None:
         ("--data qa.jsonl --command cat --rubric x", "--rubric requires --judge"),
         ("--data qa.jsonl --command cat --judge j=a --judge j=b --judge-url http://h", "two judges have the name 'j'"),
         ("--data qa.jsonl --command cat --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
+        ("--data qa.jsonl --command cat --judge '' --judge-url http://h", "the model is empty"),
+        ("--data qa.jsonl --command cat --judge j= --judge-url http://h", "the model is empty"),
         ("--data qa.jsonl --command cat --score exact --fail-under exact", "expected SCORER=NUMBER"),
         ("--data qa.jsonl --command cat --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
         ("--data qa.jsonl --endpoint http://h --header X", "expected 'Name: value'"),
