@@ -15,11 +15,9 @@ TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", 
 def new_task(target: str, arguments: Mapping[str, Any]) -> Any:
     """Return the task of a target."""
     class_name = TARGETS[target]
-    module = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
-    task_class = getattr(
-        import_module(f"evaljournal.runner.tasks.{module}"), class_name
-    )  # Imported here: an HTTP client is slow to import.
-    return task_class(**arguments)
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower()
+    module = import_module(f"evaljournal.runner.tasks.{name}")  # Imported here: an HTTP client is slow to import.
+    return getattr(module, class_name)(**arguments)
 
 
 def arguments_of(task: Any) -> tuple[str, dict[str, Any]] | None:
