@@ -17,7 +17,7 @@ from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import Decision, Ended, Signal, Started, StartPermit
 
 SEED = 3
 WIDTH, LEFT, RIGHT = 860, 56, 24
@@ -65,8 +65,8 @@ class RecordedPolicy:
         """Pass a signal to the policy, and record it with the decision."""
         self._count += 1 if isinstance(signal, Started) else -1
         self.in_flight.append((signal.t, self._count))
-        if isinstance(signal, Failed):
-            (self.rate_limit_times if signal.category == "rate_limited" else self.failure_times).append(signal.t)
+        if isinstance(signal, Ended) and signal.outcome not in ("succeeded", "timed_out", "interrupted"):
+            (self.rate_limit_times if signal.outcome == "rate_limited" else self.failure_times).append(signal.t)
         decision = self._record(signal.t, self.policy.take(signal))
         if decision.probe:
             self.probes.append(signal.t)

@@ -14,7 +14,7 @@ from attrs import define, field
 
 import evaljournal.runner.concurrency
 from benchmarks.simulated.endpoint import Answer, Headers, Server
-from evaljournal.runner.concurrency.policy import Decision, Failed, Policy, Started, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Decision, Ended, Policy, Started
 from evaljournal.runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
@@ -27,7 +27,7 @@ LAST_AFTER = 4
 AHEAD = 64
 """Trials that are read ahead, beyond twice the limit."""
 
-_quota: Any = getattr(evaljournal.runner.concurrency, "Quota", None) if "quota" in Succeeded.__annotations__ else None
+_quota: Any = getattr(evaljournal.runner.concurrency, "Quota", None) if "quota" in Ended.__annotations__ else None
 """The class of rate-limit headers that the policies take."""
 
 
@@ -263,26 +263,27 @@ class Run:
         headers = {} if _quota is None or answer.headers is None else {"quota": _converted(answer.headers)}
         if answer.seconds > self.timeout:
             tally.unavailable += 1
-            lane.limit = lane.policy.take(TimedOut(t=t, attempt=name)).limit
+            lane.limit = lane.policy.take(Ended(t=t, outcome="timed_out", attempt=name)).limit
             trial.timeouts += counts
             trial.in_a_row = 0
             self._retry(lane, call, self._backoff(trial, trial.timeouts), failed=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
-            lane.limit = lane.policy.take(Succeeded(t=t, attempt=name, elapsed=t - call.start, **headers)).limit
+            success = Ended(t=t, attempt=name, outcome="succeeded", elapsed=t - call.start, **headers)
+            lane.limit = lane.policy.take(success).limit
             lane.succeeded()
             tally.work += answer.cost
             return True
         elif answer.kind in ("rate_limited", "random_429"):
             tally.rate_limited += answer.kind == "rate_limited"
             tally.random_429 += answer.kind == "random_429"
-            failure = Failed(t=t, attempt=name, category="rate_limited", retry_after=answer.retry_after, **headers)
+            failure = Ended(t=t, attempt=name, outcome="rate_limited", retry_after=answer.retry_after, **headers)
             lane.limit = lane.policy.take(failure).limit
             self._rate_limited(lane, call)
         else:
             unavailable = answer.kind == "unavailable"
             tally.work += answer.cost if answer.kind == "error" else 0.0
             tally.unavailable += unavailable
-            failed = Failed(t=t, attempt=name, category="unavailable" if unavailable else "error")
+            failed = Ended(t=t, attempt=name, outcome="unavailable" if unavailable else "error")
             lane.limit = lane.policy.take(failed).limit
             trial.errors += counts
             trial.in_a_row = 0

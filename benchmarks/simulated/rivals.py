@@ -5,7 +5,7 @@ None of them pauses a run for a Retry-After: the executor delays only the trial 
 
 import math
 
-from evaljournal.runner.concurrency.policy import Decision, Failed, Signal, Started, StartPermit, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Decision, Ended, Signal, Started, StartPermit
 
 _OPEN = StartPermit(open=True)
 _FULL = StartPermit(open=False)
@@ -74,7 +74,7 @@ class Phoenix(Fixed):
             elif self._successes:
                 self._move(self.target + self.STEP)
             self._window, self._successes, self._errors = signal.t, 0, 0
-        if isinstance(signal, Succeeded):
+        if signal.outcome == "succeeded":
             self._successes += 1
         elif is_load(signal):
             self._errors += 1
@@ -122,7 +122,7 @@ class Aws(Fixed):
                 self._tokens -= 1
             return
         self._measure(signal.t)
-        if isinstance(signal, Failed) and signal.category == "rate_limited":
+        if signal.outcome == "rate_limited":
             rate = min(self._measured, self._fill) if self._enabled else self._measured
             self._max_rate, self._throttled, self._enabled = rate, signal.t, True
             self._set(signal.t, self.BETA * rate)
@@ -175,7 +175,9 @@ class Inspect(Fixed):
 
     def learn(self, signal: Signal) -> None:
         """Count clean successes; a round has as many as the limit."""
-        if isinstance(signal, Succeeded):
+        if isinstance(signal, Started):
+            return
+        if signal.outcome == "succeeded":
             if signal.attempt in self._retried:
                 self._retried.discard(signal.attempt)
                 return
@@ -183,9 +185,9 @@ class Inspect(Fixed):
             if self._clean >= self._limit:
                 grown = 2 * self._limit if self._slow_start else self._limit + max(1, round(self.GROW * self._limit))
                 self._limit, self._clean = min(grown, self.slots), 0
-        elif not isinstance(signal, Started):
+        else:
             self._retried.add(signal.attempt)
-            if isinstance(signal, Failed) and signal.category == "rate_limited":
+            if signal.outcome == "rate_limited":
                 self._rate_limited(signal.t, signal.retry_after)
 
     def _rate_limited(self, t: float, retry_after: float | None) -> None:
@@ -197,4 +199,4 @@ class Inspect(Fixed):
 
 def is_load(signal: Signal) -> bool:
     """Return whether the end of a call may be due to load: a rate limit, an unavailable endpoint, a timeout."""
-    return isinstance(signal, TimedOut) or (isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable"))
+    return isinstance(signal, Ended) and signal.outcome in ("timed_out", "rate_limited", "unavailable")

@@ -49,19 +49,7 @@ from evaljournal.runner.concurrency.in_flight import InFlight, lower_load
 from evaljournal.runner.concurrency.latency import Latency
 from evaljournal.runner.concurrency.pace import Pace
 from evaljournal.runner.concurrency.pause import Pause
-from evaljournal.runner.concurrency.policy import (
-    FULL,
-    OPEN,
-    PROBE,
-    Decision,
-    Failed,
-    Interrupted,
-    Signal,
-    Started,
-    StartPermit,
-    Succeeded,
-    TimedOut,
-)
+from evaljournal.runner.concurrency.policy import FULL, OPEN, PROBE, Decision, Ended, Signal, Started, StartPermit
 from evaljournal.runner.concurrency.start import Start, Wave
 
 _NEVER: Final = float("inf")
@@ -86,7 +74,7 @@ class Adaptive:
         """Attempts started so far, which is also the order of the newest one."""
         self._calls: dict[str, Start] = {}
         """Trial → its attempt in flight, in the order of starts."""
-        self._failures: list[tuple[float, int, Start, float, Failed | TimedOut]] = []
+        self._failures: list[tuple[float, int, Start, float, Ended]] = []
         """Heap of failures to process: when, order, start, time of arrival, failure."""
         self._failure_seconds = 0.1
         """Recent seconds from a start to its failure, near the maximum."""
@@ -236,36 +224,36 @@ class Adaptive:
         """Return the calls per second for a number in flight (Little's law); 0 before the first success."""
         return 0.0 if self._latency.mean is None else in_flight / max(self._latency.mean, 0.001)
 
-    def _end(self, start: Start, signal: Succeeded | Failed | TimedOut | Interrupted) -> None:
+    def _end(self, start: Start, signal: Ended) -> None:
         self._last_end = self._now
-        if isinstance(signal, Failed) and signal.category == "rate_limited":
+        if signal.outcome == "rate_limited":
             self._note_rate_limit(start)
         else:
             self._rate_limits.pop(start.trial, None)
             self._last_limited.pop(start.trial, None)
-        match signal:
-            case Succeeded():
+        match signal.outcome:
+            case "succeeded":
                 is_quick = self._latency.record_success(signal.elapsed)
                 has_closed = self._record_answer(start)
                 self._weigh_latency(start, signal.elapsed)
                 if is_quick and not has_closed and not self._breaker.open and not self._background.is_testing:
                     self._grow(start)
-            case Failed(category="rate_limited" | "unavailable"):
+            case "rate_limited" | "unavailable":
                 self._weigh_latency(start, None)
                 self._defer(start, signal)
-            case TimedOut():
+            case "timed_out":
                 self._weigh_latency(start, self._now - start.t)
                 self._defer(start, signal)
-            case Failed():
-                # The task's own error: the endpoint answered, or was never called.
-                self._record_answer(start)
-                self._weigh_latency(start, None)
-            case Interrupted():
+            case "interrupted":
                 self._weigh_latency(start, None)
                 if start.probe:
                     self._breaker.next_probe = self._now
+            case "error" | "parse_error" | "fatal":
+                # The task's own error: the endpoint answered, or was never called.
+                self._record_answer(start)
+                self._weigh_latency(start, None)
             case _:
-                assert_never(signal)
+                assert_never(signal.outcome)
 
     def _note_rate_limit(self, start: Start) -> None:
         self._rate_limits[start.trial] += 1
@@ -277,15 +265,15 @@ class Adaptive:
             if len(self._limited_starts) > 4 * WINDOW:
                 self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
 
-    def _defer(self, start: Start, failure: Failed | TimedOut) -> None:
-        elapsed = self._now - start.t
-        if isinstance(failure, Failed):
+    def _defer(self, start: Start, failure: Ended) -> None:
+        elapsed, is_timeout = self._now - start.t, failure.outcome == "timed_out"
+        if not is_timeout:
             self._failure_seconds = max(elapsed, (1 - SMOOTHING) * self._failure_seconds)
             for call in self._calls.values():
                 if call.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
                     call.in_flight -= 1
-        wait = SETTLE_SHARE * min(elapsed, 1.0) if isinstance(failure, Failed) else 0.0
-        if isinstance(failure, Failed) and failure.category == "rate_limited":
+        wait = 0.0 if is_timeout else SETTLE_SHARE * min(elapsed, 1.0)
+        if failure.outcome == "rate_limited":
             # If starts are not paced, a pause costs more the more are in flight.
             gap = max(_QUIET_GAP, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET_GAP
             is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._background.share < 1
@@ -369,12 +357,12 @@ class Adaptive:
             self._in_flight.measure_lower(self._now, self._start_count, limit)
             self._record_limit("trying", evidence)
 
-    def _process_failure(self, start: Start, arrival: float, failure: Failed | TimedOut) -> None:
+    def _process_failure(self, start: Start, arrival: float, failure: Ended) -> None:
         self._accept_survivors()
-        if isinstance(failure, Failed) and failure.category == "rate_limited":
+        if failure.outcome == "rate_limited":
             self._process_rate_limit(start, arrival, failure.retry_after)
         else:
-            self._process_unavailable(start, is_timeout=isinstance(failure, TimedOut))
+            self._process_unavailable(start, is_timeout=failure.outcome == "timed_out")
 
     def _accept_survivors(self) -> None:
         """Mark calls as accepted that have been in flight for longer than failures take."""

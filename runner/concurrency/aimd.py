@@ -10,17 +10,7 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 
 from evaljournal.journal.events import LimitChanged, PolicyEvent
 from evaljournal.runner.concurrency.pause import Pause
-from evaljournal.runner.concurrency.policy import (
-    FULL,
-    OPEN,
-    Decision,
-    Failed,
-    Signal,
-    Started,
-    StartPermit,
-    Succeeded,
-    TimedOut,
-)
+from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, Started, StartPermit
 
 _SMOOTHING = 0.2
 """Weight of the newest latency in the average that is shown."""
@@ -83,16 +73,14 @@ class Aimd:
             self._in_flight.add(signal.attempt)
         elif signal.attempt in self._in_flight:
             self._in_flight.remove(signal.attempt)
-            if isinstance(signal, Succeeded):
+            if signal.outcome == "succeeded":
                 self._successes += 1
                 old_latency = signal.elapsed if self.latency is None else self.latency
                 self.latency = old_latency + self.smoothing * (signal.elapsed - old_latency)
-            elif isinstance(signal, TimedOut) or (
-                isinstance(signal, Failed) and signal.category in ("rate_limited", "unavailable")
-            ):
+            elif signal.outcome in ("timed_out", "rate_limited", "unavailable"):
                 changes += self._count_overload(now)
             changes += self._close_window(now)
-            if isinstance(signal, Failed) and signal.retry_after is not None:
+            if signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
                 changes += self._pause.begin_retry_after(now, signal.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from evaljournal.journal.events import IntakePaused, PolicyEvent
 from evaljournal.runner.concurrency.pause import Pause
-from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Failed, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, Started, StartPermit
 
 
 class Fixed:
@@ -35,7 +35,7 @@ class Fixed:
             self._in_flight.add(signal.attempt)
         else:
             self._in_flight.discard(signal.attempt)
-            if isinstance(signal, Failed) and signal.retry_after is not None:
+            if signal.retry_after is not None:
                 evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
                 changes += pause.begin_retry_after(signal.t, signal.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._default_decision

@@ -8,7 +8,7 @@ and pass `Started` to `take`; pass each end of an attempt as it is recorded. If 
 or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
 """
 
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -26,48 +26,26 @@ class Started:
 
 
 @fact
-class Succeeded:
-    """An attempt returned an output."""
+class Ended:
+    """An attempt ended."""
 
     t: float
     attempt: str
-    elapsed: float
-    """Seconds from its start to its end."""
-
-
-@fact
-class Failed:
-    """An attempt raised."""
-
-    t: float
-    attempt: str
-    category: FailureCategory
+    outcome: Literal["succeeded", "timed_out", "interrupted"] | FailureCategory
+    """The category of a failure, or how else it ended. An attempt that this process interrupted is no evidence about the
+    endpoint."""
+    elapsed: float = 0.0
+    """Seconds from its start to its end, if it succeeded."""
     retry_after: float | None = None
     """Seconds to wait, from `Retry-After` or an equivalent."""
 
     @property
     def cause(self) -> str:
         """The category in a few characters, for evidence."""
-        return "429" if self.category == "rate_limited" else self.category.replace("_", " ")
+        return "429" if self.outcome == "rate_limited" else self.outcome.replace("_", " ")
 
 
-@fact
-class TimedOut:
-    """An attempt timed out."""
-
-    t: float
-    attempt: str
-
-
-@fact
-class Interrupted:
-    """An attempt that this process interrupted; it is not evidence about the endpoint."""
-
-    t: float
-    attempt: str
-
-
-Signal: TypeAlias = Started | Succeeded | Failed | TimedOut | Interrupted
+Signal: TypeAlias = Started | Ended
 
 
 Change: TypeAlias = PolicyEvent | Noted

@@ -19,7 +19,7 @@ from evaljournal.runner.concurrency.policy import (
     FULL,
     Change,
     Decision,
-    Interrupted,
+    Ended,
     Policy,
     Signal,
     Started,
@@ -168,7 +168,7 @@ class Member:
             shared_policy.members.remove(self)
             shared_policy.resize()
             for name in sorted(self._in_flight):
-                self._post(shared_policy.policy.take(Interrupted(t=t + self._offset, attempt=name)).changes)
+                self._post(shared_policy.policy.take(Ended(t=t + self._offset, outcome="interrupted", attempt=name)).changes)
             other_members = list(shared_policy.members)
         for member in other_members:
             member.call()

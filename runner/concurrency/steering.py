@@ -9,17 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, assert_never, cast, get_args
 
 from evaljournal.journal import Record, events
-from evaljournal.runner.concurrency.policy import (
-    Change,
-    Failed,
-    Interrupted,
-    Policy,
-    Signal,
-    Started,
-    Succeeded,
-    TimedOut,
-    evolve_fact,
-)
+from evaljournal.runner.concurrency.policy import Change, Ended, Policy, Signal, Started, evolve_fact
 
 MAX_FREE_PROBES: Final = 3
 """Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""
@@ -73,7 +63,7 @@ class Steering:
         if kind is events.AttemptStarted or kind is events.ScorerCallStarted:
             if decision.probe or self.free_probes:
                 self._record_start(source, record.t, probe=decision.probe)
-        elif self._outage_since is not None and signal.__class__ is Succeeded:
+        elif self._outage_since is not None and isinstance(signal, Ended) and signal.outcome == "succeeded":
             self._outage_since = None
             self._probes.clear()
         return self._add_key(decision.changes) if decision.changes else []
@@ -110,17 +100,17 @@ class Steering:
 
 
 def _signal(event: AttemptEvent, t: float) -> Signal:
+    trial = event.trial
     match event:
         case events.AttemptStarted():
-            return Started(t=t, attempt=event.trial)
+            return Started(t=t, attempt=trial)
         case events.AttemptSucceeded():
-            return Succeeded(t=t, attempt=event.trial, elapsed=event.elapsed)
+            return Ended(t=t, attempt=trial, outcome="succeeded", elapsed=event.elapsed)
         case events.AttemptFailed():
-            return Failed(t=t, attempt=event.trial, category=event.category, retry_after=event.retry_after)
-        case events.AttemptTimedOut():
-            return TimedOut(t=t, attempt=event.trial)
-        case events.AttemptInterrupted():
-            return Interrupted(t=t, attempt=event.trial)
+            return Ended(t=t, attempt=trial, outcome=event.category, retry_after=event.retry_after)
+        case events.AttemptTimedOut() | events.AttemptInterrupted():
+            is_timeout = isinstance(event, events.AttemptTimedOut)
+            return Ended(t=t, attempt=trial, outcome="timed_out" if is_timeout else "interrupted")
     assert_never(event)
 
 
@@ -131,11 +121,9 @@ def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
         case events.ScorerCallStarted():
             return source, Started(t=t, attempt=source)
         case events.TrialScored() | events.ScoringFailed():
-            return source, Succeeded(t=t, attempt=source, elapsed=event.elapsed)
+            return source, Ended(t=t, attempt=source, outcome="succeeded", elapsed=event.elapsed)
         case events.ScorerCallFailed():
-            if event.category == "timed_out":
-                return source, TimedOut(t=t, attempt=source)
-            return source, Failed(t=t, attempt=source, category=event.category, retry_after=event.retry_after)
+            return source, Ended(t=t, attempt=source, outcome=event.category, retry_after=event.retry_after)
     assert_never(event)
 
 

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Literal
 
 from evaljournal.runner.concurrency.aimd import Aimd
-from evaljournal.runner.concurrency.policy import Failed, Signal, Started, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Ended, Started
 
 _ATTEMPT = "call"
 """Name of the only attempt: the policy matches the end of an attempt to its start, and one is always in flight here."""
@@ -56,20 +56,20 @@ class ConcurrencyController:
 
     def record_success(self, latency_seconds: float) -> None:
         """Record a successful call and its latency."""
-        self._record(Succeeded, elapsed=latency_seconds)
+        self._record("succeeded", latency_seconds)
 
     def record_error(self) -> None:
         """Record a rate limit, or an error that more load would make worse."""
-        self._record(Failed, category="unavailable")
+        self._record("unavailable")
 
     def record_timeout(self) -> None:
         """Record a timeout."""
-        self._record(TimedOut)
+        self._record("timed_out")
 
     def _start(self) -> None:
         """Start a call; the first one starts the first window."""
         self._policy.take(Started(t=self._clock(), attempt=_ATTEMPT))
 
-    def _record(self, signal: Callable[..., Signal], **fields: Any) -> None:
-        self._policy.take(signal(t=self._clock(), attempt=_ATTEMPT, **fields))
+    def _record(self, outcome: Literal["succeeded", "unavailable", "timed_out"], elapsed: float = 0.0) -> None:
+        self._policy.take(Ended(t=self._clock(), attempt=_ATTEMPT, outcome=outcome, elapsed=elapsed))
         self._start()

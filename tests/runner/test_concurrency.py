@@ -8,7 +8,7 @@ import pytest
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
-from evaljournal.runner.concurrency.policy import Change, Decision, Failed, Signal, Started, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Change, Decision, Ended, Signal, Started
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""
@@ -56,15 +56,15 @@ class Drive:
         return names
 
     def succeed(self, name: str) -> Decision:
-        return self.take(Succeeded(t=self.t, attempt=name, elapsed=self.t - self.in_flight.pop(name)))
+        return self.take(Ended(t=self.t, outcome="succeeded", attempt=name, elapsed=self.t - self.in_flight.pop(name)))
 
     def rate_limit(self, name: str, retry_after: float | None = None) -> Decision:
         del self.in_flight[name]
-        return self.take(Failed(t=self.t, attempt=name, category="rate_limited", retry_after=retry_after))
+        return self.take(Ended(t=self.t, attempt=name, outcome="rate_limited", retry_after=retry_after))
 
     def fail(self, name: str) -> Decision:
         del self.in_flight[name]
-        return self.take(Failed(t=self.t, attempt=name, category="unavailable"))
+        return self.take(Ended(t=self.t, attempt=name, outcome="unavailable"))
 
     def run(self, until: float, answer: Answer) -> int:
         """Start attempts whenever the policy allows it; return how many calls were rate limited."""
@@ -609,7 +609,7 @@ def test_many_timeouts_lower_the_limit() -> None:
     drive.t += 58.0
     for name in names[4:]:
         del drive.in_flight[name]
-        drive.take(TimedOut(t=drive.t, attempt=name))
+        drive.take(Ended(t=drive.t, outcome="timed_out", attempt=name))
 
     assert drive.policy.limit < 20
 
@@ -672,6 +672,6 @@ def test_only_the_first_end_counts() -> None:
     drive.succeed(name)
     before = drive.policy.may_start(drive.t)
 
-    assert () == drive.policy.take(Failed(t=drive.t, attempt=name, category="unavailable")).changes
-    assert () == drive.policy.take(Failed(t=drive.t, attempt="unknown", category="rate_limited", retry_after=60.0)).changes
+    assert () == drive.policy.take(Ended(t=drive.t, attempt=name, outcome="unavailable")).changes
+    assert () == drive.policy.take(Ended(t=drive.t, attempt="unknown", outcome="rate_limited", retry_after=60.0)).changes
     assert before == drive.policy.may_start(drive.t)

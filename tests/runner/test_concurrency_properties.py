@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.concurrency import POLICIES
-from evaljournal.runner.concurrency.policy import Decision, Failed, Interrupted, Policy, Signal, Started, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Decision, Ended, Policy, Signal, Started
 
 SLOTS = 40
 EVERY_POLICY = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in POLICIES.items()])
@@ -37,13 +37,13 @@ def signals(script: list[Action]) -> Iterator[Signal]:
             started += 1
             yield Started(t=t, attempt=str(started))
         elif kind == "ok":
-            yield Succeeded(t=t, attempt=attempt, elapsed=after or 0.0)
+            yield Ended(t=t, outcome="succeeded", attempt=attempt, elapsed=after or 0.0)
         elif kind in failures:
-            yield Failed(t=t, attempt=attempt, category=failures[kind], retry_after=after)
+            yield Ended(t=t, attempt=attempt, outcome=failures[kind], retry_after=after)
         elif kind == "slow":
-            yield TimedOut(t=t, attempt=attempt)
+            yield Ended(t=t, outcome="timed_out", attempt=attempt)
         else:
-            yield Interrupted(t=t, attempt=attempt)
+            yield Ended(t=t, outcome="interrupted", attempt=attempt)
 
 
 @EVERY_POLICY
@@ -68,7 +68,7 @@ def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Ac
     now = max((signal.t for signal in sent), default=0.0)
     for signal in sent:
         if isinstance(signal, Started):
-            policy.take(Interrupted(t=now, attempt=signal.attempt))
+            policy.take(Ended(t=now, outcome="interrupted", attempt=signal.attempt))
     asked_at, permit = now, policy.may_start(now)
     for _ in range(20):
         if permit.open:

@@ -7,15 +7,15 @@ import pytest
 from evaljournal.journal.events import FailureCategory, IntakePaused, LimitChanged
 from evaljournal.runner.concurrency.aimd import Aimd
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import Failed, Policy, Started, Succeeded, TimedOut
+from evaljournal.runner.concurrency.policy import Ended, Policy, Started
 
 
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
     """Start and end one attempt, and return the limit."""
     policy.take(Started(t=t, attempt="a"))
     if succeeds:
-        return policy.take(Succeeded(t=t, attempt="a", elapsed=1.0)).limit
-    return policy.take(TimedOut(t=t, attempt="a")).limit
+        return policy.take(Ended(t=t, outcome="succeeded", attempt="a", elapsed=1.0)).limit
+    return policy.take(Ended(t=t, outcome="timed_out", attempt="a")).limit
 
 
 def test_fixed_allows_its_slots_and_no_more() -> None:
@@ -27,7 +27,7 @@ def test_fixed_allows_its_slots_and_no_more() -> None:
 
     permit = policy.may_start(0.0)
     assert (permit.open, permit.check_at) == (False, None)
-    assert policy.take(Succeeded(t=1.0, attempt="a", elapsed=1.0)).limit == 2
+    assert policy.take(Ended(t=1.0, outcome="succeeded", attempt="a", elapsed=1.0)).limit == 2
     assert policy.may_start(1.0).open
 
 
@@ -38,7 +38,7 @@ def test_retry_after_is_honored(policy: Policy) -> None:
     evidence: list[str] = []
     for t, category in enumerate(categories):
         policy.take(Started(t=t, attempt="a"))
-        decision = policy.take(Failed(t=t, attempt="a", category=category, retry_after=30.0))
+        decision = policy.take(Ended(t=t, attempt="a", outcome=category, retry_after=30.0))
         evidence += [change.evidence for change in decision.changes if isinstance(change, IntakePaused)]
 
         assert policy.may_start(t).check_at == t + 30.0
@@ -80,7 +80,7 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     policy = Aimd(100, initial=40.0)
     attempt(policy, 0.0, succeeds=False)
     policy.take(Started(t=14.0, attempt="b"))
-    decision = policy.take(Failed(t=14.9, attempt="b", category="unavailable"))
+    decision = policy.take(Ended(t=14.9, attempt="b", outcome="unavailable"))
 
     assert decision.limit == 1
     assert decision.changes[-1] == LimitChanged(before=40, after=1, reason="window", evidence="2 overloads in 14.9 s")
@@ -91,7 +91,7 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
     policy = Aimd(100, initial=8.0)
     for number in range(20):
         policy.take(Started(t=float(number), attempt="a"))
-        policy.take(Failed(t=float(number), attempt="a", category="error"))
+        policy.take(Ended(t=float(number), attempt="a", outcome="error"))
 
     assert policy.target == 8.0
 
@@ -112,7 +112,7 @@ def test_aimd_shows_a_smoothed_latency() -> None:
     policy = Aimd(10)
     for number, elapsed in enumerate((1.0, 2.0)):
         policy.take(Started(t=float(number), attempt="a"))
-        policy.take(Succeeded(t=float(number), attempt="a", elapsed=elapsed))
+        policy.take(Ended(t=float(number), outcome="succeeded", attempt="a", elapsed=elapsed))
 
     assert policy.latency == pytest.approx(1.2)
 

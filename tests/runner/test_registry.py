@@ -14,7 +14,7 @@ from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChange
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.aimd import Aimd
-from evaljournal.runner.concurrency.policy import Failed, Started
+from evaljournal.runner.concurrency.policy import Ended, Started
 from evaljournal.runner.concurrency.registry import REGISTRY
 from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import SimulatedEndpoint, deterministic_options, events_of
@@ -206,7 +206,7 @@ async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     identity = (new_identity(),)
     first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
     first.take(Started(t=100.0, attempt="x"))
-    own = first.take(Failed(t=101.0, attempt="x", category="rate_limited", retry_after=20.0))
+    own = first.take(Ended(t=101.0, attempt="x", outcome="rate_limited", retry_after=20.0))
     (until,) = [change.until for change in own.changes if isinstance(change, IntakePaused)]
     (other,) = [change.until for change in second.take_changes() if isinstance(change, IntakePaused)]
 
