@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import attrs
 
+from evaljournal.runner.data.to_json import to_json
+
 TARGETS: Final = {"endpoint": "Endpoint", "chat": "Chat", "command": "Command", "output_key": "RecordedOutput"}
 """Target → the class of its task."""
 
@@ -25,5 +27,7 @@ def arguments_of(task: Any) -> tuple[str, dict[str, Any]] | None:
     target = next((target for target, name in TARGETS.items() if type(task).__name__ == name), None)
     if target is None or not type(task).__module__.startswith("evaljournal.runner.tasks."):
         return None
-    values = {field.name: getattr(task, field.name) for field in attrs.fields(type(task)) if field.init}
-    return target, {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    fields = [field for field in attrs.fields(type(task)) if field.init]
+    # Defaults are omitted: one of them is a file of this machine.
+    values = {field.name: value for field in fields if (value := getattr(task, field.name)) != field.default}
+    return target, {name: str(value) if isinstance(value, Path) else to_json(value) for name, value in values.items()}

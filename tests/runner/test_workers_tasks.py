@@ -5,14 +5,19 @@ Both sides of the connection are in this process; `test_worker_processes` has re
 
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
+import orjson
 import pytest
 
 from evaljournal import Case, Chat, Command, Endpoint, Retry, verify
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted, StepCompleted
 from evaljournal.replay import load
+from evaljournal.runner.tasks.arguments import arguments_of, new_task
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import events_of
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
@@ -39,6 +44,25 @@ def run_twice(task: Any, path: Path, cases: Any = "lima", **options: Any) -> lis
     assert () == verify(in_worker).audit.findings
     assert {"process 1"} == {event.worker for event in events(in_worker, AttemptSucceeded)}
     return attempt_events(in_worker)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        Chat("m", base_url="http://h/v1", prompt="{input}", extra_body=MappingProxyType({"top_p": 0.5}), prices=DEFAULT_PRICES),
+        Endpoint("http://h/{id}", headers={"X-Key": "$HOME"}, body={"q": ["{input}"]}, read_timeout=None),
+        Command(["cat", "{input}"], output="json"),
+        RecordedOutput("column"),
+    ],
+)
+def test_a_task_is_built_from_its_arguments(task: Any) -> None:
+    """The arguments are JSON, and make an equal task; they do not name the price table of this machine."""
+    arguments = arguments_of(task)
+    assert arguments is not None
+    target, values = orjson.loads(orjson.dumps(arguments))
+
+    assert (task, "prices" in values) == (new_task(target, values), False)
+    assert arguments_of(len) is None
 
 
 def test_an_endpoint(path: Path, server: Server, name: str) -> None:
