@@ -74,7 +74,7 @@ def print_dry_run(
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
     retry = settings.retry
     earlier_runs = EarlierRuns(evaluation.name)
-    parts = [*_task_parts(selection, settings, earlier_runs), *_judge_parts(selection, settings, earlier_runs)]
+    parts = list(_parts(selection, settings, earlier_runs))
     # If the number of cases is unknown, the calls are those of one trial, which has one variant.
     counted_parts = parts if trials is not None else [parts[0], *(part for part in parts if part.is_judge)]
     factor = 1 if trials is not None or max_trials is None else max_trials
@@ -145,43 +145,22 @@ def print_dry_run(
         echo(f"  cost: unknown; {_unknown_text(parts, earlier_runs)}")
 
 
-def _task_parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
-    """Yield the variants, or the task; each with the calls of its trials."""
+def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
+    """Yield the variants, or the task; and the judges, each called once for each trial. Calls of other scorers are unknown."""
     evaluation, trials = selection.evaluation, selection.trials
     count = 1 if trials.cases is None else trials.cases * settings.repeats
-    calls_and_costs = _calls_and_costs(evaluation.tasks, trials, count)
-    for name, task in evaluation.tasks.items():
-        calls, max_cost = calls_and_costs[name]
+    for name, (calls, max_cost) in _calls_and_costs(evaluation.tasks, trials, count).items():
         variant = evaluation.variants.get(name)
-        model = getattr(task, "model", None) or (variant.parameters.get("model") if variant else None)
-        model = model if isinstance(model, str) else None
-        yield _Part(
-            name=name or "task",
-            model=model,
-            trials=count,
-            calls=calls,
-            max_attempts=_max_attempts(settings.retry),
-            estimate=earlier_runs.task_usage(name, model),
-            max_cost=max_cost,
-        )
-
-
-def _judge_parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
-    """Yield the judges; each is called once for each trial. Calls of other scorers are unknown."""
-    evaluation, cases = selection.evaluation, selection.trials.cases
-    count = 1 if cases is None else cases * settings.repeats * max(1, len(evaluation.variants))
+        model = getattr(evaluation.tasks[name], "model", None) or (variant.parameters.get("model") if variant else None)
+        model, attempts = model if isinstance(model, str) else None, _max_attempts(settings.retry)
+        yield _Part(name or "task", model, count, calls, attempts, earlier_runs.task_usage(name, model), max_cost)
+    judge_count = count if trials.cases is None else count * max(1, len(evaluation.variants))
     for name, scorer in evaluation.scorers.items():
         model = getattr(getattr(scorer.function, "chat", None), "model", None)
         if isinstance(model, str):
-            yield _Part(
-                name=name,
-                model=model,
-                trials=count,
-                calls=count,
-                max_attempts=_max_attempts(scorer.with_defaults(settings.retry, settings.timeout).retry),
-                estimate=earlier_runs.judge_usage(model),
-                is_judge=True,
-            )
+            attempts = _max_attempts(scorer.with_defaults(settings.retry, settings.timeout).retry)
+            usage = earlier_runs.judge_usage(model)
+            yield _Part(name, model, judge_count, judge_count, attempts, usage, is_judge=True)
 
 
 def _max_attempts(retry: Retry) -> int:
