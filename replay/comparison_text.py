@@ -18,7 +18,7 @@ from evaljournal.replay.phrases import (
     versions_text,
 )
 from evaljournal.replay.summary_types import Score
-from evaljournal.replay.text import duration, money, number, or_dash, plural, printable
+from evaljournal.replay.text import UNKNOWN, duration, money, number, or_dash, plural, printable
 from evaljournal.replay.trial_state import Value
 
 _WIDTH: Final = 120
@@ -26,8 +26,6 @@ _NAME_CHARS: Final = 40
 _MAX_NAME_CHARS: Final = 4_000
 _MAX_NAMES: Final = 3
 """Number of trials to name, of those that are not compared."""
-_Column = Sequence[str]
-"""Header and cells, of equal width."""
 
 
 def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
@@ -138,8 +136,8 @@ def _row_name(name: str) -> str:
 def _rows(table: ComparisonTable) -> Iterator[str]:
     """Yield the columns side by side; those that do not fit are in a further table below."""
     marked_names = [f"{'*' if row.is_pareto_optimal else ' '} {_row_name(row.name)}" for row in table.rows]
-    names = _column("", marked_names, left=True)
-    columns = list(_columns(table))
+    names = _pad("", marked_names, left=True)
+    columns = [_pad(*column) for column in table_columns(table)]
     while columns:
         block, width = [names], len(names[0])
         while columns and (len(block) == 1 or width + 2 + len(columns[0][0]) <= _WIDTH):
@@ -151,35 +149,35 @@ def _rows(table: ComparisonTable) -> Iterator[str]:
             yield ""
 
 
-def _columns(table: ComparisonTable) -> Iterator[_Column]:
+def table_columns(table: ComparisonTable) -> Iterator[tuple[str, list[str]]]:
+    """Yield the header and the cells of each column of a table."""
     rows = table.rows
     for scorer in dict.fromkeys(scorer for row in rows for scorer in row.scores):
-        scores = [row.scores.get(scorer) for row in rows]
-        yield _column(
-            _name(scorer), ["-" if score is None else _score_text(score, row) for score, row in zip(scores, rows, strict=True)]
-        )
-    yield _column("OK", [f"{row.completed:,}" for row in rows])
-    yield _column("FAILED", [f"{row.failed:,}" for row in rows])
-    yield _column("P50", [or_dash(row.latency.p50, duration) for row in rows])
-    yield _column("P95", [or_dash(row.latency.p95, duration) for row in rows])
+        yield _name(scorer), [_score_text(row.scores.get(scorer), row) for row in rows]
+    yield "OK", [f"{row.completed:,}" for row in rows]
+    yield "FAILED", [f"{row.failed:,}" for row in rows]
+    yield "P50", [or_dash(row.latency.p50, duration) for row in rows]
+    yield "P95", [or_dash(row.latency.p95, duration) for row in rows]
     if any(row.tokens is not None for row in rows):
-        yield _column("TOKENS", [or_dash(row.tokens, number) for row in rows])
+        yield "TOKENS", [or_dash(row.tokens, number) for row in rows]
     if any(row.cost is not None for row in rows):
-        yield _column(
-            "COST", [f"{'>' if row.unpriced_calls and row.cost is not None else ''}{or_dash(row.cost, money)}" for row in rows]
-        )
+        signs = (">" if row.unpriced_calls and row.cost is not None else "" for row in rows)
+        yield "COST", [f"{sign}{or_dash(row.cost, money)}" for sign, row in zip(signs, rows, strict=True)]
     if any(row.cost_per_pass is not None for row in rows):
         title = "PER PASS" if len(rows[0].scores) == 1 else f"PER PASS OF {_name(table.score or '')}"
-        yield _column(title, [or_dash(row.cost_per_pass, money) for row in rows])
+        yield title, [or_dash(row.cost_per_pass, money) for row in rows]
 
 
-def _column(header: str, cells: Sequence[str], *, left: bool = False) -> _Column:
+def _pad(header: str, cells: Sequence[str], *, left: bool = False) -> Sequence[str]:
+    """Return the header and the cells with equal width."""
     width = max(map(len, (header, *cells)))
     return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
 
 
-def _score_text(score: Score, row: Row) -> str:
+def _score_text(score: Score | None, row: Row) -> str:
     """Return a mean with its interval, and n where it is not the number of completed trials: `84.3 % (79.8–88.0)`."""
+    if score is None:
+        return UNKNOWN
     text = brief_score(score)
     return text if score.mean is None or score.numbers == row.completed else f"{text}, n = {score.numbers:,}"
 

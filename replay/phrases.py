@@ -166,6 +166,14 @@ def figures(kind: str, difference: float, low: float | None, high: float | None,
     return f"{signed_difference(kind, difference, unit)} ({', '.join(details)})"
 
 
+def difference_cells(difference: "PairedDifference", unit: str = "") -> list[str]:
+    """Return the cells of a table: both means, the difference, its 95 % confidence interval, and n."""
+    kind, low, high = difference.kind, difference.low, difference.high
+    means = [mean_text(kind, mean, unit) for mean in (difference.mean_a, difference.mean_b)]
+    amount = UNKNOWN if difference.difference is None else signed_difference(kind, difference.difference, unit)
+    return [*means, amount, difference_interval(kind, low, high) or UNKNOWN, f"{difference.n:,}"]
+
+
 def verdict(difference: "PairedDifference", subject: str = "", words: tuple[str, str] = ("higher", "lower")) -> str:
     """Return in a few words whether B differs from A: `B is better` with the subject `B is `, `no significant difference`.
 

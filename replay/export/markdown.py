@@ -14,7 +14,7 @@ from evaljournal.replay.ending import ending_text, progress_text
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.pairing import PairedDifference
-from evaljournal.replay.phrases import compared_text, mean_text, score_text, sentence, unpaired_text, verdict
+from evaljournal.replay.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text, verdict
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary import summarize
 from evaljournal.replay.summary_text import latency_text, trials_text, usage_text, variant_rows
@@ -137,9 +137,8 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
 
 
 def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:
-    means = [mean_text(difference.kind, mean, unit) for mean in (difference.mean_a, difference.mean_b)]
     scorer_note = "; the scorer differs" if difference.scorer_changed else ""
-    return [*means, f"{sentence(difference, verdict(difference), unit=unit)}{scorer_note}"]
+    return [*difference_cells(difference, unit)[:2], f"{sentence(difference, verdict(difference), unit=unit)}{scorer_note}"]
 
 
 def _add_trials_not_passed(document: _Document, index: TrialIndex) -> None:

@@ -21,21 +21,31 @@ import attrs
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay.audit_types import Audit
 from evaljournal.replay.comparison import Comparison, Side
-from evaljournal.replay.comparison_table import compare_all
-from evaljournal.replay.comparison_text import notes
+from evaljournal.replay.comparison_table import Difference, Row, compare_all
+from evaljournal.replay.comparison_text import notes, table_columns
 from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.ending import ending_text, next_command
 from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
 from evaljournal.replay.export.page_content import Content
 from evaljournal.replay.history import History
+from evaljournal.replay.history_text import table as history_table
 from evaljournal.replay.loaded_run import LoadedRun
 from evaljournal.replay.pairing import PairedDifference
-from evaljournal.replay.phrases import adjusted_verdict, compared_text, describe_score, verdict
+from evaljournal.replay.phrases import (
+    adjusted_verdict,
+    compared_text,
+    describe_score,
+    difference_cells,
+    estimate_text,
+    pass_at_k_texts,
+    unpaired_text,
+    verdict,
+)
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary import summarize
 from evaljournal.replay.summary_text import billed_usage, saved_usage
 from evaljournal.replay.summary_types import Score, Summary
-from evaljournal.replay.text import escape_controls, plural, printable
+from evaljournal.replay.text import UNKNOWN, escape_controls, plural, printable
 from evaljournal.replay.view_json import view_json
 
 _FIRST_BYTES: Final = (
@@ -102,6 +112,7 @@ class PageRun:
             "head": state.head,
             "total": self.run.total,
             "summary": view_json(summary),
+            "scores": _score_tiles(summary),
             "usage": billed_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
             **({} if summary.steps is None else {"usage_saved": saved_usage(summary.steps)}),
@@ -118,6 +129,19 @@ class PageRun:
             "variants": self.variants,
             "columns": columns(self.content, state, cursor),
         }
+
+
+def _score_tiles(summary: Summary) -> list[dict[str, Any]]:
+    """Return the title, the figure and the notes of each score's tile, and the interval of a share."""
+    tiles: list[dict[str, Any]] = []
+    for scorer, score in summary.scores.items():
+        unscored_outputs = summary.unscored.get(scorer, 0)
+        text = describe_score(score, failed_trials=summary.trials.failed, unscored_outputs=unscored_outputs)
+        estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
+        bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
+        note_lines = [text.basis, text.interval, text.labels, *estimates, text.notes]
+        tiles.append({"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar})
+    return tiles
 
 
 def _definition(run_started: RunStarted) -> dict[str, str]:
@@ -137,14 +161,44 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     if len(sides) < _MIN_VARIANTS:
         return None
     table = compare_all(sides, next(iter(sides)))
-    rows = [
-        {
-            **view_json(row, omit="overlap"),  # The notes list the trials that are not paired.
-            "verdicts": {scorer: adjusted_verdict(difference) for scorer, difference in row.differences.items()},
-        }
-        for row in table.rows
-    ]
-    return {**view_json(table, omit="rows"), "rows": rows, "notes": list(notes(table))}
+    heads, *columns = zip(*((head, *cells) for head, cells in table_columns(table)), strict=True)
+    names = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
+    return {
+        **view_json(table, omit="rows"),
+        "heads": heads,
+        "rows": [_variant_row(row, cells, table.score) for row, cells in zip(table.rows, columns, strict=True)],
+        "differences": {
+            scorer: [_table_difference(row.name, row.differences[scorer]) for row in table.rows if scorer in row.differences]
+            for scorer in names
+        },
+        "notes": list(notes(table)),
+    }
+
+
+def _variant_row(row: Row, cells: Sequence[str], scorer: str | None) -> dict[str, Any]:
+    """Return a row of the table of variants; with the score and the cost, if both are known, of its point in the chart."""
+    score = None if scorer is None else row.scores.get(scorer)
+    is_point = score is not None and score.mean is not None and row.cost_per_trial is not None and not row.unpriced_calls
+    return {
+        "name": row.name,
+        "cells": cells,
+        "is_pareto_optimal": row.is_pareto_optimal,
+        "cost": row.cost_per_trial,
+        "score": {**view_json(score), "text": estimate_text(score)} if score is not None and is_point else None,
+    }
+
+
+def _table_difference(name: str, difference: Difference) -> dict[str, Any]:
+    result, p_value, power = adjusted_verdict(difference)
+    row = _difference_row(name, difference.paired_difference, "; ".join(filter(None, (result, power))))
+    row["cells"].append(p_value or UNKNOWN)
+    return row | {"is_significant": difference.is_distinguishable}
+
+
+def _difference_row(name: str, difference: PairedDifference, result: str, unit: str = "") -> dict[str, Any]:
+    """Return a row of a table of differences."""
+    cells = difference_cells(difference, unit)
+    return {"name": printable(name, 60), "cells": cells, "verdict": result, "is_significant": difference.significant}
 
 
 def headline(summary: Summary, status: str) -> str:
@@ -179,19 +233,20 @@ def _brief_score(scorer: str, score: Score) -> str:
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison with a headline and a short verdict on each paired difference."""
+    """Return a comparison with a headline and the rows of the table of differences."""
     verdicts = {scorer: verdict(difference, "B is ") for scorer, difference in comparison.scores.items()}
+    rows = [_difference_row(scorer, difference, verdicts[scorer]) for scorer, difference in comparison.scores.items()]
+    latency = comparison.latency
+    rows.append(_difference_row("latency", latency, verdict(latency, "B is ", ("slower", "faster")), " s"))
+    score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _main_score(comparison.scores))
+    done_text = f"{plural(comparison.compared, 'trial')} done in both"
+    task_note = "" if comparison.same_task else "the task differs"
     return {
         **view_json(comparison),
-        "headline": _comparison_headline(comparison, verdicts),
-        "verdicts": verdicts,
-        "latency_verdict": verdict(comparison.latency, "B is ", ("slower", "faster")),
+        "headline": f"{score_text}{compared_text(comparison)}.",
+        "rows": rows,
+        "note": " · ".join(filter(None, (done_text, unpaired_text(comparison), task_note))),
     }
-
-
-def _comparison_headline(comparison: Comparison, verdicts: Mapping[str, str]) -> str:
-    score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _main_score(comparison.scores))
-    return f"{score_text}{compared_text(comparison)}."
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:
@@ -208,7 +263,8 @@ def index_page(histories: Sequence[History], links: Mapping[str, str]) -> Iterat
     runs = plural(len({point.path for history in histories for point in history.points}), "run")
     title = f"{plural(len(histories), 'evaluation')}, {runs}"
     yield _page_start(title, "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
-    yield from _data_element({"histories": [view_json(history) for history in histories], "links": list(links.items())})
+    data = [{**view_json(history), "table": history_table(history)} for history in histories]
+    yield from _data_element({"histories": data, "links": list(links.items())})
     yield _page_end(_INDEX_SCRIPTS)
 
 

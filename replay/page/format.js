@@ -93,10 +93,7 @@ function scoreText(value) {
   return typeof value === "number" ? digits(value, 3) : oneLine(value, 24);
 }
 
-// The mean of a score over several trials, and its 95 % confidence interval.
-const scoreMean = ({ kind, mean }) => (kind === "pass" ? percent(mean) : digits(mean, 3));
 const hasInterval = ({ low, high }) => low !== null && high !== null;
-const intervalText = ({ kind, low, high }) => (kind === "pass" ? `${(100 * low).toFixed(1)}–${(100 * high).toFixed(1)}` : `${digits(low, 3)} to ${digits(high, 3)}`);
 
 const OUTCOMES = {
   "": { letter: "…", label: "in flight" },

@@ -3,9 +3,8 @@
 
 const WIDTH = 960, HEIGHT = 200, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 24, SERIES = 6;
 const MARKS = { p: "✓", f: "✗", e: "E", m: "±", "-": "·" };
+const SCORE = -4; // The column of the score, from the end.
 const SHOWN_CASES = 200, SHOWN_OUTCOMES = 40;
-
-const scoreWithInterval = (score) => (hasInterval(score) ? `${scoreMean(score)} (${intervalText(score)})` : scoreMean(score));
 
 const variantsOf = (history) => [...new Set(history.points.map((point) => point.variant))];
 const startedAt = (point) => (point.started_at ? escapeInvisible(point.started_at.slice(0, 16)).replace("T", " ") : NONE);
@@ -21,7 +20,7 @@ function trend(history) {
   const order = new Map(paths.map((path, index) => [path, index]));
   const x = (path) => LEFT + ((order.get(path) + 0.5) / paths.length) * (WIDTH - LEFT - RIGHT);
   const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-  const label = (value) => scoreMean({ ...scoredPoints[0].score, mean: value });
+  const label = (value) => (scoredPoints[0].score.kind === "pass" ? percent(value) : digits(value, 3));
   const chart = svg("svg", { class: "trend", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `Trend of ${oneLine(history.scorer, 40)} over ${plural(paths.length, "run")}` });
   for (const share of [0, 0.25, 0.5, 0.75, 1]) {
     const value = low + share * (high - low);
@@ -36,9 +35,9 @@ function trend(history) {
     const points = scoredPoints.filter((point) => point.variant === variant), series = svg("g", { class: `series-${index % SERIES}` });
     const center = (path) => x(path) + gap * (index - (variants.length - 1) / 2);
     series.append(svg("polyline", { class: "mean", points: points.map(({ path, score }) => `${center(path)},${y(score.mean)}`).join(" ") }));
-    for (const { path, score } of points) {
+    for (const { path, score, cells } of points) {
       if (score.low !== null && score.high !== null) series.append(svg("line", { class: "whisker", x1: center(path), x2: center(path), y1: y(score.low), y2: y(score.high) }));
-      series.append(svg("circle", { class: "dot", cx: center(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${scoreWithInterval(score)}`)));
+      series.append(svg("circle", { class: "dot", cx: center(path), cy: y(score.mean), r: 3 }, svg("title", {}, `${oneLine(path, 120)}${variant ? ` @${oneLine(variant, 40)}` : ""}: ${cells.at(SCORE)}`)));
     }
     chart.append(series);
   });
@@ -51,26 +50,12 @@ function legend(history) {
   return el("ul", { class: "series" }, variants.map((variant, index) => el("li", {}, el("i", { class: `swatch line series-${index % SERIES}` }), ` ${oneLine(variant || "no variant", 40)}`)));
 }
 
-function notes(history, point) {
-  if (point.status === "damaged" || point.status === "unreadable") return point.outcome === point.status ? point.status : `${point.status}: ${oneLine(point.outcome, 100)}`;
-  return [
-    point.status === "finished" ? "" : oneLine(point.outcome, 60),
-    point.has_other_data ? `other data: ${groupDigits(point.common)} of ${plural(point.cases, "case")} in common` : point.common < history.cases ? `${groupDigits(point.common)} of the ${plural(history.cases, "case")}` : "",
-    point.scorer_changed ? `other version of ${oneLine(history.scorer, 24)}` : "",
-    point.failed ? `${groupDigits(point.failed)} failed` : "",
-    point.unpriced_calls ? `${plural(point.unpriced_calls, "call")} without a price` : "",
-  ].filter(Boolean).join("; ");
-}
-
 function runsTable(history, links) {
-  const hasVariants = history.points.some((point) => point.variant);
-  const rows = [...history.points].reverse().map((point) => {
-    const name = oneLine(point.path, 120), report = links.get(point.path);
-    return el("tr", { "data-run": point.path }, el("td", {}, report ? el("a", { href: report, text: name }) : name),
-      hasVariants ? el("td", { text: oneLine(point.variant, 40) }) : "", el("td", { class: "tight", text: startedAt(point) }), el("td", { class: "tight", text: oneLine(point.git.slice(0, 7), 7) || NONE }),
-      numberCell(groupDigits(point.common)), numberCell(point.score ? scoreWithInterval(point.score) : NONE), numberCell(duration(point.p95)), numberCell(point.cost === null ? NONE : money(point.cost)), el("td", { text: notes(history, point) }));
+  const rows = [...history.points].reverse().map(({ path, cells: [name, ...cells] }) => {
+    const report = links.get(path);
+    return el("tr", { "data-run": path }, el("td", {}, report ? el("a", { href: report, text: name }) : name), cells.map((text, index) => el("td", { class: index < cells.length - 1 ? "tight" : "", text })));
   });
-  return table("runs", ["run", ...(hasVariants ? ["variant"] : []), "started (UTC)", "git", "cases", oneLine(history.scorer ?? "score", 40), "p95", "cost", ""], rows);
+  return table("runs", history.heads, rows);
 }
 
 function changedCases(kind, cases) {
@@ -90,6 +75,10 @@ function historySection(history, links, index) {
 }
 
 openEmbedded(({ histories, links }) => {
+  for (const history of histories) {
+    const [heads, ...rows] = history.table;
+    Object.assign(history, { heads, points: history.points.map((point, index) => ({ ...point, cells: rows[index] })) });
+  }
   const main = document.getElementById("page"), reports = new Map(links);
   main.replaceChildren(el("header", { class: "top" }, el("h1", { text: document.title })),
     ...(histories.length ? histories.map((history, index) => historySection(history, reports, index)) : [el("p", { class: "nothing", text: "No runs." })]));

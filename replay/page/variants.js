@@ -21,40 +21,25 @@ class VariantsView {
     this.element.hidden = !variants;
     if (!variants) return;
     if (!this.element.firstChild) this.element.append(sectionHead("variants-title", "Variants", "as in evaljournal compare"), this.tables, this.chart, this.differences);
-    const { rows, score, notes } = variants, scorers = [...new Set(rows.flatMap((row) => Object.keys(row.differences)))], otherScorers = scorers.filter((name) => name !== score);
+    const { score, notes, differences } = variants, otherScorers = Object.keys(differences).filter((name) => name !== score);
     refill(this.tables, this.results(variants));
-    refill(this.differences, ...(scorers.includes(score) ? differenceTable(variants, score) : []),
+    refill(this.differences, ...(Object.hasOwn(differences, score) ? differenceTable(variants, score) : []),
       otherScorers.length ? el("details", { class: "differences" }, el("summary", { text: `Differences of ${otherScorers.map((name) => oneLine(name, 30)).join(", ")}` }), otherScorers.flatMap((name) => differenceTable(variants, name))) : "",
       notes.length ? el("details", { class: "notes" }, el("summary", { text: `Notes: ${oneLine(notes[0], 100)}${notes.length > 1 ? `; ${groupDigits(notes.length - 1)} more` : ""}` }), el("ul", {}, notes.map((note) => el("li", { text: escapeInvisible(note) })))) : "");
     this.draw();
   }
 
-  results({ rows, baseline, score: mainScore }) {
-    const scorers = [...new Set(rows.flatMap((row) => Object.keys(row.scores)))], hasValue = (name) => rows.some((row) => row[name] !== null);
-    const optionalCell = (value, text) => numberCell(value === null ? NONE : text(value));
-    const heads = ["variant", ...scorers.map((name) => oneLine(name, 30)), "ok", "failed", "p50", "p95", ...(hasValue("tokens") ? ["tokens"] : []), ...(hasValue("cost") ? ["cost"] : []), ...(hasValue("cost_per_pass") ? [scorers.length > 1 ? `cost per pass of ${oneLine(mainScore, 30)}` : "cost per pass"] : [])];
-    return table("variants", heads, rows.map((row) => el("tr", { "data-variant": row.name },
+  results({ heads, rows, baseline }) {
+    return table("variants", ["variant", ...heads], rows.map((row) => el("tr", { "data-variant": row.name },
       el("th", { scope: "row" }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
         row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_pareto_optimal ? el("span", { class: "tag front", text: "◆ Pareto front" }) : ""),
-      scorers.map((name) => this.scoreCell(Object.hasOwn(row.scores, name) ? row.scores[name] : null)),
-      numberCell(groupDigits(row.completed)), numberCell(groupDigits(row.failed)), numberCell(duration(row.latency.p50)), numberCell(duration(row.latency.p95)),
-      hasValue("tokens") ? optionalCell(row.tokens, number) : "", hasValue("cost") ? optionalCell(row.cost, (cost) => `${row.unpriced_calls ? ">" : ""}${money(cost)}`) : "", hasValue("cost_per_pass") ? optionalCell(row.cost_per_pass, money) : "")));
-  }
-
-  scoreCell(score) {
-    if (!score || !score.scored) return numberCell(NONE);
-    if (score.mean === null) {
-      const [label, count] = Object.entries(score.labels)[0] || ["", 0];
-      return numberCell(count ? `${oneLine(label, 16)} ${Math.round((100 * count) / score.scored)} %` : NONE);
-    }
-    return el("td", { class: "num" }, el("b", { text: scoreMean(score) }), el("span", { class: "faint", text: `${hasInterval(score) ? `${intervalText(score)}, ` : ""}n = ${groupDigits(score.numbers)}` }));
+      row.cells.map(numberCell))));
   }
 
   draw() {
     const { variants } = this.run.info;
     if (!variants) return;
-    const { score, rows } = variants, points = rows.filter(({ cost_per_trial: cost, unpriced_calls: unpriced, scores }) => score !== null && cost !== null && !unpriced && Object.hasOwn(scores, score) && scores[score].mean !== null)
-      .map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost_per_trial, score: row.scores[score], isOptimal: row.is_pareto_optimal }));
+    const { score, rows } = variants, points = rows.filter((row) => row.score).map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost, score: row.score, isOptimal: row.is_pareto_optimal }));
     const missingCount = rows.length - points.length, isLog = hasLogScale(points);
     setText(this.title, score === null ? "Score against cost" : `${oneLine(score, 40)} against cost per trial`);
     this.plot.replaceChildren(...(points.length ? [scatter(points, Math.floor(this.plot.clientWidth), isLog)] : []));
@@ -64,15 +49,9 @@ class VariantsView {
 }
 
 // The paired differences of the variants from the baseline.
-function differenceTable({ rows, baseline }, scorer) {
-  const points = (value) => (100 * value).toFixed(1), plainNumber = (value) => digits(value, 3);
+function differenceTable({ differences, baseline }, scorer) {
   return [el("h3", { class: "differences", text: `${oneLine(scorer, 40)}, compared with ${oneLine(baseline, 60)}` }),
-    table("paired with-p", ["", oneLine(baseline, 30), "variant", "difference", "95 % CI", "n", "", ""], rows.filter((row) => Object.hasOwn(row.differences, scorer)).map((row) => {
-      const { paired_difference: paired, is_distinguishable: isDistinct } = row.differences[scorer], [verdict, p, power] = row.verdicts[scorer], isPass = paired.kind === "pass";
-      const cells = pairedRow(oneLine(row.name, 60), { ...paired, significant: isDistinct }, [verdict, power].filter(Boolean).join("; "), isPass ? percent : plainNumber, isPass ? points : plainNumber, isPass ? " points" : "");
-      cells.lastChild.before(numberCell(p || NONE));
-      return cells;
-    }))];
+    table("paired with-p", ["", oneLine(baseline, 30), "variant", "difference", "95 % CI", "n", "", ""], differences[scorer].map(pairedRow))];
 }
 
 // About `count` round values between two numbers; on a logarithmic scale 1, 2 and 5 times a power of ten.
@@ -106,7 +85,7 @@ function scatter(points, width, isLog) {
   const margin = 0.08 * (Math.max(...bounds) - Math.min(...bounds)) || 0.05 * Math.abs(bounds[0]) || 0.5;
   const low = Math.max(isPass ? 0 : -Infinity, Math.min(...bounds) - margin), high = Math.min(isPass ? 1 : Infinity, Math.max(...bounds) + margin);
   const x = scaleOf(lowCost, highCost, left, width - right, isLog), y = scaleOf(low, high, height - bottom, top);
-  const chart = svg("svg", { class: "scatter", width, height, viewBox: `0 0 ${width} ${height}`, "font-size": size, role: "img", "aria-label": `Score against cost per trial: ${points.map(({ name, cost, score }) => `${name} ${scoreMean(score)} for ${money(cost)}`).join(", ")}` });
+  const chart = svg("svg", { class: "scatter", width, height, viewBox: `0 0 ${width} ${height}`, "font-size": size, role: "img", "aria-label": `Score against cost per trial: ${points.map(({ name, cost, score }) => `${name} ${score.text} for ${money(cost)}`).join(", ")}` });
   const text = (content, attributes) => svg("text", attributes, content);
   for (const value of ticks(low, high, 5)) chart.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }), text(isPass ? `${digits(100 * value, 3)} %` : digits(value, 3), { x: left - 8, y: y(value) + size / 3, "text-anchor": "end" }));
   for (const value of ticks(lowCost, highCost, Math.max(2, width / (110 * UNIT)), isLog)) chart.append(svg("line", { class: "grid", x1: x(value), x2: x(value), y1: top, y2: height - bottom }), text(money(value), { x: x(value), y: height - bottom + 1.5 * size, "text-anchor": "middle" }));
@@ -115,7 +94,7 @@ function scatter(points, width, isLog) {
   for (const { name, cost, score, isOptimal } of points) {
     const [cx, cy, r] = [x(cost), y(score.mean), 5 * UNIT];
     chart.append(svg("g", { class: isOptimal ? "point on-front" : "point" },
-      svg("title", {}, `${name}: ${scoreMean(score)}${hasInterval(score) ? ` (${intervalText(score)})` : ""} for ${money(cost)} per trial`),
+      svg("title", {}, `${name}: ${score.text} for ${money(cost)} per trial`),
       ...(hasInterval(score) ? [svg("line", { class: "whisker", x1: cx, x2: cx, y1: y(score.low), y2: y(score.high) })] : []),
       isOptimal ? svg("path", { class: "dot", d: `M${cx} ${cy - 1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z` }) : svg("circle", { class: "dot", cx, cy, r })));
   }

@@ -229,7 +229,7 @@ def test_a_budget(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["$0.210", "spent of $0.500", "enough for about 1 more trial", "worst possible overshoot: none"] == shown[
         "budget: cost"
     ]
-    assert ["250", "spent of 2,000", "up to 50 more for interrupted calls"] == shown["budget: input tokens"][:3]
+    assert ["300", "spent of 2,000"] == shown["budget: input tokens"][:2]
     assert ["1", "trial exceeded cost $0.200"] == shown["budget per trial"]
 
 

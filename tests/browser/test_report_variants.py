@@ -63,7 +63,7 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
 
     rows = cells(tab, "table.variants")
     assert ["mini", "large", "slow"] == tab.texts("table.variants .link") == [row["name"] for row in table["rows"]]
-    assert ["50.0 %\n15.0–85.0, n = 4", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200"] == rows[0][1:]
+    assert ["50.0 % (15.0–85.0)", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200"] == rows[0][1:]
     assert ("3", "1") == tuple(rows[2][2:4])
     assert ["mini", "large"] == [row["name"] for row in table["rows"] if row["is_pareto_optimal"]]
     assert ["baseline", "◆ Pareto front", "◆ Pareto front"] == tab.texts("table.variants .tag")
