@@ -11,6 +11,7 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.rate_limits import TaskKeys
 from evaljournal.runner.errors import MissingVariable, UsageError
+from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.tasks import OpenableTask, is_async
 from evaljournal.runner.tasks.arguments import arguments_of
 from evaljournal.runner.workers.driver import Workers
@@ -70,7 +71,8 @@ def new_workers(
 def _tasks_as_data(evaluation: Evaluation[Any, Any, Any], variants: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of the tasks by variant; empty if a worker needs the user's code for a task, scorer or exception."""
     retry = evaluation.settings.retry
-    if retry.on or retry.fail_on or retry.classify or any(scorer.workers for scorer in evaluation.scorers.values()):
+    has_own_rules = type(retry) is not Retry or retry.on or retry.fail_on or retry.classify
+    if has_own_rules or any(scorer.workers for scorer in evaluation.scorers.values()):
         return {}
     tasks = {name: arguments_of(evaluation.tasks[name]) for name in variants}
     return {} if None in tasks.values() else tasks
