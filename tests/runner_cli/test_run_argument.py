@@ -86,7 +86,7 @@ def completed(name: str, parameter: str, incomplete: str, **params: str) -> list
 def test_completion() -> None:
     """Runs, trials, export formats, scorers and event types are completed."""
     assert ["capitals"] == completed("status", "run", "cap")
-    assert ["runs/capitals/0001", "runs/capitals/0002"] == completed("diff", "b", "runs/c")
+    assert ["runs/capitals/0001", "runs/capitals/0002"] == completed("compare", "runs", "runs/c")
     assert ["capitals", "case-1", "case-2"] == completed("show", "run", "ca")
     assert ["case-1", "case-2"] == completed("show", "trial", "case", run="rivers")
     assert [name for name in FORMATS if name.startswith("j")] == completed("export", "name", "j")
