@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from evaljournal.runner.errors import RunFailed as RunFailed
     from evaljournal.runner.errors import UsageError as UsageError
     from evaljournal.runner.notes import note as note
-    from evaljournal.runner.recompute.verification import RunVerification as RunVerification
-    from evaljournal.runner.recompute.verification import verify as verify
     from evaljournal.runner.retries.classify import Fatal as Fatal
     from evaljournal.runner.retries.classify import RateLimited as RateLimited
     from evaljournal.runner.retries.retry import Retry as Retry
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from evaljournal.runner.tasks.endpoint import Endpoint as Endpoint
     from evaljournal.runner.tasks.gateway_env import gateway_env as gateway_env
     from evaljournal.runner.tasks.recorded_output import RecordedOutput as RecordedOutput
+    from evaljournal.runner.verification import RunVerification as RunVerification
+    from evaljournal.runner.verification import verify as verify
     from evaljournal.runner.workers.processes import CommandWorkers as CommandWorkers
     from evaljournal.runner.workers.processes import ProcessWorkers as ProcessWorkers
     from evaljournal.runner.workers.ray import RayWorkers as RayWorkers
@@ -69,7 +69,7 @@ _MODULES: Final = {
     "Retry": "runner.retries.retry",
     "RunFailed": "runner.errors",
     "RunOptions": "runner.engine.options",
-    "RunVerification": "runner.recompute.verification",
+    "RunVerification": "runner.verification",
     "Score": "runner.scorers.scorer",
     "Settings": "runner.definition.settings",
     "UsageError": "runner.errors",
@@ -85,7 +85,7 @@ _MODULES: Final = {
     "run": "runner.api",
     "step": "runner.steps.durable",
     "summarize": "replay.views",
-    "verify": "runner.recompute.verification",
+    "verify": "runner.verification",
 }
 """Public name → the module that defines it."""
 _SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")

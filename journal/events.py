@@ -139,6 +139,8 @@ class AttemptStarted:
     """Seconds that the attempts whose steps it may reuse were in flight; they count against its timeout."""
     reserved: Json = None
     """The part of the budget that is reserved for it: unit → amount, such as `cost` in dollars; null: there is no budget."""
+    probe: bool = False
+    """Whether it probes an endpoint whose circuit breaker is open; it may exceed the limit."""
 
 
 @fact
@@ -240,6 +242,8 @@ class ScorerCallStarted:
     """Number of the call, from 1, per trial and scorer within a session."""
     key: str = ""
     """Its rate-limit key: `scorer:NAME`, or the key of the task if they share one."""
+    probe: bool = False
+    """Whether it probes an endpoint whose circuit breaker is open."""
 
 
 @fact

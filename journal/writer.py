@@ -127,19 +127,14 @@ class Journal:
         return self._lines.h.decode()
 
     @trio.lowlevel.enable_ki_protection
-    def append(
-        self, event: Event, time: float | None = None, in_blobs: Blobs | None = None, *, key: bytes | None = None
-    ) -> Record:
+    def append(self, event: Event, in_blobs: Blobs | None = None, *, key: bytes | None = None) -> Record:
         """Append an event. Never waits; raises, and changes nothing, if the event is rejected.
 
-        `time` replaces the clock's `t`, for a decision made slightly earlier; `in_blobs` is the result of `write_blobs`; with a
-        `key`, the record is signed (see `journal.ownership`).
+        `in_blobs` is the result of `write_blobs`; with a `key`, the record is signed (see `journal.ownership`).
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
             raise self._closed_error()
         at, t = self._time()
-        if time is not None:
-            t = time
         lines, durable_seq = self._lines, self.durable_seq
         body = encode(event, lines.seq + 1, at, t, durable_seq, in_blobs=in_blobs)
         contents: Mapping[str, bytes] = {}

@@ -1,12 +1,12 @@
-"""The findings and the result of an audit, and the interface of the rules that it recomputes decisions with."""
+"""The findings and the result of an audit, and the interface of the rules that it recomputes retries with."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import attrs
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import Noted, PolicyEvent, RetryScheduled, RunStarted, TrialFailed
+from evaljournal.journal.events import RetryScheduled, RunStarted, TrialFailed
 from evaljournal.replay.budget import BudgetUse
 from evaljournal.replay.trial_state import TrialState
 
@@ -17,37 +17,21 @@ Settlement = RetryScheduled | TrialFailed
 """The decision about a trial after an attempt without an output."""
 
 
-class Rules(Protocol):
-    """The policies and retries of one session, rebuilt from its settings; they depend only on what these methods receive."""
+class RetryRules(Protocol):
+    """The retry rules of one session, rebuilt from its settings."""
 
     @property
     def caveat(self) -> str:
         """Why they may differ from the rules that were in force, such as another release; empty if they do not."""
         ...
 
-    def begin(self, key: str) -> PolicyEvent:
-        """Return the first decision for a rate-limit key, whose policy starts here."""
-        ...
-
-    def take(self, record: Record) -> Sequence[PolicyEvent | Noted]:
-        """Process the start or end of an attempt or scorer call, or a note; return the decisions that must follow."""
-        ...
-
-    def elapse(self, key: str, t: float) -> Sequence[PolicyEvent | Noted]:
-        """Return what the policy of a rate-limit key decides at `t` without a new record."""
-        ...
-
-    def block_reason(self, key: str, t: float) -> str:
-        """Return why no attempt of a rate-limit key may start at `t`; empty if one may."""
-        ...
-
-    def settle(self, event: Settlement, trial: TrialState, *, over_budget: bool) -> Settlement:
-        """Return the decision for a trial in this state, where `event` is the recorded one."""
+    def settle(self, event: Settlement, trial: TrialState, *, probe: bool, over_budget: bool) -> Settlement:
+        """Return the decision for a trial in this state, where `event` is the recorded one; `probe`: its last attempt was."""
         ...
 
 
-RulesFactory = Callable[[RunStarted, Mapping[str, Any], int], Rules | str]
-"""Rebuilds a session's rules from the run's definition, its settings and the number of trials; or returns why it cannot."""
+RulesFactory = Callable[[RunStarted, Mapping[str, Any]], RetryRules | str]
+"""Rebuilds a session's retry rules from the run's definition and its settings; or returns why it cannot."""
 
 
 @attrs.frozen
@@ -56,8 +40,8 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, delay, calls, elapsed, steps, budget, policy, retry, stop, totals or
-    settings."""
+    """The rule: lifecycle, time, slots, limit, intake, pace, breaker, delay, calls, elapsed, steps, budget, retry, stop, totals
+    or settings."""
     message: str
 
 
@@ -115,9 +99,7 @@ class Audit:
     """Checks that were skipped, and why."""
     totals: Totals
     decisions_reproduced: int
-    """Recorded decisions that were reproduced."""
-    decisions_not_reproduced: int = 0
-    """Decisions that depend on a policy shared with another run: not reproduced, but checked against all other rules."""
+    """Recorded decisions about retries, budgets and stops that were recomputed, with the same result."""
     budget: Mapping[str, BudgetUse] = attrs.field(factory=dict[str, BudgetUse])
     """Unit → how much of the budget is used; empty without a budget."""
 

@@ -1,23 +1,25 @@
 """Check whether a run followed its own rules.
 
-`journal.verify` checks that a journal is undamaged. An audit checks whether its events are possible: slots, limits,
-pauses, delays, times, totals, and every decision, recomputed. A finding means that a record breaks a rule, not that it is
-damaged. The rules of a session belong to the runner; the caller passes a function that rebuilds them from its settings.
+`journal.verify` checks that a journal is undamaged. An audit checks whether its events are possible: slots, delays, times,
+totals, and every start against the recorded limits, pauses and paces; retries and budgets are recomputed, the decisions of
+policies are not. A finding means that a record breaks a rule, not that it is damaged. The retry rules of a session belong to
+the runner; the caller passes a function that rebuilds them from its settings.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
 from evaljournal.journal import Record, events
+from evaljournal.journal.codec import event_type
 from evaljournal.journal.errors import IllegalEvent
+from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.lifecycle import Lifecycle
-from evaljournal.replay.audit_types import Audit, Finding, Findings, Rules, RulesFactory, Settlement, Totals
+from evaljournal.replay.audit_types import Audit, Finding, Findings, RetryRules, RulesFactory, Settlement, Totals
 from evaljournal.replay.budget_rules import end_problems, start_problems, stop_problems
-from evaljournal.replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE, DecisionRules
 from evaljournal.replay.handlers import handlers
 from evaljournal.replay.idle import slots_of
-from evaljournal.replay.pauses import BREAKER_REASONS, NO_RESPONSE, Pause
+from evaljournal.replay.pauses import NO_RESPONSE
+from evaljournal.replay.start_rules import TIME_TOLERANCE, StartRules
 from evaljournal.replay.state import RunState
 from evaljournal.replay.step_rules import StepRules
 from evaljournal.replay.summary_text import version_notes
@@ -25,47 +27,11 @@ from evaljournal.replay.text import plural
 
 
 def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
-    """Audit the records of a run, starting with the first; without `rules`, decisions are not recomputed."""
+    """Audit the records of a run, starting with the first; without `rules`, retries are not recomputed."""
     auditor = Auditor(rules)
     for record in records:
         auditor.apply(record)
     return auditor.result()
-
-
-class _InFlight:
-    """The attempts and scorer calls in flight in a session, by rate-limit key."""
-
-    def __init__(self) -> None:
-        self._open: dict[Hashable, tuple[str, int]] = {}
-        """Attempt (by its trial) or call (by trial and scorer) → its rate-limit key, and the epoch in which it started."""
-        self._counts: Counter[str] = Counter()
-        self._epochs: Counter[str] = Counter()
-        """Rate-limit key → number of times its endpoint has stopped responding."""
-
-    def __contains__(self, name: Hashable) -> bool:
-        return name in self._open
-
-    def start(self, name: Hashable, key: str) -> int:
-        """Add a start; return how many of its key now count against the limit."""
-        self._open[name] = key, self._epochs[key]
-        self._counts[key] += 1
-        return self._counts[key]
-
-    def end(self, name: Hashable) -> str:
-        """Remove an ended attempt or call; return its key."""
-        key, epoch = self._open.pop(name, ("", -1))
-        if epoch == self._epochs[key]:
-            self._counts[key] -= 1
-        return key
-
-    def key_of(self, name: Hashable) -> str | None:
-        """Return the rate-limit key of an attempt or call; None if it is not in flight."""
-        return self._open[name][0] if name in self._open else None
-
-    def exclude_hung(self, key: str) -> None:
-        """Stop counting the attempts and calls in flight against the limit: the endpoint does not respond."""
-        self._counts[key] = 0
-        self._epochs[key] += 1
 
 
 class Auditor:
@@ -100,7 +66,7 @@ class Auditor:
         """Hash of the last record that is not a file event."""
         self._slots: dict[int, str] = {}
         """Slot → trial in it."""
-        self._in_flight = _InFlight()
+        self._starts = StartRules(self._state)
         self._hung_attempts = 0
         """Attempts in flight when an endpoint stopped responding, in this session."""
         self._highest_limit = 0
@@ -110,7 +76,11 @@ class Auditor:
         self._output_times: dict[str, float] = {}
         """Trial that waits for scores → `t` of its output in this session."""
         self._steps = StepRules(self._state)
-        self._decisions = DecisionRules(self._state, self._findings)
+        self._retry_rules: RetryRules | None = None
+        """The retry rules of the session; None if retries are not recomputed."""
+        self._probes: set[str] = set()
+        """Trials whose last attempt in this session was a probe."""
+        self._decisions_reproduced = 0
 
     def apply(self, record: Record) -> None:
         """Check the next record."""
@@ -157,8 +127,7 @@ class Auditor:
             findings_omitted=count - len(findings),
             notes=(*self._findings.notes, *version_notes(state)),
             totals=totals,
-            decisions_reproduced=self._decisions.reproduced_count,
-            decisions_not_reproduced=self._decisions.not_reproduced_count,
+            decisions_reproduced=self._decisions_reproduced,
             budget={} if state.budget is None else state.budget.use(),
         )
 
@@ -176,8 +145,8 @@ class Auditor:
         event = record.event
         if isinstance(event, events.SessionStarted):
             self._begin_session(event, record)
-        elif isinstance(event, events.JournalRecovered) or isinstance(event, events.JournalSalvaged):  # noqa: SIM101  # faster, for every record
-            self._reset(event, record)
+        elif isinstance(event, events.JournalSalvaged):
+            self._note_gaps(record)
         elif self._lifecycle.stage == "in_session" or isinstance(event, events.RunStopped | events.RunFinished):
             if record.t < self._t:
                 message = f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
@@ -193,39 +162,33 @@ class Auditor:
         self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
         if self._state.merged and self._state.merged.is_first(event.session):
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
-        self._in_flight = _InFlight()
-        for per_session in (self._slots, self._calls, self._output_times):
+        self._starts = StartRules(self._state)
+        for per_session in (self._slots, self._calls, self._output_times, self._probes):
             per_session.clear()
-        self._decisions.begin_session(self._session_rules(event))
+        self._retry_rules = self._rules_of(event)
 
-    def _session_rules(self, event: events.SessionStarted) -> Rules | None:
-        """Return the rules of a session; None if decisions are not recomputed."""
+    def _rules_of(self, event: events.SessionStarted) -> RetryRules | None:
+        """Return the retry rules of a session; None if retries are not recomputed."""
         run_started = self._state.started
         if self._rules_factory is None or run_started is None:
             return None
         settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
-        rules = self._rules_factory(run_started, settings, event.trials or self._state.planned)
+        rules = self._rules_factory(run_started, settings)
         if isinstance(rules, str):
-            self._findings.note(f"decisions of session {event.session} were not recomputed: {rules}")
+            self._findings.note(f"retries of session {event.session} were not recomputed: {rules}")
             return None
         return rules
 
-    def _reset(self, event: events.JournalRecovered | events.JournalSalvaged, record: Record) -> None:
-        self._decisions.stop()
-        if isinstance(event, events.JournalSalvaged):
-            first_seq, length, count = self._before_run
-            self._findings.truncate(length, count)
-            gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
-            self._findings.note(f"records {first_seq:,} to {record.seq:,} {gaps}")
-
-    @property
-    def _is_forked(self) -> bool:
-        run_started = self._state.started
-        return run_started is not None and (run_started.forked_from is not None or any(self._state.merged.origins()))
+    def _note_gaps(self, record: Record) -> None:
+        """Remove the findings about salvaged records."""
+        first_seq, length, count = self._before_run
+        self._findings.truncate(length, count)
+        gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
+        self._findings.note(f"records {first_seq:,} to {record.seq:,} {gaps}")
 
     def _check_score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
         call_id = event.trial, event.scorer.partition(".")[0]
-        if call_id in self._in_flight:
+        if call_id in self._starts:
             self._check_call_end(call_id, event.elapsed, record)
             return
         output_at = self._output_times.get(event.trial)
@@ -235,11 +198,11 @@ class Auditor:
     _on_trial_scored = _on_scoring_failed = _check_score
 
     def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
-        call_id, count = (event.trial, event.scorer), self._findings.count
+        call_id = event.trial, event.scorer
         subject = f"call of {event.scorer!r} for {event.trial!r}"
-        if call_id in self._in_flight:
+        if call_id in self._starts:
             self._add(record, "calls", f"{subject} starts while call {self._calls[call_id]} is in flight")
-            self._in_flight.end(call_id)
+            self._starts.end(call_id)
         expected = self._calls.get(call_id, 0) + 1
         if event.call != expected:
             self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
@@ -247,31 +210,21 @@ class Auditor:
         backoff_end = self._state.delayed_calls.get(call_id, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
-        in_flight = self._in_flight.start(call_id, event.key)
-        self._check_room(subject, event.key, in_flight, record)
-        if count == self._findings.count:
-            self._decisions.check_start(subject, event.key, record)
-        self._decisions.inform(record, event.key)
+        for check, message in self._starts.start(call_id, subject, event, record):
+            self._add(record, check, message)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         call_id = event.trial, event.scorer
-        if call_id not in self._in_flight or event.call != self._calls[call_id]:
+        if call_id not in self._starts or event.call != self._calls[call_id]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
             self._add(record, "calls", message)
             return
         self._check_call_end(call_id, event.elapsed, record)
 
     def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
-        key, start = self._in_flight.end(call_id), self._state.scorer_calls[call_id].start
+        self._starts.end(call_id)
+        start = self._state.scorer_calls[call_id].start
         self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
-        self._decisions.inform(record, key)
-
-    def _on_policy_shared(self, event: events.PolicyShared, _: Record) -> None:
-        self._decisions.share(event.key)
-
-    def _on_noted(self, event: events.Noted, record: Record) -> None:
-        if event.name == POLICY_FAILED and not event.trial and isinstance(event.value, dict):
-            self._decisions.fail(str(event.value.get("key", "")), record)
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)
@@ -280,24 +233,17 @@ class Auditor:
                 self._calls.pop((event.trial, scorer), None)
 
     def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
-        if event.reason in {"process_died", "forked"}:
-            return  # It belongs to an earlier session.
-        if event.reason == "cancelled" or (self._is_forked and event.elapsed is None):
+        if event.reason not in {"process_died", "forked"}:  # These belong to an earlier session.
             self._check_end(event, record)
-            self._decisions.stop()  # The run was cancelled or forked here; the policy did not process it.
-        else:
-            self._check_attempt_end(event, record)
 
     def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
-        key = self._in_flight.key_of(event.trial)
         self._add_all(record, "budget", end_problems(self._state, event) if self._state.budget is not None else ())
         self._check_end(event, record)
-        self._decisions.inform(record, key)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
-        state, count = self._state, self._findings.count
+        state = self._state
         trial = state.trials[event.trial]
         if trial.stage == "interrupted" and trial.ended_with_worker:
             self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
@@ -312,40 +258,25 @@ class Auditor:
         self._steps.clear(event.trial)
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
-        in_flight, subject = self._in_flight.start(event.trial, event.key), repr(event.trial)
-        is_within_limit = self._check_room(subject, event.key, in_flight, record)
-        if is_within_limit and not 0 <= event.slot < max(self._highest_limit + self._hung_attempts, len(self._slots)):
+        (self._probes.add if event.probe else self._probes.discard)(event.trial)
+        for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
+            self._add(record, check, message)
+        if event.key in state.limits and not 0 <= event.slot < max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
         backoff_end = state.backing_off.get(event.trial, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s"
             self._add(record, "delay", message)
-        if count == self._findings.count:
-            self._decisions.check_start(subject, event.key, record)
-        self._decisions.start(event)
-        self._decisions.inform(record, event.key)
 
     def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
         """Add the problems of a budget decision; if there are none, count the decision as reproduced."""
         self._add_all(record, "budget", problems)
-        self._decisions.reproduced_count += not problems
-
-    def _check_room(self, subject: str, key: str, in_flight: int, record: Record) -> bool:
-        """Check a start against the limit and the pause of its rate-limit key; return whether it is within a known limit."""
-        pause = self._state.pauses.get(key, Pause(0.0, ""))
-        if record.t < pause.until - TIME_TOLERANCE:
-            period = f"while starts are paused until {pause.until:.6f} s ({pause.reason!r})"
-            self._add(record, "intake", f"{subject} starts at {record.t:.6f} s, {period}")
-        limit = self._state.limits.get(key, in_flight)
-        if in_flight > limit and pause.reason not in BREAKER_REASONS:  # A probe may start while hung attempts fill all slots.
-            self._add(record, "limit", f"{subject} starts with {in_flight} in flight, above the limit of {limit}")
-            return False
-        return key in self._state.limits
+        self._decisions_reproduced += not problems
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
         _, slot, start, _ = self._state.running[event.trial]
-        self._in_flight.end(event.trial)
+        self._starts.end(event.trial)
         if self._slots.get(slot) == event.trial:
             del self._slots[slot]
         if isinstance(event, events.AttemptSucceeded):
@@ -367,46 +298,55 @@ class Auditor:
             message = f"elapsed is {elapsed:.6f} s, but {max(low, 0):.6f} to {high:.6f} s have passed since {origin}"
             self._add(record, "elapsed", message)
 
-    def _check_decision(self, event: events.PolicyEvent, record: Record) -> None:
+    def _check_policy(self, event: events.PolicyEvent, record: Record) -> None:
         state = self._state
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
             attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
             self._highest_limit = max(self._highest_limit, sum(attempt_limits))
             slots = slots_of(state, event.key)
-            if event.before != state.limits.get(event.key, event.before):
-                message = f"it changes a limit of {event.before}, but the limit was {state.limits[event.key]}"
-                self._add(record, "limit", message)
-            is_own = not self._decisions.is_shared(event.key)  # A shared policy may use the slots of all runs.
-            if event.after < 1 or (is_own and slots is not None and event.after > slots):
+            limit = state.limits.get(event.key, 0)
+            if event.before != limit:
+                self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
+            if event.after < 1 or (slots is not None and event.after > slots):
                 self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
             self._add(record, "intake", "it ends a pause, but starts were not paused")
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
-            self._in_flight.exclude_hung(event.key)
             self._hung_attempts = len(self._slots)
-        self._decisions.check_policy(event, record)
+        self._starts.change(event)
 
-    _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_decision
+    _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_policy
 
     def _on_retry_scheduled(self, event: Settlement, record: Record) -> None:
-        self._decisions.check_settlement(event, record)
+        """Recompute the decision to retry a trial or to let it fail."""
+        rules, trial = self._retry_rules, self._state.trials[event.trial]
+        if rules is None:
+            return
+        over_budget = self._state.is_over_budget(event.trial)
+        expected = rules.settle(event, trial, probe=event.trial in self._probes, over_budget=over_budget)
+        if expected == event:
+            self._decisions_reproduced += 1
+            return
+        message = f"the retry rules decide {_event_text(expected)}, but the record is {_event_text(event)}"
+        message = f"after attempt {trial.attempts} of {event.trial!r} {message}"
+        if rules.caveat:
+            self._findings.note(f"record {record.seq:,}: {message}; but {rules.caveat}")
+        else:
+            self._add(record, "retry", message)
 
     _on_trial_failed = _on_retry_scheduled
 
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
-        elif event.reason == "disk_full" or self._is_forked:
-            return  # The last decisions may be missing: there was no space, or the run was forked before them.
         elif event.reason == "budget":
             self._check_budget(record, list(stop_problems(self._state)))
         elif event.reason == "same_error":
             if self._state.repeated_error.stops_run(self._state.settings):
-                self._decisions.reproduced_count += 1
+                self._decisions_reproduced += 1
             else:
                 self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
-        self._decisions.require_no_due(record)
 
     _on_run_stopped = _on_run_finished = _check_end_of_run
 
@@ -420,6 +360,10 @@ class Auditor:
             self._add(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
         if event.head not in ("", self._hash):
             self._add(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
+
+
+def _event_text(event: Settlement) -> str:
+    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in non_default_fields(event).items())])
 
 
 _FILE_EVENTS: Final = frozenset(get_args(events.FileEvent))

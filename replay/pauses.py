@@ -5,6 +5,9 @@ from typing import Final, NamedTuple
 NO_RESPONSE: Final = "no_response"
 """No attempt has ended for a long time; attempts in flight no longer count against the limit."""
 
+PROBE_PATIENCE: Final = 10.0
+"""Seconds after which another probe may start although the previous one has not ended."""
+
 BREAKER_REASONS: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
 """Reasons that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""
 

@@ -33,7 +33,7 @@ def compare(a: Run | Side, b: Run | Side, *, groups: Mapping[str, str] | None = 
 
 
 def audit(run: Run | Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
-    """Audit a run, or its records, starting with the first; without `rules`, decisions are not recomputed."""
+    """Audit a run, or its records, starting with the first; without `rules`, retries are not recomputed."""
     records = _open(run).records() if isinstance(run, Path | str | LoadedRun) else run
     return auditing.audit(records, rules=rules)
 

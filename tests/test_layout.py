@@ -41,7 +41,7 @@ ORDER: Final = (
     "runner.worker",
     "runner.merge",
     "runner.testing",
-    "runner.recompute",
+    "runner.verification",
     "runner.api",
     "runner.executors",
     "runner",

@@ -11,7 +11,7 @@ import trio
 from evaljournal import Outcome, Retry
 from evaljournal.journal import read
 from evaljournal.replay import audit
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from evaljournal.runner.worker.calls import Calls, open_evaluation
 from evaljournal.runner.workers.pool import StartWorker, WorkerDied
 from tests.journal.disk import SimulatedDisk
@@ -167,5 +167,5 @@ async def run_in(pool: MemoryWorkers | None, evaluation_: AnyEvaluation, disk: S
     if pool is not None:
         pool.evaluation = evaluation_
     outcome = await run_virtual(evaluation_, disk, task="it.py:it", workers=pool, policy="fixed", **options)
-    assert () == audit(read(PATH, files=disk), rules=session_rules).findings
+    assert () == audit(read(PATH, files=disk), rules=retry_rules).findings
     return outcome

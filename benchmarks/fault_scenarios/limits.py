@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks._figures import Figures
 from evaljournal.journal.events import TrialCompleted
-from evaljournal.runner.recompute.verification import verify
 from evaljournal.runner.testing import events_of
+from evaljournal.runner.verification import verify
 
 TIMEOUT = 120.0
 """Seconds for one command."""

@@ -202,7 +202,7 @@ class Run:
                     lane.wake = permit.check_at
                     timeline.at(permit.check_at, self._woken, lane)
                 return
-            self._begin(lane, lane.next(probe=permit.probe))
+            self._begin(lane, lane.next(probe=permit.probe), probe=permit.probe)
 
     def _woken(self, lane: Lane) -> None:
         now = self.timeline.now
@@ -214,7 +214,7 @@ class Run:
             lane.elapse(now)
         self._pump(lane)
 
-    def _begin(self, lane: Lane, trial: Trial) -> None:
+    def _begin(self, lane: Lane, trial: Trial, *, probe: bool) -> None:
         now = self.timeline.now
         trial.attempts += 1
         answer = lane.server.call(now, trial.number, trial.attempts + 1000 * trial.judging)
@@ -223,7 +223,7 @@ class Run:
             self.tally.in_flight.append((now, lane.in_flight))
         decision = lane.policy.take(Started(t=now, attempt=trial.name))
         lane.limit = decision.limit
-        counts = lane.counts(trial, now, probe=decision.probe)
+        counts = lane.counts(trial, now, probe=probe)
         end = self._judged if trial.judging else self._answered
         self.timeline.at(now + min(answer.seconds, self.timeout), end, _Call(trial, now, not counts, answer))
 

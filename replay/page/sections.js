@@ -85,7 +85,7 @@ function auditSection({ info, seq }) {
   const { audit, next_command, verify_command } = info, { totals } = audit;
   const problems = audit.findings.length + audit.findings_omitted;
   const result = audit.ok
-    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${groupDigits(totals.completed)} completed + ${groupDigits(totals.failed)} failed + ${groupDigits(totals.withdrawn)} withdrawn + ${groupDigits(totals.open)} open; ${plural(audit.decisions_reproduced, "policy decision")} reproduced.`
+    ? `✓ Audit OK: ${plural(totals.enqueued, "trial")} = ${groupDigits(totals.completed)} completed + ${groupDigits(totals.failed)} failed + ${groupDigits(totals.withdrawn)} withdrawn + ${groupDigits(totals.open)} open; ${plural(audit.decisions_reproduced, "retry and budget decision")} reproduced.`
     : `✕ Audit failed: ${plural(problems, "finding")}.`;
   return [
     el("h2", { text: "Audit" }),

@@ -10,7 +10,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.auditing import Auditor
 from evaljournal.replay.export.page import PageRun, variants_data
 from evaljournal.replay.export.page_content import Content
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 
 _GROWTH: Final = 1.02
 """Factor by which the records of a live run must grow before its variants, and so all trials, are compared again."""
@@ -30,7 +30,7 @@ class PageReader:
     def apply(self, run: LoadedRun, record: Record) -> None:
         """Audit a record against the state before it, then apply it to the run and the content."""
         if self._auditor is None:
-            self._auditor = Auditor(session_rules, run.state)
+            self._auditor = Auditor(retry_rules, run.state)
         self._auditor.apply(record)
         self.content.apply(run, record)
 

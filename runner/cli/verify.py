@@ -15,9 +15,9 @@ from evaljournal.runner.cli._common import run_argument
 from evaljournal.runner.cli._display import print_json
 from evaljournal.runner.cli._errors import render
 from evaljournal.runner.cli._output import echo
-from evaljournal.runner.recompute.verification import RunVerification
-from evaljournal.runner.recompute.verification import verify as verify_run
 from evaljournal.runner.suggest import command
+from evaljournal.runner.verification import RunVerification
+from evaljournal.runner.verification import verify as verify_run
 
 _MAX_FINDING: Final = 400
 """Maximum characters of a finding that are printed."""
@@ -30,10 +30,10 @@ _MAX_FINDING: Final = 400
 def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """Check that a journal is intact and that its run followed the rules.
 
-    Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, starts, pauses,
-    times, totals and policy decisions, recomputed; the decisions of a policy that several runs shared are only checked. With
-    --expect-head, it also checks that a record with this hash exists, so that removed last records are detected. Exit code 4 if
-    the journal is damaged or the audit fails.
+    Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, times, totals, and
+    every start against the recorded limits, pauses and paces; retries and budgets are recomputed. With --expect-head, it also
+    checks that a record with this hash exists, so that removed last records are detected. Exit code 4 if the journal is damaged
+    or the audit fails.
 
     \b
     evaljournal verify runs/capitals/0001
@@ -100,15 +100,12 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
     trials = audit.totals
     ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
-    policy_decisions = plural(audit.decisions_reproduced, "policy decision")
+    decisions = plural(audit.decisions_reproduced, "retry and budget decision")
     lines = [
         f"{result.path} OK: {', '.join(plural(*count) for count in counts)}; hash chain intact",
         f"head {result.head}",
-        f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {policy_decisions} reproduced",
+        f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {decisions} reproduced",
     ]
-    if audit.decisions_not_reproduced:
-        decisions = plural(audit.decisions_not_reproduced, "decision")
-        lines.append(f"{decisions} checked but not reproduced: the policy was shared with another run, or failed")
     lines += [f"budget: {line}" for line in use_lines(audit.budget)]
     if expect_head and result.expected_at is not None:
         new_records = plural(result.records - result.expected_at, "record")

@@ -120,15 +120,14 @@ class Adaptive:
         """Process a signal; return the decision."""
         self._changes = []
         self._advance(signal.t)
-        probe = False
         if isinstance(signal, Started):
-            probe = self._start(signal.attempt)
+            self._start(signal.attempt)
         else:
             start = self._calls.pop(signal.attempt, None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, signal)
         self._record_pace()
-        return self._decision(probe=probe)
+        return self._decision()
 
     def elapse(self, t: float) -> Decision:
         """Process that time has passed until `t`."""
@@ -152,8 +151,8 @@ class Adaptive:
             start_at = max(start_at, self._pace.next_start)
         return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)
 
-    def _decision(self, *, probe: bool = False) -> Decision:
-        return Decision(limit=self.limit, probe=probe, changes=tuple(self._changes))
+    def _decision(self) -> Decision:
+        return Decision(limit=self.limit, changes=tuple(self._changes))
 
     def _advance(self, t: float) -> None:
         """Process everything that is due by `t`, each at its own time."""
@@ -195,7 +194,7 @@ class Adaptive:
         self._breaker.begin("no_response", self._last_end, self._now, self._start_count, probe_at=self._now)
         self._suspend(evidence)
 
-    def _start(self, trial: str) -> bool:
+    def _start(self, trial: str) -> None:
         self._start_count += 1
         probe = self._breaker.open
         if self._now - self._wave.t > max(WAVE_SHARE * (self._latency.mean or 0.0), 0.001):
@@ -218,7 +217,6 @@ class Adaptive:
             self._background.last_test_start += 1  # Another 429 of this trial would not count, so the test is one start longer.
         if self._start_count == self._background.last_test_start:
             self._test_end = self._now + 2 * self._failure_seconds
-        return probe
 
     def _flow(self, in_flight: int) -> float:
         """Return the calls per second for a number in flight (Little's law); 0 before the first success."""

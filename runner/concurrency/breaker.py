@@ -10,12 +10,12 @@ later were answered, do not count: the trial may be the reason.
 
 from attrs import define, field
 
+from evaljournal.replay.pauses import PROBE_PATIENCE
 from evaljournal.runner.concurrency.constants import (
     FAILURES_HIGHEST,
     FAILURES_LOWEST,
     OUTNUMBER_FACTOR,
     PROBE_LATEST,
-    PROBE_PATIENCE,
     PROBE_SOONEST,
 )
 from evaljournal.runner.concurrency.start import Start

@@ -159,8 +159,6 @@ so that up to half of all calls may fail without opening it."""
 PROBE_SOONEST, PROBE_LATEST = 1.0, 30.0
 """Minimum and maximum seconds between two probes; within these bounds, a tenth of the outage so far, or a quarter if every call
 is rate limited."""
-PROBE_PATIENCE: Final = 10.0
-"""Seconds after which another probe is sent although the previous one has not ended."""
 HUNG_LATENCIES, HUNG_SECONDS, HUNG_CALLS = 6.0, 5.0, 4
 """If no call ends for this many mean latencies and seconds, with at least this many in flight, there is no response.
 A study used 10 latencies; 6 looked better on a few seeds."""

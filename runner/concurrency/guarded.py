@@ -5,8 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
-from evaljournal.replay.decision_rules import POLICY_FAILED
+from evaljournal.journal.events import NOTE_PREFIX, IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
 from evaljournal.replay.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.fixed import Fixed
@@ -18,6 +17,8 @@ T = TypeVar("T")
 
 RAISE_VARIABLE: Final = "EVALJOURNAL_RAISE_POLICY_ERRORS"
 """Environment variable of tests and benchmarks: an exception inside a policy is raised."""
+POLICY_FAILED: Final = f"{NOTE_PREFIX}policy_failed"
+"""The note that a policy raised an exception, and a fixed limit has taken over."""
 _REASON: Final = "policy_failed"
 _MAX_ERROR: Final = 200
 """Characters of an error that are printed."""

@@ -58,8 +58,6 @@ class Decision:
 
     limit: int
     """Attempts that may be in flight; excess ones are not interrupted."""
-    probe: bool = False
-    """Whether the attempt that started is a probe, which does not use up its trial's retry budget."""
     changes: tuple[Change, ...] = ()
     """The changes since the previous decision, in order, to be recorded; the rate-limit key is added then."""
 
@@ -72,7 +70,7 @@ class StartPermit:
     check_at: float | None = None
     """If closed: when to ask again; None means after the next signal, because the limit is reached."""
     probe: bool = False
-    """If open: whether the attempt would be a probe."""
+    """If open: whether the attempt would be a probe of an open circuit breaker."""
 
 
 T = TypeVar("T")

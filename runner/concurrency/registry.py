@@ -70,16 +70,14 @@ class SharedPolicy:
 class Member:
     """A shared policy as one run drives it."""
 
-    def __init__(self, shared_policy: SharedPolicy, run: str, slots: int, offset: float) -> None:
+    def __init__(self, shared_policy: SharedPolicy, slots: int, offset: float) -> None:
         self._shared_policy = shared_policy
-        self.run = run
-        """Identity of the run."""
         self.slots = slots
         """Maximum attempts and calls of this run in flight."""
         self._offset = offset
         """Common time minus the run's time."""
         number = next(shared_policy.numbers)
-        self._prefix = f"{number}\0" if number else ""  # The first run has none, as in an audit.
+        self._prefix = f"{number}\0"
         self._in_flight: set[str] = set()
         self.turn_starts = 0
         """Starts that count for the turns."""
@@ -87,12 +85,8 @@ class Member:
         """Whether it has something to start and was not allowed to."""
         self._inbox: list[Change] = []
         """Changes that are not recorded in this run yet, in its time."""
-        self.new_runs: list[str] = []
-        """Runs that have joined; not recorded in this run yet."""
-        self.limit = shared_policy.policy.limit
-        """Attempts and calls that may be in flight over all runs, as this run has recorded it."""
-        self._pause_end = 0.0
-        """The end of the pause that this run has recorded."""
+        self.limit = min(shared_policy.policy.limit, slots)
+        """Attempts and calls of this run that may be in flight, as it has recorded it."""
         self.call: Callable[[], None] = lambda: None
         """Called from any thread when there is something to record or to start."""
 
@@ -109,7 +103,7 @@ class Member:
             changes = self.take_changes()
         for member in other_members:
             member.call()
-        return Decision(limit=self.limit, probe=decision.probe, changes=changes)
+        return Decision(limit=self.limit, changes=changes)
 
     def elapse(self, t: float) -> Decision:
         """Process that the time of this run has passed until `t`."""
@@ -123,29 +117,26 @@ class Member:
         return Decision(limit=self.limit, changes=changes)
 
     def take_changes(self) -> tuple[Change, ...]:
-        """Empty the inbox; return the changes, which the caller records."""
+        """Empty the inbox; return the changes, which the caller records. A limit is at most the slots of this run."""
         with self._shared_policy.lock:
-            changes, self._inbox = tuple(self._inbox), []
-        for change in changes:
+            inbox, self._inbox = self._inbox, []
+        changes: list[Change] = []
+        for change in inbox:
             if isinstance(change, LimitChanged):
-                self.limit = change.after
-            elif isinstance(change, IntakePaused):
-                self._pause_end = change.until
-            elif isinstance(change, IntakeResumed):
-                self._pause_end = 0.0
-        return changes
-
-    def take_new_runs(self) -> list[str]:
-        """Return the runs that have joined since the last call; the caller records them before any decision."""
-        with self._shared_policy.lock:
-            new_runs, self.new_runs = self.new_runs, []
-        return new_runs
+                old_limit, self.limit = self.limit, min(change.after, self.slots)
+                if old_limit != self.limit:
+                    changes.append(evolve_fact(change, before=old_limit, after=self.limit))
+            else:
+                changes.append(change)
+        return tuple(changes)
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether this run may start something at `t`; of several waiting runs, the one with the fewest starts may."""
         shared_policy, now = self._shared_policy, t + self._offset
         with shared_policy.lock:
-            if len(self._in_flight) >= min(self.slots, self.limit):
+            if self._inbox:
+                return StartPermit(open=False, check_at=t)  # Changes are recorded before a start that depends on them.
+            if len(self._in_flight) >= self.limit:
                 self.is_waiting = False
                 return FULL
             if not self.is_waiting:
@@ -153,8 +144,6 @@ class Member:
             permit = shared_policy.policy.may_start(now)
             if not permit.open:
                 return permit if permit.check_at is None else evolve_fact(permit, check_at=permit.check_at - self._offset)
-            if t < self._pause_end:
-                return StartPermit(open=False, check_at=self._pause_end)  # This run has not recorded the end of the pause yet.
             next_member = self._first_in_turn(now)
         if next_member is self:
             return permit
@@ -216,9 +205,6 @@ class Member:
     def enter(self) -> "list[Member]":
         """Join the members; return the others."""
         other_members = list(self._shared_policy.members)
-        self.new_runs = [member.run for member in other_members]
-        for member in other_members:
-            member.new_runs.append(self.run)
         self._shared_policy.members.append(self)
         self._shared_policy.resize()
         self.turn_starts = self._shared_policy.turn
@@ -236,7 +222,7 @@ class Registry:
         self._lock = threading.Lock()
         self._policies: dict[Identity, SharedPolicy] = {}
 
-    def join(self, identity: Identity, run: str, slots: int, t: float, make_policy: Callable[[], Policy]) -> Member:
+    def join(self, identity: Identity, slots: int, t: float, make_policy: Callable[[], Policy]) -> Member:
         """Join the policy of an identity, or create it with `make_policy`; `t` is the run's current time."""
         clock, now = common_time()
         with self._lock:
@@ -244,7 +230,7 @@ class Registry:
             shared_policy = self._policies.get((clock, *identity))
             if shared_policy is None:
                 shared_policy = self._policies[clock, *identity] = SharedPolicy(make_policy(), now - t)
-            member = Member(shared_policy, run, slots, now - t - shared_policy.base)
+            member = Member(shared_policy, slots, now - t - shared_policy.base)
             with shared_policy.lock:
                 other_members = member.enter()
         for other_member in other_members:

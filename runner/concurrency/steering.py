@@ -1,8 +1,4 @@
-"""Connects a policy with the journal: records in, policy events out.
-
-The executor records the events; an audit compares them with the recorded ones. Both use this module, so everything that a
-policy uses is in the journal, and its decisions can be recomputed.
-"""
+"""Connects a policy with the journal: records in, policy events out. Everything that a policy uses is in the journal."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,9 +56,10 @@ class Steering:
             signal = _signal(event, record.t)
         decision = self._policy.take(signal)
         self.limit = decision.limit
-        if kind is events.AttemptStarted or kind is events.ScorerCallStarted:
-            if decision.probe or self.free_probes:
-                self._record_start(source, record.t, probe=decision.probe)
+        if signal.__class__ is Started:
+            probe: bool = record.event.probe  # type: ignore[union-attr]  # every start has it
+            if probe or self.free_probes:
+                self._record_start(source, record.t, probe=probe)
         elif self._outage_since is not None and isinstance(signal, Ended) and signal.outcome == "succeeded":
             self._outage_since = None
             self._probes.clear()

@@ -91,6 +91,7 @@ class Attempts:
             reuses=reuses,
             spent=spent,
             reserved=work.reserved,
+            probe=work.is_probe,
         )
         record = self._record(event)
         work.timeout = remaining_timeout(self._settings.timeout, spent)
@@ -218,7 +219,7 @@ class Attempts:
         )
         try:
             try:
-                record = self._record(event, None, outcome.in_blobs)
+                record = self._record(event, outcome.in_blobs)
             except (Unserializable, RecursionError):
                 output = mask_output(to_json(output))
                 usage = None if state.has_noted_tokens(work.trial) else usage_of_response(output) or None

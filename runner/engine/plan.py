@@ -113,7 +113,7 @@ def make_plan(
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     recorded_settings = settings.to_json()
-    if options.policy_factory is not None and "aimd" not in recorded_settings:  # An audit cannot recompute a custom policy.
+    if options.policy_factory is not None and "aimd" not in recorded_settings:
         recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source
     recorded_definition = None if options.ignore_recorded or state.started is None else state.started.definition

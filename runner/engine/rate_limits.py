@@ -198,7 +198,7 @@ def policy_maker(
         identity = _shared_identity(key, tasks, scorers)
         if identity is None or policy_factory is not None or settings.policy == "fixed":
             return Guarded(make_policy, slots)
-        run, now = recorder.journal.run, recorder.clock.now()
-        return REGISTRY.join((settings.policy, *identity), run, slots, now, lambda: Guarded(make_policy, slots))
+        now = recorder.clock.now()
+        return REGISTRY.join((settings.policy, *identity), slots, now, lambda: Guarded(make_policy, slots))
 
     return policy

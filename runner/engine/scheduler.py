@@ -12,7 +12,7 @@ from typing import Any, Final
 import trio
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import IntakePaused, PolicyShared, TrialCompleted
+from evaljournal.journal.events import IntakePaused, TrialCompleted
 from evaljournal.replay.budget import Amounts, Block
 from evaljournal.replay.budget_text import block_text
 from evaljournal.replay.pauses import NO_RESPONSE
@@ -106,7 +106,6 @@ class Scheduler:
         if isinstance(policy, Member):
             lane.member = policy
             policy.call = partial(self.loop.call, self._sync_shared, lane)
-            self._record_shared(lane)
         self._record(lane.steering.begin())
         if isinstance(policy, Member):
             self._sync_shared(lane)
@@ -231,7 +230,9 @@ class Scheduler:
                 # Without room, only the first job has a place.
                 probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
                 if permit.open and (self._budget is None or lane.calls or self._is_affordable(lane, probe=probe)):
-                    return self._take(lane, probe=probe)
+                    job = self._take(lane, probe=probe)
+                    job.is_probe = permit.probe
+                    return job
                 if permit.check_at is not None:
                     lane.closed_until = permit.check_at
                     self._call_policy_at(lane, permit.check_at)
@@ -316,11 +317,10 @@ class Scheduler:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
         return name in self.queues.lanes[job.key].steering.free_probes
 
-    def _apply(self, lane: Lane, events: Sequence[Change], when: float | None = None) -> None:
+    def _apply(self, lane: Lane, events: Sequence[Change]) -> None:
         """Record the decisions of a policy, and act on them."""
-        self._record_shared(lane, when)
         for event in events:
-            self._record(event, when)
+            self._record(event)
             if isinstance(event, IntakePaused) and event.reason == NO_RESPONSE:
                 lane.discount_in_flight()
         self.queues.update_sums(lane)
@@ -331,11 +331,6 @@ class Scheduler:
         if not self.shutdown.is_over and self.recorder.journal.failure is None and lane.member is not None:
             lane.closed_until = 0.0
             self._apply(lane, lane.steering.adopt(lane.member.take_changes()))
-
-    def _record_shared(self, lane: Lane, when: float | None = None) -> None:
-        if lane.member is not None:
-            for run in lane.member.take_new_runs():
-                self._record(PolicyShared(key=lane.key, run=run), when)
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Call the policy again when the passing of time may change its decision, although its limit is reached."""
@@ -354,10 +349,10 @@ class Scheduler:
         for lane in self.queues.lanes.values():
             if lane.next_check <= time:
                 lane.next_check = math.inf
-                now = int(self._now() * 1e6 + 0.5) / 1e6  # Rounded as in the journal.
+                now = self._now()
                 if self.is_open and (events := lane.steering.elapse(now)):
                     lane.closed_until = 0.0
-                    self._apply(lane, events, now)
+                    self._apply(lane, events)
                 self._set_timer(lane, now)
             self.timer.schedule(lane.next_check)
         self.timer.schedule(self.queues.put_due(max(self._now(), time)))

@@ -109,7 +109,9 @@ class Scoring:
         """Call a scorer once."""
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
-        event = events.ScorerCallStarted(trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key)
+        event = events.ScorerCallStarted(
+            trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key, probe=call.is_probe
+        )
         record = self._record(event)
         call.started_at = record.t
         scheduler.inform_policy(record, call)

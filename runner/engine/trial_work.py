@@ -28,6 +28,8 @@ class _QueuedJob:
     """Whether it goes to the end of the queue after its delay."""
     epoch: int = 0
     """The lane's epoch when the call in flight started."""
+    is_probe: bool = False
+    """Whether the call in flight probes an endpoint whose circuit breaker is open."""
     place: Worker | None = None
     """The worker that has a place for it."""
     worker: str = ""

@@ -55,7 +55,7 @@ class Incomplete(Exception):
 
 @attrs.frozen(kw_only=True)
 class ExecutorSettings(Settings):
-    """Settings, and the parameters of AIMD, which are needed to recompute its decisions."""
+    """Settings, and the parameters of AIMD."""
 
     aimd: Mapping[str, Any] | None = None
 

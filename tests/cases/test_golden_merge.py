@@ -22,8 +22,8 @@ from evaljournal.replay.shards import missing_shards
 from evaljournal.runner.api import arun
 from evaljournal.runner.cli import cli
 from evaljournal.runner.merge import merge
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import events_of, inline
+from evaljournal.runner.verification import retry_rules
 from tests.cases.test_golden_run import KEY, golden_evaluation, golden_options, run_seeded
 from tests.journal.samples import content, overwrite
 from tests.runner.test_fork import FastDisk
@@ -63,7 +63,7 @@ def test_the_golden_merged_run_is_reproduced(tmp_path: Path) -> None:
 
 def test_the_golden_merged_run_verifies() -> None:
     """The hash chain of the run is intact, every decision is reproduced, and it is signed by its user."""
-    audited = audit(read(GOLDEN), rules=session_rules)
+    audited = audit(read(GOLDEN), rules=retry_rules)
 
     assert (True, ()) == (verify(GOLDEN).ok, audited.findings)
     assert {True} == {is_signed for _, is_signed in start_events(GOLDEN, KEY)}

@@ -5,7 +5,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from evaljournal.runner.recompute.verification import verify
+from evaljournal.runner.verification import verify
 from tests.processes import TIMEOUT, Forked, Forks
 
 BUDGET = 40

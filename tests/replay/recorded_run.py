@@ -22,8 +22,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay.audit_types import Audit
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.api import arun
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import deterministic_options, inline
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN
 from tests.replay.trial_events import TimedEvent
@@ -38,7 +38,7 @@ def run_virtually(main: Callable[[], Any]) -> Any:
 def audit_of(disk: SimulatedDisk) -> Audit:
     """Return the audit of an intact journal on a simulated disk."""
     assert verify(PATH, files=disk).ok
-    return audit(read(PATH, files=disk), rules=session_rules)
+    return audit(read(PATH, files=disk), rules=retry_rules)
 
 
 class UnreliableTask:

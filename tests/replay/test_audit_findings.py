@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import attrs
 import pytest
@@ -24,14 +24,10 @@ from evaljournal.journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
-    Noted,
     PaceChanged,
-    PolicyEvent,
     RetryScheduled,
     RunFinished,
     RunStarted,
-    RunStopped,
-    SessionStarted,
     TrialCompleted,
     TrialFailed,
     TrialScored,
@@ -39,18 +35,16 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import fields_of
 from evaljournal.replay.audit_types import MAX_FINDINGS, Audit, Finding
 from evaljournal.replay.auditing import Auditor, audit
-from evaljournal.replay.decision_rules import POLICY_FAILED, TIME_TOLERANCE
+from evaljournal.replay.start_rules import TIME_TOLERANCE
 from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.in_flight import InFlight
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import Return, Scripted, deterministic_options
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started
 from tests.replay.recorded_run import (
     audit_of,
     change_event,
-    end_of,
     index_of,
     recorded_events,
     records_of_run,
@@ -82,6 +76,13 @@ def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
         if isinstance(event, AttemptSucceeded) and events[index - 1][0] - (t - event.elapsed) > 0.02:
             return change_event(events, index, elapsed=0.01)
     raise AssertionError("no attempt can be shortened")
+
+
+def a_second_probe(events: list[TimedEvent]) -> list[TimedEvent]:
+    """Let a probe start while an earlier one has not ended."""
+    first = index_of(events, AttemptStarted, probe=True)
+    second = next(index for index in range(first + 1, len(events)) if getattr(events[index][1], "probe", False))
+    return [*events[: first + 1], events[second], *events[first + 1 : second], *events[second + 1 :]]
 
 
 def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
@@ -121,13 +122,12 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "wrong number failed": ("totals", changing(RunFinished, failed=0)),
     "wrong number withdrawn": ("totals", changing(RunFinished, withdrawn=1)),
     "wrong head": ("totals", changing(RunFinished, head="0" * 32)),
-    "missing initial limit": ("policy", removing(LimitChanged)),
-    "other initial limit": ("policy", changing(LimitChanged, reason="climbing")),
-    "missing limit": ("policy", removing(LimitChanged, 1)),
-    "missing pause": ("policy", removing(IntakePaused)),
-    "repeated pause": ("policy", doubling(IntakePaused, -1)),
-    "other evidence": ("policy", changing(IntakePaused, evidence="because")),
-    "other category": ("policy", changing(AttemptFailed, values={"category": "unavailable"}, category="error")),
+    "missing initial limit": ("limit", removing(LimitChanged)),
+    "missing pause": ("intake", removing(IntakePaused)),
+    "other category": ("retry", changing(AttemptFailed, values={"category": "unavailable"}, category="error")),
+    "start that is not a probe": ("breaker", changing(AttemptStarted, values={"probe": True}, probe=False)),
+    "probe without an outage": ("breaker", changing(AttemptStarted, 3, probe=True)),
+    "two probes": ("breaker", a_second_probe),
     "other delay": ("retry", changing(RetryScheduled, delay=0.0)),
     "other cause of a retry": ("retry", changing(RetryScheduled, reason="requested")),
     "other cause of a failure": ("retry", changing(TrialFailed, reason="exhausted")),
@@ -138,7 +138,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize(("check", "change"), CHANGES.values(), ids=CHANGES.keys())
 def test_each_rule_detects_violations(check: str, change: Change) -> None:
     """A violation in a journal with correct hashes is a finding of its rule."""
-    result = audit(rewrite(change(recorded_events())), rules=session_rules)
+    result = audit(rewrite(change(recorded_events())), rules=retry_rules)
 
     assert check in {finding.check for finding in result.findings}
 
@@ -152,7 +152,6 @@ def test_each_rule_detects_violations(check: str, change: Change) -> None:
         "longer scorer call",
         "wrong number completed",
         "wrong head",
-        "other evidence",
         "other cause of a retry",
         "other cause of a failure",
     ],
@@ -163,27 +162,18 @@ def test_one_change_is_one_finding(name: str) -> None:
     events = change(recorded_events())
     index = next(index for index, (new, old) in enumerate(zip(events, recorded_events(), strict=True)) if new != old)
     records = rewrite(events)
-    result = audit(records, rules=session_rules)
+    result = audit(records, rules=retry_rules)
 
     event_records = [record for record in records if not isinstance(record.event, FileEvent)]
     assert [(event_records[index].seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
 
 
 def test_audit_without_rules() -> None:
-    """Without `rules`, decisions are not recomputed, and a delay is still checked."""
+    """Without `rules`, retries are not recomputed, and a delay is still checked."""
     events = changing(RetryScheduled, delay=1000.0)(recorded_events())
 
     assert {"delay"} == {finding.check for finding in audit(rewrite(events)).findings}
     assert audit(rewrite(recorded_events())).ok
-
-
-def test_one_policy_finding_per_session() -> None:
-    """After the first decision that differs, the later ones of its session are not compared."""
-    events = removing(LimitChanged, 1)(recorded_events())
-    result = audit(rewrite(events), rules=session_rules)
-
-    assert 1 == sum(finding.check == "policy" for finding in result.findings)
-    assert any("decisions of session 1 after record" in note for note in result.notes)
 
 
 def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]:
@@ -195,27 +185,21 @@ def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"policy": "bold"}, "decisions of session 1 were not recomputed: policy 'bold' is not a built-in policy"),
-        ({"policy": None}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
-        ({"seed": "seven"}, "decisions of session 1 were not recomputed: the journal does not record the policy and the seed"),
-        (
-            {"slots": 0},
-            "decisions of session 1 were not recomputed: invalid settings (a policy needs at least one slot, not 0)",
-        ),
-        ({"retry": [1]}, "decisions of session 1 were not recomputed: invalid settings"),
+        ({"seed": "seven"}, "retries of session 1 were not recomputed: the journal does not record the seed"),
+        ({"retry": [1]}, "retries of session 1 were not recomputed: invalid settings"),
     ],
 )
-def test_unknown_policy_is_a_note(settings: dict[str, Any], text: str) -> None:
-    """Decisions that cannot be recomputed are a note, not a finding."""
-    result = audit(rewrite(with_settings(recorded_events(), **settings)), rules=session_rules)
+def test_unknown_settings_are_a_note(settings: dict[str, Any], text: str) -> None:
+    """Retries that cannot be recomputed are a note, not a finding."""
+    result = audit(rewrite(with_settings(recorded_events(), **settings)), rules=retry_rules)
 
-    assert set() == {finding.check for finding in result.findings} & {"policy", "retry"}
+    assert "retry" not in {finding.check for finding in result.findings}
     assert any(note.startswith(text) for note in result.notes)
     assert 0 == result.decisions_reproduced
 
 
-def test_custom_policy_is_a_note() -> None:
-    """A run with a custom policy has a note, and is checked by all other rules."""
+def test_custom_policy() -> None:
+    """A run with a custom policy is checked by the same rules."""
 
     class Careful(Fixed):
         """One at a time, whatever was allowed."""
@@ -228,60 +212,17 @@ def test_custom_policy_is_a_note() -> None:
     run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, policy_factory=Careful))
     result = audit_of(disk)
 
-    assert () == result.findings
-    assert result.notes[0].startswith("decisions of session 1 were not recomputed: policy ")
-    assert result.notes[0].endswith("Careful' is not a built-in policy")
-
-
-def failed_policy(limit: int) -> list[TimedEvent]:
-    """Return the events of a run whose policy fails at its first failure; the limit is `limit` from then on."""
-    events = recorded_events()
-    index = index_of(events, AttemptFailed) + 1
-    t, before = events[index - 1][0], [event.after for _, event in events[:index] if isinstance(event, LimitChanged)][-1]
-    note = Noted(name=POLICY_FAILED, value={"key": "", "error": "ZeroDivisionError: division by zero", "traceback": ""})
-    change = LimitChanged(before=before, after=limit, reason="policy_failed")
-    policy_events = get_args(PolicyEvent)
-    return [
-        *events[:index],
-        (t, note),
-        (t, change),
-        *(pair for pair in events[index:] if not isinstance(pair[1], policy_events)),
-    ]
-
-
-def test_a_failed_policy_is_a_note() -> None:
-    """Decisions after the note that the policy failed are not recomputed; its limit is at most `slots`."""
-    valid, invalid = (audit(rewrite(failed_policy(limit)), rules=session_rules) for limit in (24, 25))
-
-    assert [] == list(valid.findings)
-    assert any(note.endswith("were not recomputed: the policy failed") for note in valid.notes)
-    assert ["it sets a limit of 25, but the settings have slots=24"] == [finding.message for finding in invalid.findings]
-
-
-def test_an_exception_of_the_rules_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the policy fails only when its decisions are recomputed, the journal lacks the note."""
-    monkeypatch.setattr(InFlight, "accept", lambda *_: 1 // 0)
-    [finding] = audit(rewrite(recorded_events()), rules=session_rules).findings
-
-    assert ("policy", True) == (finding.check, "ZeroDivisionError" in finding.message)
+    assert ((), ()) == (result.findings, result.notes)
 
 
 def test_other_release_is_a_note() -> None:
-    """A decision that differs is a note if another release started the run."""
-    events = changing(IntakePaused, evidence="because")(recorded_events())
+    """A retry that differs is a note if another release started the run."""
+    events = changing(RetryScheduled, -1, delay=0.0)(recorded_events())
     events = changing(RunStarted, environment={"evaljournal": "0.0.1"})(events)
-    result = audit(rewrite(events), rules=session_rules)
+    result = audit(rewrite(events), rules=retry_rules)
 
     assert () == result.findings
     assert any("the run was started by evaljournal 0.0.1" in note for note in result.notes)
-
-
-def test_settings_of_a_session() -> None:
-    """Rules are built from the settings of the session."""
-    events = changing(SessionStarted, settings={"policy": "aimd"})(recorded_events())
-    result = audit(rewrite(events), rules=session_rules)
-
-    assert ["policy"] == [finding.check for finding in result.findings if finding.check == "policy"]
 
 
 def test_illegal_record_ends_the_audit(tmp_path: Path) -> None:
@@ -289,7 +230,7 @@ def test_illegal_record_ends_the_audit(tmp_path: Path) -> None:
     path = forge(
         tmp_path, [opened(), started(), session(), enqueued("a"), TrialCompleted(trial="a", attempts=0), enqueued("a")]
     )
-    result = audit(read(path), rules=session_rules)
+    result = audit(read(path), rules=retry_rules)
 
     assert [(5, "lifecycle")] == [(finding.seq, finding.check) for finding in result.findings]
     assert "nothing after record 5 was checked" in result.notes
@@ -334,7 +275,7 @@ def test_any_number(choices: list[tuple[int, int, float]]) -> None:
             events[index] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
     records = [record._replace(t=t, event=event) for record, (t, event) in zip(records_of_run("adaptive"), events, strict=True)]
 
-    assert isinstance(audit(records, rules=session_rules), Audit)
+    assert isinstance(audit(records, rules=retry_rules), Audit)
 
 
 def test_time_tolerance() -> None:
@@ -344,17 +285,6 @@ def test_time_tolerance() -> None:
 
     assert audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
     assert not audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
-
-
-def test_missing_decision_on_a_full_disk() -> None:
-    """The last decision may be missing after a full disk, but not after another stop."""
-    index = index_of(recorded_events(), LimitChanged, 2)
-    events = recorded_events()[:index]
-    full = audit(rewrite([*events, (events[-1][0], RunStopped(reason="disk_full"))]), rules=session_rules)
-    stopped = audit(rewrite([*events, (events[-1][0], RunStopped(reason="interrupted"))]), rules=session_rules)
-
-    assert () == full.findings
-    assert ["policy"] == [finding.check for finding in stopped.findings]
 
 
 class LimitedEndpoint:
@@ -376,30 +306,21 @@ class LimitedEndpoint:
         return value
 
 
-def test_start_ahead_of_its_pace() -> None:
-    """An attempt that starts ahead of its pace is a finding."""
+def test_starts_above_their_pace() -> None:
+    """Starts at twice the recorded pace are findings; starts at the recorded pace are not."""
     disk = SimulatedDisk()
     run_virtually(
         functools.partial(
             arun, define(LimitedEndpoint(), numbered_cases(150), slots=24), PATH, **deterministic_options(7), files=disk
         )
     )
-    events: list[TimedEvent] = [
-        (record.t, record.event) for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent)
+    records = list(read(PATH, files=disk))
+    halved = [
+        record._replace(event=attrs.evolve(record.event, after=record.event.after / 2))  # type: ignore[misc]  # an attrs class
+        if isinstance(record.event, PaceChanged) and record.event.after
+        else record
+        for record in records
     ]
-    paced = index_of(events, PaceChanged)
-    index = next(
-        index
-        for index, (t, event) in enumerate(events)
-        if index > paced + 100 and isinstance(event, AttemptStarted) and event.attempt == 1 and t - events[index - 1][0] > 0.02
-    )
-    (t, event), earlier = events[index], events[index - 1][0]
-    assert isinstance(event, AttemptStarted)
-    end = end_of(events, event.trial, event.attempt)
-    outcome: Any = events[end][1]
-    events = change_event(
-        [*events[:index], (earlier, event), *events[index + 1 :]], end, elapsed=round(outcome.elapsed + t - earlier, 6)
-    )
 
-    result = audit(rewrite(events), rules=session_rules)
-    assert "policy" in {finding.check for finding in result.findings}
+    assert audit(records).ok
+    assert {"pace"} == {finding.check for finding in audit(halved).findings}

@@ -23,7 +23,6 @@ from evaljournal.journal.events import (
     IntakePaused,
     IntakeResumed,
     LimitChanged,
-    PaceChanged,
     RetryScheduled,
     RunStarted,
     RunStopped,
@@ -34,9 +33,9 @@ from evaljournal.replay.audit_types import Audit
 from evaljournal.replay.auditing import Auditor, audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.fork import fork
-from evaljournal.runner.recompute.rules import session_rules
-from evaljournal.runner.recompute.verification import verify as verify_run
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, inline
+from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN
@@ -52,7 +51,7 @@ from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 def test_every_prefix_passes(policy: str) -> None:
     """Under every policy, a difficult run passes the audit after each of its records."""
-    auditor = Auditor(session_rules)
+    auditor = Auditor(retry_rules)
     for record in records_of_run(policy):
         auditor.apply(record)
         assert auditor.result().ok
@@ -60,7 +59,7 @@ def test_every_prefix_passes(policy: str) -> None:
     result = auditor.result()
     kinds = {type(record.event) for record in records_of_run(policy)}
     assert {LimitChanged, IntakePaused, IntakeResumed, RetryScheduled, TrialFailed, AttemptTimedOut} <= kinds
-    decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | RetryScheduled | TrialFailed
+    decided = RetryScheduled | TrialFailed
     assert sum(isinstance(record.event, decided) for record in records_of_run(policy)) == result.decisions_reproduced
     assert () == result.notes
     assert (150, 150) == (result.totals.enqueued, result.totals.completed + result.totals.failed)
@@ -184,8 +183,7 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
 
     assert ((), ()) == (result.findings, result.notes)
     assert {"a", "b"} == {record.event.key for record in records if isinstance(record.event, LimitChanged)}
-    assert result.decisions_reproduced > 10
-    assert {"limit", "policy"} & {finding.check for finding in audit(swapped, rules=session_rules).findings}
+    assert {"limit"} <= {finding.check for finding in audit(swapped, rules=retry_rules).findings}
 
 
 def test_a_stop_for_the_same_error_is_recomputed() -> None:
@@ -199,10 +197,10 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
         index = next(index for index, record in enumerate(records) if isinstance(record.event, kind))
         event: Any = records[index].event
         changed_record = records[index]._replace(event=attrs.evolve(event, **fields))
-        return audit([*records[:index], changed_record, *records[index + 1 :]], rules=session_rules)
+        return audit([*records[:index], changed_record, *records[index + 1 :]], rules=retry_rules)
 
     result, settings = audit_of(disk), {**fold(records).settings, "stop_on_same_error": 10}
-    decided = LimitChanged | PaceChanged | IntakePaused | IntakeResumed | TrialFailed | RunStopped
+    decided = TrialFailed | RunStopped
     assert ((), ()) == (result.findings, result.notes)
     assert sum(isinstance(record.event, decided) for record in records) == result.decisions_reproduced
     for kind, fields in ((AttemptFailed, {"location": "elsewhere.py:1"}), (RunStarted, {"settings": settings})):
@@ -210,7 +208,7 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
 
 
 def test_cancelled_runs_pass() -> None:
-    """Attempts that end because their run was cancelled are not signals to the policy."""
+    """A run that was cancelled several times passes the audit."""
     disk = SimulatedDisk()
     evaluation = define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4)
 
@@ -239,13 +237,13 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
     lines[middle] = lines[middle].replace(b'"t":', b'"t":1')
     file.write_bytes(b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
-    salvaged = audit(read(tmp_path / "new"), rules=session_rules)
+    salvaged = audit(read(tmp_path / "new"), rules=retry_rules)
     await arun(evaluation, tmp_path / "new", **deterministic_options(), resume=True)
-    resumed = audit(read(tmp_path / "new"), rules=session_rules)
+    resumed = audit(read(tmp_path / "new"), rules=retry_rules)
 
     assert (True, True) == (salvaged.ok, resumed.ok)
     assert any("salvaged from a damaged journal" in note for note in salvaged.notes)
-    assert resumed.decisions_reproduced > salvaged.decisions_reproduced
+    assert (1, 0) == (salvaged.totals.open, resumed.totals.open)
 
 
 async def test_forks_pass(tmp_path: Path) -> None:
@@ -256,24 +254,24 @@ async def test_forks_pass(tmp_path: Path) -> None:
     for seq in decisions[::3]:
         await fork(tmp_path / "run", tmp_path / str(seq), seq - 1, in_thread=inline)
 
-        assert () == audit(read(tmp_path / str(seq)), rules=session_rules).findings
+        assert () == audit(read(tmp_path / str(seq)), rules=retry_rules).findings
     last = tmp_path / str(decisions[::3][-1])
     await arun(define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4), last, **deterministic_options(), resume=True)
-    resumed = audit(read(last), rules=session_rules)
+    resumed = audit(read(last), rules=retry_rules)
     assert ((), 0) == (resumed.findings, resumed.totals.open)
 
 
 def test_golden_run_passes() -> None:
-    """The golden run still passes, with every decision reproduced."""
-    result = audit(read(GOLDEN.parent / "run-v1"), rules=session_rules)
+    """The golden run still passes, with every retry reproduced."""
+    result = audit(read(GOLDEN.parent / "run-v1"), rules=retry_rules)
 
     assert ((), ()) == (result.findings, result.notes)
-    assert result.decisions_reproduced > 10
+    assert result.decisions_reproduced > 5
 
 
 def test_handwritten_journal() -> None:
     """The golden journal was written by hand, so its hashes are correct, but not its times, decisions and totals."""
-    result = audit(read(GOLDEN), rules=session_rules)
+    result = audit(read(GOLDEN), rules=retry_rules)
 
     assert verify(GOLDEN).ok
     assert {"elapsed", "delay", "limit", "totals", "budget", "retry"} == {finding.check for finding in result.findings}

@@ -20,8 +20,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing import Auditor
 from evaljournal.replay.trial_state import SharedScores
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
+from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import session, started
 from tests.replay.trial_events import answered, state_of
 
@@ -55,7 +55,7 @@ def fold_run(trials: int) -> RunState:
 
 def audit_run(trials: int) -> Auditor:
     """Audit the same run, with recomputed decisions."""
-    auditor = Auditor(session_rules)
+    auditor = Auditor(retry_rules)
     for record in completed_trials(trials):
         auditor.apply(record)
     assert auditor.result().ok

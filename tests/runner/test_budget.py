@@ -18,10 +18,10 @@ from evaljournal.runner import scorers
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.rescore import Rescoring
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import deterministic_options, inline
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_fork import FastDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_killed, run_virtual
@@ -58,7 +58,7 @@ def paid_evaluation(task: Callable[..., Any], count: int = 30, **options: Any) -
 
 def state_of(disk: SimulatedDisk) -> RunState:
     """Return the state of the run; the audit passes."""
-    assert () == audit(read(PATH, files=disk), rules=session_rules).findings
+    assert () == audit(read(PATH, files=disk), rules=retry_rules).findings
     return fold(read(PATH, files=disk))
 
 

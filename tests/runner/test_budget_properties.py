@@ -16,7 +16,7 @@ from evaljournal.replay import fold
 from evaljournal.replay.audit_types import Audit
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.notes import engine_note
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases, run_killed, run_virtual
 
@@ -125,7 +125,7 @@ def run_plan(plan: Plan) -> tuple[SimulatedDisk, PaidTask, AnyEvaluation]:
 
 def audited(disk: SimulatedDisk) -> Audit:
     """Return the audit of a run."""
-    return audit(read(PATH, files=disk), rules=session_rules)
+    return audit(read(PATH, files=disk), rules=retry_rules)
 
 
 def resumed(defined: AnyEvaluation, disk: SimulatedDisk, **options: Any) -> Outcome:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -16,16 +16,12 @@ from trio._core import _run as scheduler
 from benchmarks.fault_scenarios.verdicts import false_findings
 from evaljournal import note, run
 from evaljournal.journal import read
-from evaljournal.journal.events import IntakePaused
 from evaljournal.replay.auditing import audit
-from evaljournal.runner.engine.queues import Lane, Queues
-from evaljournal.runner.recompute.rules import session_rules
-from evaljournal.runner.recompute.verification import verify
 from evaljournal.runner.testing import SimulatedEndpoint
+from evaljournal.runner.verification import retry_rules, verify
 from tests.journal.disk import SimulatedDisk
-from tests.runner.test_policy_timer import hung_run
 from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
-from tests.runs import PATH, AnyEvaluation, define_real, events, flaky_evaluation, numbered_cases, run_virtual
+from tests.runs import PATH, AnyEvaluation, define_real, flaky_evaluation, numbered_cases, run_virtual
 
 T = TypeVar("T")
 
@@ -73,7 +69,7 @@ def shared_runs(pauses: Callable[[int], float]) -> tuple[int, list[SimulatedDisk
 
 
 def findings(disks: list[SimulatedDisk]) -> list[Any]:
-    return [finding for disk in disks for finding in audit(read(PATH, files=disk), rules=session_rules).findings]
+    return [finding for disk in disks for finding in audit(read(PATH, files=disk), rules=retry_rules).findings]
 
 
 @pytest.mark.parametrize(
@@ -99,31 +95,6 @@ def test_preempted_before_every_reading(runs: Callable[..., tuple[int, list[Simu
     chance = random.Random(0)
 
     assert [] == findings(runs(lambda _: chance.random() * PAUSE)[1])
-
-
-class Joined:
-    """A shared policy that another run has joined, from its own thread, before every decision."""
-
-    def take_new_runs(self) -> list[str]:
-        return ["fedcba9876543210fedcba9876543210"]
-
-    def leave(self, t: float) -> None:
-        pass
-
-
-def test_a_run_that_joins_while_time_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that joins before a decision that time alone has caused is recorded with the time of that decision."""
-    open_lane = Queues.open
-
-    def open_shared(self: Queues, lane: Lane, **options: Any) -> None:
-        open_lane(self, lane, **options)
-        lane.member = cast("Any", Joined())
-
-    monkeypatch.setattr(Queues, "open", open_shared)
-    disk = SteppingClock(lambda _: PAUSE).run(hung_run)
-
-    assert [IntakePaused] == [type(event) for event in events(disk, IntakePaused)]
-    assert [] == findings([disk])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")

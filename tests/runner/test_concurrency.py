@@ -8,7 +8,7 @@ import pytest
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
-from evaljournal.runner.concurrency.policy import Change, Decision, Ended, Signal, Started
+from evaljournal.runner.concurrency.policy import FULL, Change, Decision, Ended, Signal, Started
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""
@@ -26,6 +26,8 @@ class Drive:
         self.signals: list[Signal] = []
         self.decisions: list[Decision] = []
         self.count = 0
+        self.permit = FULL
+        """The permit of the last start."""
 
     def take(self, signal: Signal) -> Decision:
         self.signals.append(signal)
@@ -42,6 +44,7 @@ class Drive:
         while not (permit := self.policy.may_start(self.t)).open:
             assert permit.check_at is not None, "the limit is reached"
             self.wait(permit.check_at - self.t)
+        self.permit = permit
         self.count += 1
         name = trial or f"trial-{self.count}"
         self.in_flight[name] = self.t
@@ -535,14 +538,14 @@ def test_one_probe_at_a_time() -> None:
     open_breaker(drive)
     name = drive.start()
 
-    assert drive.decisions[-1].probe
+    assert drive.permit.probe
     assert not drive.policy.may_start(drive.t).open
     drive.t += 0.05
     drive.fail(name)
     drive.wait(0.05)
     assert not drive.policy.may_start(drive.t).open
     drive.start()
-    assert drive.decisions[-1].probe
+    assert drive.permit.probe
 
 
 def test_an_answered_probe_closes_the_breaker() -> None:

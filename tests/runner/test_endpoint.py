@@ -30,9 +30,9 @@ from evaljournal.replay.ending import final_report
 from evaljournal.runner import scorers
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import _tls_context
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks.endpoint import Endpoint
+from evaljournal.runner.verification import retry_rules
 from tests.processes import TIMEOUT, Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
@@ -531,7 +531,7 @@ def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: 
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
-    assert () == audit(read(path), rules=session_rules).findings
+    assert () == audit(read(path), rules=retry_rules).findings
 
 
 def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: str) -> None:

@@ -25,8 +25,8 @@ from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
 from evaljournal.runner.executors.results import RecordedFailure
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 
 PATH = Path("/runs/it")
@@ -414,7 +414,7 @@ async def test_every_decision_is_reproduced(arguments: dict[str, Any]) -> None:
         return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Return(value, 1 + value % 4)
 
     await execute(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **arguments)
-    audited = audit(read(PATH, files=disk), rules=session_rules)
+    audited = audit(read(PATH, files=disk), rules=retry_rules)
 
     assert ((), ()) == (audited.findings, audited.notes)
     assert audited.decisions_reproduced > 20

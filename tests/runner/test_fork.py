@@ -26,8 +26,8 @@ from evaljournal.replay import load
 from evaljournal.replay.auditing import audit
 from evaljournal.replay.state import RunState
 from evaljournal.runner.fork import fork
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
+from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import UnsyncedDisk, content, flip, segment
 
 SCRIPT: dict[str, list[Action]] = {
@@ -78,7 +78,7 @@ async def test_a_fork_at_any_record_ends_like_its_run(tmp_path: Path) -> None:
         resumed = await arun(defined, new, resume=True, files=files, policy="fixed", **deterministic_options())
         assert outcome(original.state) == outcome(resumed.state)
         assert not done & set(task.calls)
-        assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
+        assert (True, ()) == (verify(new).ok, audit(read(new), rules=retry_rules).findings)
     assert verify(old, expect_head=original.head).ok
 
 
@@ -100,7 +100,7 @@ async def test_attempts_in_flight_at_a_fork_are_recorded_as_forked(tmp_path: Pat
 
     reasons = [record.event.reason for record in read(new) if isinstance(record.event, AttemptInterrupted)]
     assert ["forked", "process_died"] == reasons
-    assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
+    assert (True, ()) == (verify(new).ok, audit(read(new), rules=retry_rules).findings)
 
 
 async def test_an_existing_target_is_rejected(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:
 
     assert ("", 1) == (before.outcome, before.completed)
     assert ("finished", 2) == (outcome.state.outcome, outcome.state.completed)
-    assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new"), rules=session_rules).findings)
+    assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new"), rules=retry_rules).findings)
 
 
 STEPS = 5
@@ -226,7 +226,7 @@ async def test_a_fork_inside_a_trajectory_continues_there(tmp_path: Path) -> Non
 
         assert outcome(original.state) == outcome(resumed.state)
         assert 2 * STEPS - len(completed) == (agent.calls - before).total()
-        assert (True, ()) == (verify(new).ok, audit(read(new), rules=session_rules).findings)
+        assert (True, ()) == (verify(new).ok, audit(read(new), rules=retry_rules).findings)
 
 
 async def test_a_salvaged_run_refers_to_its_own_steps(tmp_path: Path) -> None:

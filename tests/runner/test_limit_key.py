@@ -9,8 +9,8 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.errors import NotAJournal
 from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
 from evaljournal.replay.auditing import audit
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import SimulatedEndpoint, events_of
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, run_virtual
 
@@ -107,4 +107,4 @@ async def test_a_keyed_run_is_resumed_and_audited() -> None:
     assert "deadline" == stopped.stop_reason
     assert (20, "") == (outcome.state.completed, outcome.stop_reason)
     assert "model" == outcome.state.settings["limit_key"]
-    assert () == tuple(audit(read(PATH, files=disk), rules=session_rules).findings)
+    assert () == tuple(audit(read(PATH, files=disk), rules=retry_rules).findings)

@@ -30,8 +30,8 @@ from evaljournal.replay.shards import missing_shards
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.fork import fork
 from evaljournal.runner.merge import MergeResult, merge
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import deterministic_options, inline
+from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
 from tests.runner.test_shards import PROGRAM, echo, evaljournal
@@ -58,7 +58,7 @@ def missing_texts(result: MergeResult) -> list[str]:
 async def merged(paths: list[Path], target: Path) -> MergeResult:
     """Merge shards; the result verifies, and every decision is reproduced."""
     result = await merge(paths, target, files=FILES, in_thread=inline)
-    verification, audited = verify(target), audit(read(target), rules=session_rules)
+    verification, audited = verify(target), audit(read(target), rules=retry_rules)
     not_recomputed = [note for note in audited.notes if "not recomputed" in note]
     assert (None, (), []) == (verification.problem, audited.findings, not_recomputed)
     assert (verification.head, state_of(target)) == (result.head, summary(result.state))
@@ -150,7 +150,7 @@ async def test_a_killed_shard_is_resumed_before_or_after_the_merge(tmp_path: Pat
     await arun(defined, shards[-1], resume=True, files=FILES, **deterministic_options())
     late = await merged(shards, tmp_path / "late")
     assert outcome(undivided.state) == outcome(resumed.state) == outcome(late.state)
-    assert (True, ()) == (verify(tmp_path / "early").ok, audit(read(tmp_path / "early"), rules=session_rules).findings)
+    assert (True, ()) == (verify(tmp_path / "early").ok, audit(read(tmp_path / "early"), rules=retry_rules).findings)
     assert ["1/3", "3/3", "2/3", ""] == [session.shard for session in resumed.state.sessions]
     assert ["1/3", "2/3", "2/3", "3/3"] == [session.shard for session in late.state.sessions]
 
@@ -168,7 +168,7 @@ async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
     assert set(load(shards[0]).trials) == set(task.calls)
     assert outcome((await merged(shards, tmp_path / "all")).state) == outcome(resumed.state)
     assert ("finished", 12) == (resumed.state.outcome, resumed.state.planned)
-    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+    assert () == audit(read(tmp_path / "new"), rules=retry_rules).findings
 
 
 async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
     assert 4 == result.state.completed
     assert {"a1", "b1", "a2", "b2"} == {event.trial for event in reused}
     assert all(event.trial == getattr(records[event.completed_seq], "trial", "") for event in reused)
-    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+    assert () == audit(read(tmp_path / "new"), rules=retry_rules).findings
 
 
 async def relabeled(source: Path, target: Path, shard: str, suffix: str = "") -> None:
@@ -307,7 +307,7 @@ async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
     result = await merge(
         [tmp_path / "forked", paths[2], tmp_path / "salvaged"], tmp_path / "new", files=FILES, in_thread=inline
     )
-    audited = audit(read(tmp_path / "new"), rules=session_rules)
+    audited = audit(read(tmp_path / "new"), rules=retry_rules)
 
     assert {True} == {shard.is_finished for shard in result.shards}
     assert outcome(undivided.state) == outcome(result.state)
@@ -359,7 +359,7 @@ async def test_every_shard_has_its_own_budget(tmp_path: Path) -> None:
     assert (10, "budget") == (result.state.completed, result.state.outcome)
     assert ("budget", 10) == (stopped.stop_reason, stopped.state.completed)
     assert (20, "finished") == (resumed.state.completed, resumed.state.outcome)
-    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+    assert () == audit(read(tmp_path / "new"), rules=retry_rules).findings
 
 
 @pytest.mark.parametrize(("number", "ending"), [(2, "interrupted"), (3, "finished")])
@@ -376,7 +376,7 @@ async def test_a_scored_merged_run_is_finished_only_with_all_shards(tmp_path: Pa
     await Rescoring(scored, tmp_path / "new", files=FILES, in_thread=inline).rescore()
     state = load(tmp_path / "new").state
     assert (ending, ending) == (result.state.outcome, state.outcome)
-    assert () == audit(read(tmp_path / "new"), rules=session_rules).findings
+    assert () == audit(read(tmp_path / "new"), rules=retry_rules).findings
 
 
 async def test_unfinished_shards_are_merged_in_any_state(tmp_path: Path) -> None:
@@ -410,4 +410,4 @@ async def test_a_fork_of_a_merged_run_has_the_shards_up_to_it(tmp_path: Path) ->
     assert not set(forked.state.trials) & set(task.calls)
     assert ["1/3", ""] == [session.shard for session in resumed.state.sessions]
     assert (outcome(result.state), 12) == (outcome(resumed.state), resumed.state.planned)
-    assert () == audit(read(tmp_path / "fork"), rules=session_rules).findings
+    assert () == audit(read(tmp_path / "fork"), rules=retry_rules).findings

@@ -2,14 +2,14 @@
 
 from typing import Any
 
+import attrs
 import trio
 
 from evaljournal import Retry
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged
 from evaljournal.replay.auditing import audit
-from evaljournal.runner.concurrency.policy import Decision, Policy, Signal, Started, StartPermit
-from evaljournal.runner.recompute.rules import SessionRules
+from evaljournal.runner.concurrency.policy import Decision, Signal, Started, StartPermit
 from evaljournal.runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_scoring import evaluation_of, run_fixed
@@ -43,7 +43,7 @@ class Patient:
         if self._until is not None and t < self._until:
             return StartPermit(open=False, check_at=self._until)
         if len(self._in_flight) < self.limit:
-            return StartPermit(open=True)
+            return StartPermit(open=True, probe=self._until is not None)
         return StartPermit(open=False, check_at=self._last_end + SILENCE)
 
     def elapse(self, t: float) -> Decision:
@@ -54,15 +54,6 @@ class Patient:
         return Decision(
             limit=self.limit, changes=(IntakePaused(until=self._until, reason="no_response", evidence=f"silent at {t}"),)
         )
-
-
-def session_rules(*_: Any) -> SessionRules:
-    """Return the rules of a session that was run by this policy."""
-
-    def policy(_: str) -> Policy:
-        return Patient(2)
-
-    return SessionRules(policy, Retry(errors=0), 0, "")
 
 
 async def hung_run() -> SimulatedDisk:
@@ -92,13 +83,18 @@ async def test_attempts_start_beside_those_that_hang() -> None:
     assert ended < 15
 
 
-async def test_an_audit_recomputes_what_time_alone_decides() -> None:
-    """A decision of a timer is recomputed at its recorded time; one that comes too early is found."""
+async def test_a_start_after_hung_attempts_is_a_probe() -> None:
+    """The first start after the pause is recorded as a probe; without that, an audit finds it."""
     disk = await hung_run()
     records = list(read(PATH, files=disk))
-    result = audit(records, rules=session_rules)
+    unmarked = [
+        record._replace(event=attrs.evolve(record.event, probe=False))  # type: ignore[misc]  # an event is an attrs class
+        if isinstance(record.event, AttemptStarted)
+        else record
+        for record in records
+    ]
+    starts = [record.event for record in records if isinstance(record.event, AttemptStarted)]
 
-    assert () == result.findings
-    assert result.decisions_reproduced >= 3
-    early = [record._replace(t=4.0) if isinstance(record.event, IntakePaused) else record for record in records]
-    assert "policy" in {finding.check for finding in audit(early, rules=session_rules).findings}
+    assert ["case-2"] == [event.trial for event in starts if event.probe]
+    assert () == audit(records).findings
+    assert ["breaker"] == [finding.check for finding in audit(unmarked).findings]

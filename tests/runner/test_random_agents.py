@@ -19,7 +19,7 @@ from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepEven
 from evaljournal.replay import fold
 from evaljournal.replay.auditing import Auditor
 from evaljournal.replay.timeline import Timeline
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, run_killed, run_virtual
 
@@ -243,7 +243,7 @@ def expected_latency(records: list[Record], trial: str) -> float:
 
 def findings(disk: SimulatedDisk) -> Any:
     """Return what the audit finds in the run."""
-    auditor = Auditor(session_rules)
+    auditor = Auditor(retry_rules)
     for record in read(PATH, files=disk):
         auditor.apply(record)
     return auditor.result().findings

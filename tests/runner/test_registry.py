@@ -10,14 +10,14 @@ import trio
 
 from evaljournal import Case, RateLimited, Retry, evaluation, run
 from evaljournal.journal import read
-from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, PolicyShared, RunStarted
+from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, RunStarted
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.aimd import Aimd
 from evaljournal.runner.concurrency.policy import Ended, Started
-from evaljournal.runner.concurrency.registry import REGISTRY
-from evaljournal.runner.recompute.rules import session_rules
-from evaljournal.runner.testing import SimulatedEndpoint, deterministic_options, events_of
+from evaljournal.runner.concurrency.registry import REGISTRY, Member, SharedPolicy
+from evaljournal.runner.testing import SimulatedEndpoint, deterministic_options
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT
 from tests.runs import PATH, AnyEvaluation, define, events
@@ -70,54 +70,53 @@ def new_identity() -> str:
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd"])
 async def test_two_runs_of_one_key_share_a_policy(policy: str) -> None:
-    """Both journals record that the policy is shared; their decisions are checked and not reproduced, and nothing is found."""
+    """Both journals record the pauses that either run has caused, and nothing is found in them."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), new_identity()
     disks = await run_concurrently([evaluation_of(endpoint, 80, identity) for _ in range(2)], stagger=1.0, policy=policy)
 
     for disk in disks:
-        result = audit(read(PATH, files=disk), rules=session_rules)
-        assert () == result.findings
-        assert result.decisions_not_reproduced > 0
-        assert [""] == [event.key for event in events(disk, PolicyShared)]
-    assert 1 == sum(isinstance(event, PolicyShared) for event in events_of(PATH, files=disks[1])[:4])
-    pauses = [len(events(disk, IntakePaused)) for disk in disks]
-    assert pauses[0] > 0 < pauses[1]
+        assert () == audit(read(PATH, files=disk), rules=retry_rules).findings
+    pauses = [[(event.reason, event.evidence) for event in events(disk, IntakePaused)] for disk in disks]
+    assert set(pauses[0]) & set(pauses[1])
 
 
-async def test_decisions_before_another_run_joins_are_reproduced() -> None:
-    """Up to the record at which a second run joins, the decisions of the first are recomputed."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), new_identity()
-    first, _ = await run_concurrently(
-        [evaluation_of(endpoint, 400, identity) for _ in range(2)], stagger=3.0, policy="adaptive"
-    )
-    result = audit(read(PATH, files=first), rules=session_rules)
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[SharedPolicy]:
+    """The policy of each member that joins one, in order."""
+    policies: list[SharedPolicy] = []
+    enter = Member.enter
 
-    assert result.decisions_reproduced >= 2
-    assert () == result.findings
+    def record(member: Member) -> list[Member]:
+        policies.append(member._shared_policy)
+        return enter(member)
+
+    monkeypatch.setattr(Member, "enter", record)
+    return policies
 
 
-async def test_runs_that_follow_one_another_share_nothing() -> None:
+async def test_runs_that_follow_one_another_share_nothing(joined: list[SharedPolicy]) -> None:
     """A policy exists while a run uses it; the next run starts with a new one."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
-    disks = [(await run_concurrently([evaluation_of(endpoint, 30, identity)], policy="adaptive"))[0] for _ in range(2)]
+    for _ in range(2):
+        await run_concurrently([evaluation_of(endpoint, 30, identity)], policy="adaptive")
 
-    assert [[], []] == [events(disk, PolicyShared) for disk in disks]
-    assert [0, 0] == [audit(read(PATH, files=disk), rules=session_rules).decisions_not_reproduced for disk in disks]
+    assert [2, 2] == [len(joined), len(set(joined))]
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [({"policy": "adaptive"}, {"policy": "aimd"}), ({"policy": "fixed"}, {"policy": "fixed"})],
+    ("policies", "shared"), [(("adaptive", "adaptive"), 1), (("adaptive", "aimd"), 2), (("fixed", "fixed"), 0)]
 )
-async def test_runs_with_other_settings_share_nothing(first: dict[str, Any], second: dict[str, Any]) -> None:
+async def test_runs_with_other_settings_share_nothing(
+    joined: list[SharedPolicy], policies: tuple[str, ...], shared: int
+) -> None:
     """Another policy is another identity, and a fixed limit is the run's own."""
     endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.1), new_identity()
-    disks = await run_concurrently([evaluation_of(endpoint, 30, identity, **options) for options in (first, second)])
+    await run_concurrently([evaluation_of(endpoint, 30, identity, policy=policy) for policy in policies])
 
-    assert [[], []] == [events(disk, PolicyShared) for disk in disks]
+    assert shared == len(set(joined))
 
 
-async def test_functions_share_nothing_without_a_key() -> None:
+async def test_functions_share_nothing_without_a_key(joined: list[SharedPolicy]) -> None:
     """Nothing is known of what a plain function calls, so its runs never share; those with a `limit_key` do."""
 
     async def task(value: Any) -> Any:
@@ -130,11 +129,11 @@ async def test_functions_share_nothing_without_a_key() -> None:
         )
         return defined
 
-    unshared = await run_concurrently([plain(), plain()], policy="adaptive")
-    keyed = await run_concurrently([plain(), plain()], policy="adaptive", limit_key="model")
+    await run_concurrently([plain(), plain()], policy="adaptive")
+    assert [] == joined
+    await run_concurrently([plain(), plain()], policy="adaptive", limit_key="model")
 
-    assert [0, 0] == [len(events(disk, PolicyShared)) for disk in unshared]
-    assert [["m"], ["m"]] == [[event.key for event in events(disk, PolicyShared)] for disk in keyed]
+    assert [2, 1] == [len(joined), len(set(joined))]
 
 
 @pytest.mark.parametrize("endpoint", ["rate", "in flight"])
@@ -161,12 +160,12 @@ async def test_a_run_with_nothing_to_start_delays_no_other() -> None:
 
 
 async def test_slots_cap_a_run() -> None:
-    """A run has never more in flight than its own slots; the shared limit may grow to those of all runs together."""
+    """A run has never more in flight than its own slots, and records no higher limit."""
     model, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5), new_identity()
     disks = await run_concurrently([evaluation_of(model, 100, identity, slots=slots) for slots in (4, 6)], policy="adaptive")
 
     assert [4, 6] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
-    assert [(), ()] == [audit(read(PATH, files=disk), rules=session_rules).findings for disk in disks]
+    assert [(), ()] == [audit(read(PATH, files=disk), rules=retry_rules).findings for disk in disks]
 
 
 def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
@@ -193,10 +192,9 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
 
     for name in "ab":
         records = list(read(tmp_path / name))
-        result = audit(records, rules=session_rules)
+        result = audit(records, rules=retry_rules)
         assert () == result.findings
         assert 150 == result.totals.completed
-        assert any(isinstance(record.event, PolicyShared) for record in records)
         assert any(isinstance(record.event, LimitChanged) for record in records)
         assert isinstance(records[1].event, RunStarted)
 
@@ -204,13 +202,12 @@ def test_runs_in_two_threads_share_a_policy(tmp_path: Path) -> None:
 async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     """A pause that one run's rate limit has caused is passed to the other, with its end in the other's time."""
     identity = (new_identity(),)
-    first, second = (REGISTRY.join(identity, run, 4, t, lambda: Aimd(4)) for run, t in (("a", 100.0), ("b", 10.0)))
+    first, second = (REGISTRY.join(identity, 4, t, lambda: Aimd(4)) for t in (100.0, 10.0))
     first.take(Started(t=100.0, attempt="x"))
     own = first.take(Ended(t=101.0, attempt="x", outcome="rate_limited", retry_after=20.0))
     (until,) = [change.until for change in own.changes if isinstance(change, IntakePaused)]
     (other,) = [change.until for change in second.take_changes() if isinstance(change, IntakePaused)]
 
-    assert (["b"], ["a"]) == (first.take_new_runs(), second.take_new_runs())
     assert until - 100.0 == pytest.approx(other - 10.0)
     assert (False, False) == (first.may_start(until - 1).open, second.may_start(other - 1).open)
     first.leave(102.0)

@@ -24,8 +24,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.engine.rescore import Rescoring
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
 from tests.runner.test_scoring import answer_immediately, checked, evaluation_of, run_fixed
@@ -54,7 +54,7 @@ async def judged_run() -> Timed:
 
 def failed_checks(timed: Timed) -> set[str]:
     records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed, 1)]
-    return {finding.check for finding in audit(records, rules=session_rules).findings}
+    return {finding.check for finding in audit(records, rules=retry_rules).findings}
 
 
 def place(timed: Timed, kind: type[Any], number: int = 0) -> int:
@@ -163,10 +163,10 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
 
     done = await Rescoring(defined, tmp_path / "run", slots=5, in_thread=inline).rescore()
     repeated = await Rescoring(defined, tmp_path / "run", in_thread=inline).rescore()
-    result = audit(read(tmp_path / "run"), rules=session_rules)
+    result = audit(read(tmp_path / "run"), rules=retry_rules)
 
     assert (20, 0, "") == (done.outputs, done.unscored, done.outcome.stop_reason)
     assert (0, 20) == (repeated.outputs, repeated.already_scored)
     assert 5 == max_in_flight
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
-    assert ((), 2) == (result.findings, result.decisions_reproduced)
+    assert () == result.findings

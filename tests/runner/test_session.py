@@ -34,8 +34,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay import audit, fold
 from evaljournal.replay.ending import next_command
 from evaljournal.runner.engine.session import Outcome, Session
-from evaljournal.runner.recompute.rules import session_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
 
@@ -392,7 +392,7 @@ async def test_the_same_error_stops_the_run(read_cases: Callable[[Any], Any]) ->
 
     assert ("same_error", 40) == (outcome.stop_reason, outcome.state.failed)
     assert [RunStopped(reason="same_error")] * 2 == events(disk, RunStopped)
-    audited = audit(read(PATH, files=disk), rules=session_rules)
+    audited = audit(read(PATH, files=disk), rules=retry_rules)
     assert ((), ()) == (audited.findings, audited.notes)
 
 
@@ -689,7 +689,7 @@ async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
         disk, AttemptReturnedLate
     )
     assert {0} == {event.slot for event in events(disk, AttemptStarted)}
-    audited = audit(read(PATH, files=disk), rules=session_rules)
+    audited = audit(read(PATH, files=disk), rules=retry_rules)
     assert ((), ()) == (audited.findings, audited.notes)
 
 
@@ -723,5 +723,5 @@ async def test_the_time_of_all_sessions_is_recorded() -> None:
     records = list(read(PATH, files=disk))
     index = next(index for index, record in enumerate(records) if isinstance(record.event, RunFinished))
     forged = records[index]._replace(event=attrs.evolve(records[index].event, elapsed=5.0))  # type: ignore[misc]  # an attrs class
-    assert audit(records, rules=session_rules).ok
-    assert ["totals"] == [finding.check for finding in audit([*records[:index], forged], rules=session_rules).findings]
+    assert audit(records, rules=retry_rules).ok
+    assert ["totals"] == [finding.check for finding in audit([*records[:index], forged], rules=retry_rules).findings]

@@ -29,7 +29,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay.auditing import Auditor
 from evaljournal.replay.trajectory import Trajectory
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -111,7 +111,7 @@ def test_after_a_rate_limit_only_the_remaining_steps_are_executed(at: int) -> No
 
 def verified(disk: SimulatedDisk) -> bool:
     """Assert that the run in memory passes the audit."""
-    auditor = Auditor(session_rules)
+    auditor = Auditor(retry_rules)
     for record in read(PATH, files=disk):
         auditor.apply(record)
     result = auditor.result()

@@ -30,7 +30,7 @@ from evaljournal.replay.auditing import audit
 from evaljournal.replay.definition import variant_fingerprints
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -75,7 +75,7 @@ class Calls:
 
 def is_audited(disk: SimulatedDisk) -> bool:
     """Whether the run followed its rules, with every decision recomputed."""
-    result = audit(read(PATH, files=disk), rules=session_rules)
+    result = audit(read(PATH, files=disk), rules=retry_rules)
     return result.ok and result.decisions_reproduced > 0
 
 

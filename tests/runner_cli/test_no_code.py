@@ -18,7 +18,7 @@ from evaljournal.journal.events import (
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.cli._no_code_options import evaluation_from_reference, scorers_from_options
 from evaljournal.runner.cli.run import run
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
 from tests.runs import events
 from tests.server import Server
@@ -394,7 +394,7 @@ def test_retry_options(server: Server, name: str) -> None:
     later = [session.settings["retry"] for session in sessions[1:]]
     assert [(1, 7, 5.0), (1, 7, 6.0)] == [(session["errors"], session["timeouts"], session["rate_limits"]) for session in later]
     assert 6 == len(server.requests(name))
-    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=retry_rules).findings)
 
 
 def test_further_request_parameters(server: Server, name: str) -> None:

@@ -23,7 +23,7 @@ from evaljournal.journal.files import DISK
 from evaljournal.journal.lock import Lock
 from evaljournal.replay import fold
 from evaljournal.replay.auditing import audit
-from evaljournal.runner.recompute.rules import session_rules
+from evaljournal.runner.verification import retry_rules
 from tests.processes import TIMEOUT, Process
 from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores
 from tests.runs import events
@@ -47,7 +47,7 @@ def test_rescore() -> None:
         for version in dict.fromkeys(event.version for event in events("runs/qa/0001", TrialScored) if event.scorer == "exact")
     ]
     assert (1.0, 3, "finished") == (state.scores["exact"].mean, state.completed, state.outcome)
-    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=retry_rules).findings)
     assert verify("runs/qa/0001").ok
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
@@ -141,7 +141,7 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
     assert 0 == repeated.exit_code, repeated.stderr
     assert "qa finished: 3 of 3 trials done" in repeated.stdout
     assert {"peru": True, "cuba": True, "chile": True} == scores("runs/qa/0001", "judge")
-    assert () == tuple(audit(read("runs/qa/0001"), rules=session_rules).findings)
+    assert () == tuple(audit(read("runs/qa/0001"), rules=retry_rules).findings)
 
 
 def test_a_failed_rescore_does_not_fail_the_run() -> None:

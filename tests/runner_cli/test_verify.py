@@ -123,10 +123,9 @@ def test_verify_as_json(timed_run: Path) -> None:
         "problem_type": None,
         "findings": [],
         "findings_omitted": 0,
-        "notes": ["decisions of session 1 were not recomputed: the journal does not record the policy and the seed"],
+        "notes": ["retries of session 1 were not recomputed: the journal does not record the seed"],
         "trials": {"enqueued": 2, "completed": 2, "failed": 0, "withdrawn": 0, "open": 0},
         "decisions_reproduced": 0,
-        "decisions_not_reproduced": 0,
         "budget": {},
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)

@@ -1,1 +1,0 @@
-"""Recompute what a policy decided: the rules of the audit."""

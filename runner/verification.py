@@ -1,0 +1,112 @@
+"""Verification of a run: the journal's integrity, and the audit of its records with recomputed retries."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import attrs
+
+from evaljournal.journal import Verification, events
+from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.verification import Verifier
+from evaljournal.replay.audit_types import Audit, Finding, Settlement
+from evaljournal.replay.auditing import Auditor
+from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.replay.text import printable
+from evaljournal.replay.trial_state import TrialState
+from evaljournal.runner.definition.gates import gate_results
+from evaljournal.runner.engine.environment import installed_version
+from evaljournal.runner.errors import InvalidSetting, UsageError
+from evaljournal.runner.retries.retry import Retry, settle
+
+_MAX_GATE_LENGTH: Final = 200
+"""Characters of an invalid gate that are shown."""
+
+
+@attrs.frozen
+class RunVerification:
+    """The result of `verify`."""
+
+    journal: Verification
+    """Whether the files are as they were written: hash chain, checksums and blobs."""
+    audit: Audit
+    """Whether the records follow the rules, and the recomputed retries and budgets equal the recorded ones."""
+
+    @property
+    def verdict(self) -> Literal["ok", "damaged", "invalid"]:
+        """`damaged`: the files changed after they were written; `invalid`: the files are intact, but the run broke a rule."""
+        if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
+            return "damaged"
+        return "ok" if self.journal.ok and self.audit.ok else "invalid"
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.verdict == "ok"
+
+
+@attrs.frozen
+class SessionRetries:
+    """The retry rules of one session; an audit's `RetryRules`."""
+
+    retry: Retry
+    seed: int
+    caveat: str
+
+    def settle(self, event: Settlement, trial: TrialState, *, probe: bool, over_budget: bool) -> Settlement:
+        """Return the event that the rules require in place of the recorded `event`.
+
+        Three things are not recorded, and follow from the event: whether a probe was free, whether a fatal failure stopped the
+        run (only then is it retried), and the option `on_ambiguous`.
+        """
+        history, reason = trial.retry_history, event.reason
+        is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
+        return settle(
+            event.trial,
+            trial,
+            self.retry,
+            self.seed,
+            probe=probe and reason == "probe",
+            stop_run=is_fatal and not isinstance(event, events.TrialFailed),
+            over_budget=over_budget,
+            ambiguous=isinstance(event, events.TrialFailed) and reason == "ambiguous",
+        )
+
+
+def retry_rules(run_started: events.RunStarted, settings: Mapping[str, Any]) -> SessionRetries | str:
+    """Return the retry rules of a session, or why they cannot be rebuilt."""
+    seed = settings.get("seed")
+    if not isinstance(seed, int):
+        return "the journal does not record the seed"
+    try:
+        retry = Retry.from_settings(settings)
+    except (ValueError, TypeError, KeyError, UsageError) as exc:
+        return f"invalid settings ({exc})"
+    version = installed_version()
+    recorded_version = run_started.environment.get("evaljournal", version)
+    caveat = f"the run was started by evaljournal {recorded_version}, and this is {version}; only that release can reproduce it"
+    return SessionRetries(retry, seed, "" if recorded_version == version or not version else caveat)
+
+
+def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> RunVerification:
+    """Verify the journal of a run, and audit its records: check every start, and recompute retries and budgets.
+
+    `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it detects that records
+    have been removed from the end since then, or that the journal was rewritten.
+    """
+    path = run.path if isinstance(run, LoadedRun) else Path(run)
+    lifecycle = Lifecycle()
+    auditor = Auditor(retry_rules, lifecycle=lifecycle)
+    verifier = Verifier(path, expect_head=expect_head, lifecycle=lifecycle)
+    for record in verifier:
+        auditor.apply(record)
+    journal, audit, state = verifier.result(), auditor.result(), auditor.state
+    if audit.ok and journal.ok:
+        try:
+            gate_results(state)
+        except InvalidSetting as exc:
+            seq = state.sessions[-1].seq if state.sessions else state.seq
+            finding = Finding(seq, "settings", f"no run can have this gate: {printable(str(exc), _MAX_GATE_LENGTH)}")
+            audit = attrs.evolve(audit, findings=(finding,))
+    return RunVerification(journal, audit)
