@@ -42,7 +42,7 @@ from evaljournal.journal.events import (
 from evaljournal.replay import fold
 from evaljournal.runner.cli import cli
 from evaljournal.runner.engine.session import Outcome
-from evaljournal.runner.testing import Hang, Return, Scripted, events_of
+from evaljournal.runner.testing import Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT, Process
 from tests.runner_cli.commands import COMMAND
@@ -169,18 +169,6 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
     assert (0, True) == (fixed.exit_code, "task finished: 60 of 60 trials done" in fixed.stdout)
     assert list(range(60)) == sorted(map(int, Path("calls").read_text().split()))
     assert verify("runs/task/0001").ok
-
-
-@pytest.mark.usefixtures("working_directory")
-def test_an_output_that_is_not_json_is_reported() -> None:
-    """Only its trial fails; the exit code is 1, and the message has the type and the position of the value."""
-    source = "@evaluation(cases=[0, 1])\ndef task(n): return {'n': [n, object()]} if n else n\n"
-    write_task(f"from evaljournal import evaluation\n{source}")
-    result = evaljournal("run", "task.py")
-
-    assert (1, True) == (result.exit_code, "1 ok of 2 done" in result.stdout)
-    assert "Unserializable: output.n[1] of AttemptSucceeded cannot be written as JSON" in result.stdout
-    assert {"unserializable"} == {event.reason for event in events_of("runs/task/0001") if isinstance(event, TrialFailed)}
 
 
 KILLING = """
@@ -538,15 +526,3 @@ async def test_the_outcome_after_a_full_disk_counts_records_on_disk() -> None:
 
     assert "disk_full" == outcome.stop_reason
     assert fold(read(PATH, files=disk)).completed == outcome.state.completed
-
-
-async def test_a_cancelled_run_is_recorded() -> None:
-    """Attempts in flight when a run is cancelled are recorded as cancelled, and the run as stopped."""
-    task = Scripted(lambda _, times: Hang() if times == 1 else Return("yes"))
-    evaluation_, disk = define(task, numbered_cases(2)), SimulatedDisk()
-    with trio.move_on_after(10):
-        await run_virtual(evaluation_, disk)
-
-    assert ["cancelled"] * 2 == [event.reason for event in events(disk, AttemptInterrupted)]
-    assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
-    assert 2 == (await run_virtual(evaluation_, disk, resume=True)).state.completed

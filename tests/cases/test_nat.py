@@ -21,13 +21,12 @@ import attrs
 import pytest
 import trio
 
-from evaljournal import Case, Retry, arun, evaluation, run
+from evaljournal import Case, Retry, arun, run
 from evaljournal.journal import follow, read
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
     RunFinished,
-    RunStarted,
     TrialCompleted,
     TrialEnqueued,
     TrialFailed,
@@ -154,38 +153,6 @@ async def test_a_failed_trial_is_recorded() -> None:
     assert "case-0" == events(disk, TrialEnqueued)[0].input
 
 
-async def test_one_hung_trial_does_not_hang_the_run() -> None:
-    """There is a timeout by default: a task that never returns fails, and the run ends."""
-    disk = SimulatedDisk()
-    task = Scripted(lambda value, _: Hang() if value == "case-3" else Return("yes", 1))
-    outcome = await run_virtual(define(task, numbered_cases(10)), disk)
-
-    assert ("", 9, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
-
-
-@pytest.mark.parametrize("exc", [TimeoutError("read timed out"), trio.TooSlowError("too slow"), ConnectionResetError("reset")])
-async def test_a_timeout_inside_the_call_does_not_end_the_run(exc: Exception) -> None:
-    """A client's own timeout fails one attempt, which is retried; other trials are not affected."""
-    disk = SimulatedDisk()
-    task = Scripted(lambda value, call: Fail(exc, 1) if value == "case-3" and call == 1 else Return("yes", 1))
-    outcome = await run_virtual(define(task, numbered_cases(10)), disk)
-
-    assert (10, 1, {"case-3": 2}) == (
-        outcome.state.completed,
-        outcome.state.recovered,
-        {name: count for name, count in task.calls.items() if count > 1},
-    )
-
-
-async def test_outputs_are_recorded_without_a_scorer() -> None:
-    """A run without scorers records every output."""
-    disk = SimulatedDisk()
-    outcome = await run_virtual(define(Scripted(lambda value, _: Return(value.upper())), numbered_cases(3)), disk)
-
-    assert ["CASE-0", "CASE-1", "CASE-2"] == sorted(event.output for event in events(disk, AttemptSucceeded))
-    assert (3, {}) == (outcome.state.completed, outcome.state.scores)
-
-
 async def test_a_failed_trial_has_no_output() -> None:
     """A failed trial has no output and no score; it is excluded from the mean, and the summary reports it."""
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Return("yes"))
@@ -269,18 +236,6 @@ async def test_an_unscored_output_is_only_scored() -> None:
 
     assert (3, 3) == (task.calls.total(), outcome.state.completed)
     assert sorted(f"answer to case-{number}" for number in range(3)) == sorted(judged)
-
-
-def test_a_second_run_at_the_same_path_is_rejected(tmp_path: Path) -> None:
-    """A second run at the same path is rejected, and the first is unchanged."""
-    evaluation_ = evaluation(cases=numbered_cases(2), loop="trio")(Scripted(lambda *_: Return("yes")))
-    run(evaluation_, tmp_path / "run")
-    before = [record.h for record in read(tmp_path / "run")]
-
-    with pytest.raises(Exception, match="already contains a run"):
-        run(evaluation_, tmp_path / "run")
-    assert before == [record.h for record in read(tmp_path / "run")]
-    assert 1 == sum(isinstance(event, RunStarted) for event in events_of(tmp_path / "run"))
 
 
 async def test_the_cost_per_trial_is_constant() -> None:

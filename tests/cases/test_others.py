@@ -10,14 +10,12 @@ Tested elsewhere:
 import random
 
 import pytest
-import trio
 
-from evaljournal import Case, Fatal, RateLimited
+from evaljournal import Case
 from evaljournal.journal import read
-from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, RunStarted, TrialCompleted, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, RunStarted, TrialCompleted, TrialEnqueued
 from evaljournal.replay import fold
-from evaljournal.replay.ending import final_report
-from evaljournal.runner.testing import Fail, Return, Scripted, events_of
+from evaljournal.runner.testing import Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
@@ -55,36 +53,6 @@ async def test_cases_are_matched_by_name() -> None:
     questions = {event.trial: event.input for event in events(disk, TrialEnqueued)}
     outputs = {event.trial: event.output for event in events(disk, AttemptSucceeded)}
     assert {name: f"answer to {question}" for name, question in questions.items()} == outputs
-
-
-async def test_a_retry_after_pauses_all() -> None:
-    """After `Retry-After: 3` no call starts earlier; of forty trials, at most one per slot is rate limited."""
-    task = Scripted(lambda *_: Fail(RateLimited(3.0), 0.1) if trio.current_time() < 3 else Return("yes", 0.1))
-    disk = SimulatedDisk()
-    outcome = await run_virtual(define(task, numbered_cases(40), slots=8), disk)
-
-    assert (40, 0) == (outcome.state.completed, outcome.state.failed)
-    assert len(events(disk, AttemptFailed)) <= 8
-    start_times = [record.t for record in read(PATH, files=disk) if record.event.__class__.__name__ == "AttemptStarted"]
-    assert not [t for t in start_times if 0.2 < t < 3.0]
-
-
-async def test_failed_trials_are_excluded_from_the_mean() -> None:
-    """If a quarter fails, the mean is over scored trials, and the summary has completed, failed and total."""
-    task = Scripted(lambda value, _: Fail(Fatal("no")) if int(value[5:]) % 4 == 0 else Return("yes"))
-    evaluation = define(task, numbered_cases(16))
-
-    @evaluation.score
-    def exact(output: str, case: Case[str, str]) -> bool:
-        return output == case.expected
-
-    outcome = await run_virtual(evaluation, SimulatedDisk())
-
-    report = final_report(outcome.state, path=PATH)
-    assert "16 of 16 trials done" in report
-    assert "12 ok of 16 done" in report
-    assert "100.0 %  12 of 12 passed" in report
-    assert "4 trials failed:" in report
 
 
 async def test_the_first_event_has_all_fingerprints() -> None:

@@ -5,9 +5,11 @@ Tested elsewhere:
 - 3, an outage of a second loses no trial: `test_a_second_outage_loses_nothing` in `tests/runner/test_session.py`
 - 4, the target stays within its maximum: `tests/runner/test_concurrency_simple.py`
 - 5, results survive SIGTERM and SIGKILL; 7, bounded grace and a second Ctrl-C, in real processes: `tests/crash/test_kills.py`
-- 6, a leaked cancellation in asyncio: `tests/runner/test_function.py`; datasets that fail half-way, and lazy generators:
+- 6, a leaked cancellation: `tests/runner/test_function.py`; datasets that fail half-way, and lazy generators:
   `tests/runner/test_session.py`
-- 10, no slots: `tests/runner/test_evaluation.py`; `timeout=None`: `tests/runner/test_session.py`
+- 9, a programming error is not retried: `tests/runner/test_session.py`
+- 10, runs share no state: `tests/runner/test_registry.py`; no slots: `tests/runner/test_evaluation.py`; `timeout=None`:
+  `tests/runner/test_session.py`
 """
 
 import asyncio
@@ -34,16 +36,14 @@ from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     IntakePaused,
-    LimitChanged,
-    TrialCompleted,
+    RunStopped,
     TrialFailed,
 )
-from evaljournal.replay import fold
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
+from tests.runs import PATH, define, events, numbered_cases, run_virtual, signal_after
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
@@ -150,26 +150,6 @@ async def test_4_the_limit_recovers_after_an_outage() -> None:
     assert recovered_at <= 45
 
 
-async def test_5_completed_trials_survive_a_kill() -> None:
-    """A run that is killed after 900 of 1,000 trials has the 900; the next process runs the last hundred."""
-    task = Scripted(lambda *_: Return("yes", 1))
-    evaluation = define(task, numbered_cases(1_000), slots=10)
-    disk = await run_killed(evaluation, SimulatedDisk(), after=90.5, policy="fixed")
-
-    assert 900 == fold(read(PATH, files=disk)).completed
-    outcome = await run_virtual(evaluation, disk, resume=True, policy="fixed")
-    assert (1_000, 1_010) == (outcome.state.completed, task.calls.total())
-
-
-async def test_6_a_leaked_cancellation_loses_nothing() -> None:
-    """A task that raises another library's CancelledError fails its own attempt only."""
-    task = Scripted(lambda value, _: Fail(asyncio.CancelledError()) if value == "case-50" else Return("yes", 0.1))
-    disk = SimulatedDisk()
-    outcome = await run_virtual(define(task, numbered_cases(100), slots=4, retry=Retry(errors=1)), disk)
-
-    assert ("", 99, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Signals) -> None:
     """With every slot waiting, Ctrl-C takes effect immediately: the run ends with the grace period."""
@@ -181,15 +161,6 @@ async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Sign
 
     assert "interrupted" == outcome.stop_reason
     assert 11.0 == pytest.approx(trio.current_time() - start, abs=0.1)
-
-
-async def test_7_a_second_ctrl_c_does_not_wait() -> None:
-    """A second Ctrl-C ends the run immediately, whatever the grace period."""
-    disk = SimulatedDisk()
-    start = trio.current_time()
-    await run_virtual(define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=600, **signal_after(9.0, times=2))
-
-    assert 9.5 == pytest.approx(trio.current_time() - start, abs=0.1)
 
 
 @pytest.mark.parametrize("outcome", ["finished", "interrupted", "rejected"])
@@ -224,7 +195,10 @@ async def test_8_cancelling_the_run_ends_its_tasks() -> None:
     assert verify(PATH, files=disk).ok
 
     outcome = await run_virtual(evaluation, disk, resume=True)
-    assert hanging == sorted(event.trial for event in events(disk, AttemptInterrupted))
+    assert [(trial, "cancelled") for trial in hanging] == sorted(
+        (event.trial, event.reason) for event in events(disk, AttemptInterrupted)
+    )
+    assert [RunStopped(reason="interrupted")] == events(disk, RunStopped)
     assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
 
 
@@ -256,17 +230,6 @@ async def test_9_failures_keep_no_frames() -> None:
     assert 0 == len(alive)
 
 
-async def test_9_a_programming_error_is_not_retried(capsys: pytest.CaptureFixture[str]) -> None:
-    """A TypeError occurs once per trial, and is recorded with its traceback, not printed."""
-    task = Scripted(lambda *_: Fail(TypeError("no such argument")))
-    disk = SimulatedDisk()
-    await run_virtual(define(task, numbered_cases(5)), disk)
-
-    assert 5 == task.calls.total()
-    assert all("no such argument" in event.traceback for event in events(disk, AttemptFailed))
-    assert ("", "") == capsys.readouterr()
-
-
 async def test_10_the_wall_clock_does_not_matter() -> None:
     """Durations and delays use the monotonic clock: setting the wall clock back changes none of them."""
     disk = SimulatedDisk()
@@ -283,24 +246,6 @@ async def test_10_the_wall_clock_does_not_matter() -> None:
     times = [record.t for record in read(PATH, files=disk)]
     assert sorted(times) == times
     assert times[-1] < 10
-
-
-async def test_10_runs_share_no_state() -> None:
-    """After a run with many failures, the limits and counts of the next are those of a first run."""
-    is_failing, retry = True, Retry(rate_limits=5)
-    evaluation = define(
-        Scripted(lambda *_: Fail(RateLimited(), 0.1) if is_failing else Return("yes", 0.1)), numbered_cases(30), retry=retry
-    )
-    await run_virtual(evaluation, SimulatedDisk())
-    is_failing = False
-    second_disk, first_disk = SimulatedDisk(), SimulatedDisk()
-    await run_virtual(evaluation, second_disk)
-    await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(30), retry=retry), first_disk)
-
-    assert [event.after for event in events(first_disk, LimitChanged)] == [
-        event.after for event in events(second_disk, LimitChanged)
-    ]
-    assert [1] * 30 == [event.attempts for event in events(second_disk, TrialCompleted)]
 
 
 @dataclasses.dataclass(frozen=True, init=False)

@@ -139,20 +139,6 @@ async def test_fatal_and_rate_limited_are_honored() -> None:
     assert 9 == task.calls["b"]
 
 
-class BaseError(BaseException):
-    """An exception that is not an `Exception`."""
-
-
-@pytest.mark.parametrize("exc", [BaseError("all"), SystemExit(3), GeneratorExit()])
-async def test_a_task_that_raises_baseexception_fails_alone(exc: BaseException) -> None:
-    """Whatever a task raises fails its attempt only; the other trials continue."""
-    task = Scripted({"a": [Fail(exc)], "b": [Return(1)]})
-    disk = SimulatedDisk()
-    outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"], retry=Retry(errors=0)), disk)
-
-    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
-
-
 async def test_an_unserializable_output_fails_its_trial_only() -> None:
     """An output that is not JSON fails its trial, and the message names the place in it."""
     task = Scripted({"a": [Return({"deep": [object()]})], "b": [Return(1)]})
@@ -456,15 +442,6 @@ async def test_the_limit_holds() -> None:
     for event in events_of(PATH, files=disk):
         in_flight += isinstance(event, AttemptStarted) - isinstance(event, AttemptSucceeded)
         assert in_flight <= 4
-
-
-async def test_nothing_polls() -> None:
-    """One instant trial takes no time, and neither do thirty concurrent ones."""
-    before = trio.current_time()
-    for cases in (1, 30):
-        await run_virtual(define(Scripted(lambda *_: Return(1)), numbered_cases(cases), slots=30), SimulatedDisk())
-
-    assert 0 == trio.current_time() - before
 
 
 @pytest.mark.parametrize(("seconds", "cases", "slots"), [(1, 100, 10), (60, 8, 6)])
