@@ -16,6 +16,7 @@ from trio._core import _run as scheduler
 import evaljournal
 from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE
+from tests.journal.disk import SimulatedDisk
 from tests.programs import OptionalModule, SkippedFiles, import_optional
 from tests.server import Server, serving
 
@@ -154,6 +155,12 @@ def cluster() -> Iterator[RayCluster]:
     import_optional("ray")
     with ray_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    """An empty disk in memory."""
+    return SimulatedDisk()
 
 
 @pytest.fixture

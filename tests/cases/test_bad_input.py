@@ -158,7 +158,7 @@ def test_a_dataset_that_fails_half_way_is_resumed_once_fixed() -> None:
         """
     )
     broken = evaljournal("run", "task.py", "--policy", "fixed", BREAK="1")
-    completed = len([event for event in events_of("runs/task/0001") if isinstance(event, TrialCompleted)])
+    completed = len(events("runs/task/0001", TrialCompleted))
     fixed = evaljournal("resume")
 
     assert 3 == broken.exit_code
@@ -414,7 +414,7 @@ def test_two_concurrent_sessions_in_two_processes() -> None:
 
     assert 0 in codes, errors
     assert all(code == 0 or "is being written by" in error for code, error in zip(codes, errors, strict=True))
-    trials = [event.trial for event in events_of("runs/task/0001") if isinstance(event, TrialCompleted)]
+    trials = [event.trial for event in events("runs/task/0001", TrialCompleted)]
     assert sorted(f"t{number}" for number in range(20)) == sorted(trials)
     interrupted = sum(isinstance(event, AttemptInterrupted) for event in events_of("runs/task/0001"))
     # An interrupted attempt may not have made its call.
@@ -464,7 +464,7 @@ def test_a_task_that_raises_keyboard_interrupt_fails(tmp_path: Path, loop: str, 
     outcome = run(evaluation_, tmp_path / "run")
 
     assert ("", 5, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
-    failed = [event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed)]
+    failed = events(tmp_path / "run", AttemptFailed)
     assert ["fatal"] == [event.category for event in failed]
 
 
@@ -485,7 +485,7 @@ def test_a_scorer_that_raises_keyboard_interrupt_fails(tmp_path: Path) -> None:
     outcome = run(identity, tmp_path / "run")
 
     assert ("", 3) == (outcome.stop_reason, outcome.state.completed)
-    assert ["KeyboardInterrupt"] == [event.error for event in events_of(tmp_path / "run") if isinstance(event, ScoringFailed)]
+    assert ["KeyboardInterrupt"] == [event.error for event in events(tmp_path / "run", ScoringFailed)]
 
 
 def test_a_blocking_generator_does_not_delay_earlier_cases(tmp_path: Path) -> None:

@@ -99,9 +99,8 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
     ],
     ids=["task", "exception", "classify", "classify fails", "wrong category", "attribute", "model_dump"],
 )
-async def test_a_system_exit_in_a_task_fails_its_trial(task: Any, options: Any, error: str) -> None:
+async def test_a_system_exit_in_a_task_fails_its_trial(task: Any, options: Any, error: str, disk: SimulatedDisk) -> None:
     """Whatever a task, its exception, its output or `Retry(classify=…)` raises is the failure of that trial."""
-    disk = SimulatedDisk()
     outcome = await run_one(task, disk, **options)
 
     assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
@@ -117,13 +116,12 @@ SCORES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", SCORES)
-async def test_a_system_exit_in_a_scorer_fails_its_score(kind: str) -> None:
+async def test_a_system_exit_in_a_scorer_fails_its_score(kind: str, disk: SimulatedDisk) -> None:
     """Whatever a scorer or its score raises is the failure of that score; so is a score that is too large to record."""
 
     def score(**_: Any) -> Any:
         return SCORES[kind]()
 
-    disk = SimulatedDisk()
     outcome = await run_one(lambda _: 1, disk, score=score)
 
     assert ("", 1) == (outcome.stop_reason, outcome.state.completed)

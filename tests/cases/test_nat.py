@@ -37,15 +37,14 @@ from evaljournal.replay import fold
 from evaljournal.replay.ending import final_report
 from evaljournal.replay.summary import summarize
 from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.testing import Fail, Hang, Return, Scripted, events_of
+from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual, signal_after
 
 
-async def test_each_item_is_on_disk_as_it_finishes() -> None:
+async def test_each_item_is_on_disk_as_it_finishes(disk: SimulatedDisk) -> None:
     """While one trial hangs, the outputs of the others are on disk and would survive a power failure."""
     task = Scripted(lambda value, _: Hang() if value == "case-0" else Return(f"answer to {value}", int(value[-1])))
-    disk = SimulatedDisk()
     progress: list[tuple[int, int, int]] = []
 
     async def check_disk(live: Any) -> None:
@@ -91,7 +90,7 @@ def test_completions_can_be_followed(tmp_path: Path) -> None:
 
     trio.run(main)
 
-    assert [event.trial for event in events_of(tmp_path / "run") if isinstance(event, TrialCompleted)] == followed
+    assert [event.trial for event in events(tmp_path / "run", TrialCompleted)] == followed
     assert 20 == len(followed)
 
 
@@ -136,14 +135,13 @@ def test_directories_are_created_once(tmp_path: Path) -> None:
     assert [str(tmp_path / "run")] == disk.directories
 
 
-async def test_a_failed_trial_is_recorded() -> None:
+async def test_a_failed_trial_is_recorded(disk: SimulatedDisk) -> None:
     """A failed trial is recorded with its input, its exception, the traceback and its end."""
 
     async def task(question: str) -> str:
         await trio.lowlevel.checkpoint()
         raise KeyError(question)
 
-    disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(1), retry=Retry(errors=0)), disk)
 
     (failed,) = events(disk, AttemptFailed)
@@ -153,7 +151,7 @@ async def test_a_failed_trial_is_recorded() -> None:
     assert "case-0" == events(disk, TrialEnqueued)[0].input
 
 
-async def test_a_failed_trial_has_no_output() -> None:
+async def test_a_failed_trial_has_no_output(disk: SimulatedDisk) -> None:
     """A failed trial has no output and no score; it is excluded from the mean, and the summary reports it."""
     task = Scripted(lambda value, _: Fail(ValueError("no")) if value == "case-0" else Return("yes"))
     evaluation_ = define(task, numbered_cases(5), retry=Retry(errors=0))
@@ -162,7 +160,6 @@ async def test_a_failed_trial_has_no_output() -> None:
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(evaluation_, disk)
 
     assert {f"case-{number}" for number in range(1, 5)} == {event.trial for event in events(disk, TrialScored)}
@@ -188,7 +185,7 @@ def test_ids_are_unchanged(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     run(define(Scripted(lambda *_: Return("yes")), tmp_path / name), tmp_path / "run")
 
-    trials = {event.trial: event.input for event in events_of(tmp_path / "run") if isinstance(event, TrialEnqueued)}
+    trials = {event.trial: event.input for event in events(tmp_path / "run", TrialEnqueued)}
     assert {"001": "1?", "1": "2?"} == trials
 
 

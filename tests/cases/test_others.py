@@ -55,7 +55,7 @@ async def test_cases_are_matched_by_name() -> None:
     assert {name: f"answer to {question}" for name, question in questions.items()} == outputs
 
 
-async def test_the_first_event_has_all_fingerprints() -> None:
+async def test_the_first_event_has_all_fingerprints(disk: SimulatedDisk) -> None:
     """The first event has the fingerprints of task, scorers, dataset and settings."""
     evaluation = define(Scripted(lambda *_: Return("yes")), numbered_cases(2), slots=3)
 
@@ -63,7 +63,6 @@ async def test_the_first_event_has_all_fingerprints() -> None:
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
-    disk = SimulatedDisk()
     await run_virtual(evaluation, disk)
 
     first = events_of(PATH, files=disk)[0]

@@ -47,10 +47,9 @@ from tests.runs import PATH, define, events, numbered_cases, run_virtual, signal
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -> None:
+async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str, disk: SimulatedDisk) -> None:
     """With default settings, one call that never returns fails its own trial only."""
     task = Scripted(lambda value, _: Hang() if value == "case-9" else Return("yes", 0.1))
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(40)), disk, policy=policy)
 
     assert ("", 39, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
@@ -58,34 +57,31 @@ async def test_1_a_straggler_that_times_out_does_not_hang_the_run(policy: str) -
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str) -> None:
+async def test_1_rate_limits_at_the_end_do_not_hang_the_run(policy: str, disk: SimulatedDisk) -> None:
     """When the last two trials are rate limited twice, both are completed."""
     last = {"case-38", "case-39"}
 
     def action(value: str, times: int) -> Action:
         return Fail(RateLimited(), 0.1) if value in last and times <= 2 else Return("yes", 0.1)
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(action), numbered_cases(40), slots=4), disk, policy=policy)
 
     assert ("", 40, 2) == (outcome.stop_reason, outcome.state.completed, outcome.state.recovered)
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(3, 10.0), (10, 3.0), (30, 1.0)])
-async def test_2_nothing_polls(slots: int, seconds: float) -> None:
+async def test_2_nothing_polls(slots: int, seconds: float, disk: SimulatedDisk) -> None:
     """Three hundred calls of 0.1 s take exactly 300 × 0.1 ÷ slots seconds."""
-    disk = SimulatedDisk()
     start = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Return("yes", 0.1)), numbered_cases(300), slots=slots), disk, policy="fixed")
 
     assert seconds == pytest.approx(trio.current_time() - start, abs=1e-6)
 
 
-async def test_3_an_outage_costs_few_calls() -> None:
+async def test_3_an_outage_costs_few_calls(disk: SimulatedDisk) -> None:
     """During an outage of one second there are a few dozen calls, not a thousand."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 1.0
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(endpoint, numbered_cases(100), slots=10), disk)
 
     assert 100 == outcome.state.completed
@@ -93,14 +89,13 @@ async def test_3_an_outage_costs_few_calls() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.03])
-async def test_4_random_rate_limits_cost_little(rate: float) -> None:
+async def test_4_random_rate_limits_cost_little(rate: float, disk: SimulatedDisk) -> None:
     """With random 429s among calls of 50 ms, fifty slots make at least 800 of 1,000 possible calls per second."""
 
     def action(value: str, times: int) -> Action:
         is_rate_limited = random.Random(f"{value}/{times}").random() < rate
         return Fail(RateLimited(), 0.05) if is_rate_limited else Return("yes", 0.05)
 
-    disk = SimulatedDisk()
     await run_virtual(define(Scripted(action), numbered_cases(5_000), slots=50), disk, durability="os")
     end_times = sorted(record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded))
 
@@ -109,20 +104,18 @@ async def test_4_random_rate_limits_cost_little(rate: float) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 10])
-async def test_2_the_first_second_is_not_idle(slots: int) -> None:
+async def test_2_the_first_second_is_not_idle(slots: int, disk: SimulatedDisk) -> None:
     """With default settings, ten calls of 10 ms take no longer than the slots need."""
-    disk = SimulatedDisk()
     start = trio.current_time()
     await run_virtual(define(Scripted(lambda *_: Return("yes", 0.01)), numbered_cases(10), slots=slots), disk)
 
     assert trio.current_time() - start <= 0.1 / slots + 0.03
 
 
-async def test_4_connection_errors_open_the_breaker() -> None:
+async def test_4_connection_errors_open_the_breaker(disk: SimulatedDisk) -> None:
     """During a minute without a connection, intake pauses with a recorded reason, and few calls are made."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 60.0
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(endpoint, numbered_cases(500), slots=50), disk)
 
     assert (500, 0) == (outcome.state.completed, outcome.state.failed)
@@ -130,10 +123,9 @@ async def test_4_connection_errors_open_the_breaker() -> None:
     assert events(disk, IntakePaused)
 
 
-async def test_4_the_limit_recovers_after_an_outage() -> None:
+async def test_4_the_limit_recovers_after_an_outage(disk: SimulatedDisk) -> None:
     """After an outage, a hundred slots are in use again within seconds."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=1.0)
-    disk = SimulatedDisk()
 
     async def start_outage(_: Any) -> None:
         await trio.sleep(10)
@@ -151,9 +143,8 @@ async def test_4_the_limit_recovers_after_an_outage() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Signals) -> None:
+async def test_7_a_signal_is_detected_while_every_slot_waits(number: signal.Signals, disk: SimulatedDisk) -> None:
     """With every slot waiting, Ctrl-C takes effect immediately: the run ends with the grace period."""
-    disk = SimulatedDisk()
     start = trio.current_time()
     outcome = await run_virtual(
         define(Scripted(lambda *_: Hang()), numbered_cases(20)), disk, grace=2, **signal_after(9.0, number=number)
@@ -202,7 +193,7 @@ async def test_8_cancelling_the_run_ends_its_tasks() -> None:
     assert (20, 25) == (outcome.state.completed, outcome.state.attempts)
 
 
-async def test_9_failures_keep_no_frames() -> None:
+async def test_9_failures_keep_no_frames(disk: SimulatedDisk) -> None:
     """Of five hundred failures with long prompts in their frames, only the latest are in memory, none at the end."""
 
     class Broken(Exception):
@@ -220,7 +211,6 @@ async def test_9_failures_keep_no_frames() -> None:
         await trio.sleep(0.1)
         raise Broken(len(prompt))
 
-    disk = SimulatedDisk()
     evaluation = define(task, numbered_cases(500), slots=8, retry=Retry(errors=0), stop_on_same_error=None)
     outcome = await run_virtual(evaluation, disk, durability="os")
     gc.collect()
@@ -230,9 +220,8 @@ async def test_9_failures_keep_no_frames() -> None:
     assert 0 == len(alive)
 
 
-async def test_10_the_wall_clock_does_not_matter() -> None:
+async def test_10_the_wall_clock_does_not_matter(disk: SimulatedDisk) -> None:
     """Durations and delays use the monotonic clock: setting the wall clock back changes none of them."""
-    disk = SimulatedDisk()
     task = Scripted(lambda _, times: Fail(ConnectionError("no"), 1) if times == 1 else Return("yes", 2))
 
     def wall() -> float:

@@ -22,6 +22,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Forked, Forks
+from tests.runs import events
 
 CASES = 60
 SLOTS = 3
@@ -184,7 +185,7 @@ def test_killed_again_and_again(forks: Forks, tmp_path: Path, seed: int, write_a
     finally:
         run.close()
 
-    interrupted = [event for event in events_of(run.path) if isinstance(event, AttemptInterrupted)]
+    interrupted = events(run.path, AttemptInterrupted)
     assert {"process_died"} >= {event.reason for event in interrupted}
     assert len(interrupted) <= KILLS * SLOTS
     if write_ahead:

@@ -218,9 +218,8 @@ def failing_from(call: str, n: int, error: int) -> Callable[[str], None]:
     return fail_call
 
 
-def test_a_full_disk_keeps_complete_lines() -> None:
+def test_a_full_disk_keeps_complete_lines(disk: SimulatedDisk) -> None:
     """When the disk is full, the incomplete line is removed, the others are synced, and the error names `resume`."""
-    disk = SimulatedDisk()
     space = 2000
 
     def limited(call: str) -> int | None:
@@ -246,9 +245,8 @@ def test_a_full_disk_keeps_complete_lines() -> None:
     assert progress.error.durable_seq == result.records > 3
 
 
-def test_nothing_is_confirmed_after_a_failed_sync() -> None:
+def test_nothing_is_confirmed_after_a_failed_sync(disk: SimulatedDisk) -> None:
     """After a failed fdatasync there is no second sync, no further write and no further record."""
-    disk = SimulatedDisk()
     calls: list[str] = []
     failing = failing_from("fdatasync", 3, errno.EIO)
 
@@ -265,9 +263,8 @@ def test_nothing_is_confirmed_after_a_failed_sync() -> None:
     assert max(progress.confirmed) == progress.error.durable_seq
 
 
-async def test_a_failed_journal_wakes_all_waiting_tasks() -> None:
+async def test_a_failed_journal_wakes_all_waiting_tasks(disk: SimulatedDisk) -> None:
     """After a failure, waiting tasks and appends get an error that names the last confirmed record."""
-    disk = SimulatedDisk()
     errors: list[BaseException] = []
     with pytest.raises(WriteFailed):
         async with writing(PATH, new=True, run=RUN, clock=fake_clock(), files=disk, in_thread=inline) as journal:
@@ -287,9 +284,8 @@ async def test_a_failed_journal_wakes_all_waiting_tasks() -> None:
     assert "records up to 1 are on disk" in str(journal.failure)
 
 
-def test_a_write_of_zero_bytes_is_an_error() -> None:
+def test_a_write_of_zero_bytes_is_an_error(disk: SimulatedDisk) -> None:
     """A write of zero bytes is an error, not an endless loop."""
-    disk = SimulatedDisk()
     disk.on_call = lambda call: 0 if call == "write" else None
     progress = Progress().write(disk, several_segments(), new=True)
 

@@ -199,11 +199,10 @@ def test_a_damaged_last_seal_loses_no_record() -> None:
         assert hashes is None or len(hashes) >= len(original.lines) - 1
 
 
-def test_a_torn_tail_is_set_aside_and_recorded() -> None:
+def test_a_torn_tail_is_set_aside_and_recorded(disk: SimulatedDisk) -> None:
     """A torn tail is kept in torn/, and the journal records it."""
     original = write_segment(unconfirmed=2)
     torn = original.written[:-7]
-    disk = SimulatedDisk()
     disk.add_file(f"{RUN_PATH}/{segments.name(1)}", torn)
 
     write_sync(RUN_PATH, [session(2)], new=False, files=disk)
@@ -217,13 +216,12 @@ def test_a_torn_tail_is_set_aside_and_recorded() -> None:
     assert verify(RUN_PATH, files=disk).ok
 
 
-def test_damage_is_described_and_nothing_is_changed() -> None:
+def test_damage_is_described_and_nothing_is_changed(disk: SimulatedDisk) -> None:
     """The error has the file, byte, record, check and number of intact records after it; nothing on disk changes."""
     original = write_segment()
     byte = original.written.index(b"quito")
     data = bytearray(original.written)
     data[byte] ^= 1
-    disk = SimulatedDisk()
     disk.add_file(f"{RUN_PATH}/{segments.name(1)}", bytes(data))
 
     with pytest.raises(JournalDamaged) as caught:
@@ -240,9 +238,8 @@ def test_damage_is_described_and_nothing_is_changed() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_missing_file_in_the_middle_is_damage(number: int) -> None:
+def test_a_missing_file_in_the_middle_is_damage(number: int, disk: SimulatedDisk) -> None:
     """A journal whose first or middle segment is missing is rejected, and the segment is named."""
-    disk = SimulatedDisk()
     write_sync(RUN_PATH, complete_run(8), files=disk, roll_at=1500)
     assert len(disk.list_directory(str(RUN_PATH))) > 5
     del disk._directory(str(RUN_PATH)).visible[segments.name(number)]
@@ -251,9 +248,8 @@ def test_a_missing_file_in_the_middle_is_damage(number: int) -> None:
         write_sync(RUN_PATH, [session(2)], new=False, files=disk)
 
 
-def test_a_change_in_any_sealed_file_is_damage() -> None:
+def test_a_change_in_any_sealed_file_is_damage(disk: SimulatedDisk) -> None:
     """No byte of a segment before the last can change undetected, including its first line and its seal."""
-    disk = SimulatedDisk()
     write_sync(RUN_PATH, complete_run(4), files=disk, roll_at=900)
     for number in range(1, 3):
         name = f"{RUN_PATH}/{segments.name(number)}"
@@ -271,10 +267,9 @@ def test_a_change_in_any_sealed_file_is_damage() -> None:
         disk.add_file(name, data)
 
 
-def test_an_unsealed_file_is_copied() -> None:
+def test_an_unsealed_file_is_copied(disk: SimulatedDisk) -> None:
     """After a crash the last segment is rewritten: pages of a failed sync cannot be made durable."""
     original = write_segment(unconfirmed=0)
-    disk = SimulatedDisk()
     disk.add_file(f"{RUN_PATH}/{segments.name(1)}", original.synced)
     before = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
 
@@ -285,9 +280,8 @@ def test_an_unsealed_file_is_copied() -> None:
     assert after.visible.startswith(original.synced)
 
 
-def test_a_sealed_journal_continues_in_a_new_file() -> None:
+def test_a_sealed_journal_continues_in_a_new_file(disk: SimulatedDisk) -> None:
     """A sealed segment stays unchanged; the next session starts another."""
-    disk = SimulatedDisk()
     write_sync(RUN_PATH, [started(), session()], files=disk)
     sealed = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
 

@@ -38,6 +38,7 @@ from tests.journal.samples import (
     trial,
     write,
 )
+from tests.runs import events
 
 LONG = "v" * (300 << 10)
 
@@ -311,7 +312,7 @@ async def test_lost_session_does_not_lose_its_trials(tmp_path: Path, sessions: i
     await write(tmp_path / "run", [session(2), *trial("b")], new=False)
     corrupt(tmp_path / "run", session(sessions))
     result = await salvage_run(tmp_path / "run", tmp_path / "new")
-    outputs = [event.trial for event in events_of(tmp_path / "new") if isinstance(event, AttemptSucceeded)]
+    outputs = [event.trial for event in events(tmp_path / "new", AttemptSucceeded)]
 
     assert (["a", "b"], 1, 0) == (outputs, result.lost, result.excluded)
     assert verify(tmp_path / "new").ok

@@ -10,6 +10,7 @@ from evaljournal.journal.errors import UnknownFormat
 from evaljournal.journal.events import Noted
 from evaljournal.journal.scan import UPCASTERS, Members, Scan, major_version, upcast
 from tests.journal.samples import content, forge, opened, session, started, write_sync
+from tests.runs import events
 
 Upcaster = Callable[[Members], Members]
 
@@ -120,7 +121,7 @@ def test_segments_of_one_run_may_have_different_versions(
     write_sync(tmp_path / "run", [session(2), Noted(name="new", value=1)], new=False)
     upcasters[1, "noted"] = lambda members: {**members, "value": members["value"] * 2}
 
-    notes = [event for event in events_of(tmp_path / "run") if isinstance(event, Noted)]
+    notes = events(tmp_path / "run", Noted)
 
     assert [("old", 2), ("new", 1)] == [(note.name, note.value) for note in notes]
 

@@ -198,7 +198,7 @@ def test_unknown_settings_are_a_note(settings: dict[str, Any], text: str) -> Non
     assert 0 == result.decisions_reproduced
 
 
-def test_custom_policy() -> None:
+def test_custom_policy(disk: SimulatedDisk) -> None:
     """A run with a custom policy is checked by the same rules."""
 
     class Careful(Fixed):
@@ -207,7 +207,6 @@ def test_custom_policy() -> None:
         def __init__(self, slots: int) -> None:
             super().__init__(min(slots, 1))
 
-    disk = SimulatedDisk()
     evaluation = define(Scripted(lambda *_: Return(1, 1)), numbered_cases(4), slots=3)
     run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk, policy_factory=Careful))
     result = audit_of(disk)
@@ -306,9 +305,8 @@ class LimitedEndpoint:
         return value
 
 
-def test_starts_above_their_pace() -> None:
+def test_starts_above_their_pace(disk: SimulatedDisk) -> None:
     """Starts at twice the recorded pace are findings; starts at the recorded pace are not."""
-    disk = SimulatedDisk()
     run_virtually(
         functools.partial(
             arun, define(LimitedEndpoint(), numbered_cases(150), slots=24), PATH, **deterministic_options(7), files=disk

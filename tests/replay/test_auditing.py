@@ -141,14 +141,13 @@ def test_run_on_a_full_disk_passes() -> None:
     assert full > 3
 
 
-def test_abandoned_attempt_is_a_signal() -> None:
+def test_abandoned_attempt_is_a_signal(disk: SimulatedDisk) -> None:
     """An attempt abandoned at a stop is recorded as interrupted, and is a signal to the policy."""
 
     async def stubborn(_: Any) -> None:
         with trio.CancelScope(shield=True):
             await trio.sleep(60)
 
-    disk = SimulatedDisk()
     evaluation = define(stubborn, numbered_cases(3), slots=2, timeout=None, deadline=5)
     run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk, grace=1))
 
@@ -157,7 +156,7 @@ def test_abandoned_attempt_is_a_signal() -> None:
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-def test_each_key_has_its_own_policy(policy: str) -> None:
+def test_each_key_has_its_own_policy(policy: str, disk: SimulatedDisk) -> None:
     """Each rate-limit key has its own limits, pauses and decisions, in every session."""
     endpoints = {
         "a": SimulatedEndpoint(lambda _: 1, latency=0.5, rate=2, burst=2, retry_after=1.5),
@@ -168,7 +167,6 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
         return await endpoints[value["model"]](value)
 
     evaluation = define(ask, [Case(name=f"{key}{n}", input={"model": key}) for n in range(30) for key in "ab"], slots=4)
-    disk = SimulatedDisk()
     options = {**deterministic_options(), "files": disk, "policy": policy, "limit_key": "model"}
     run_virtually(functools.partial(arun, evaluation, PATH, **options, deadline=5.0, grace=0))
     run_virtually(functools.partial(arun, evaluation, PATH, **options, resume=True, deadline=None))
@@ -186,9 +184,8 @@ def test_each_key_has_its_own_policy(policy: str) -> None:
     assert {"limit"} <= {finding.check for finding in audit(swapped, rules=retry_rules).findings}
 
 
-def test_a_stop_for_the_same_error_is_recomputed() -> None:
+def test_a_stop_for_the_same_error_is_recomputed(disk: SimulatedDisk) -> None:
     """A stop without twenty equal failures is a finding, and so is an attempt after them."""
-    disk = SimulatedDisk()
     evaluation = define(Scripted(lambda *_: Fail(Fatal("no"), 1)), numbered_cases(60), slots=4)
     run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk))
     records = list(read(PATH, files=disk))
@@ -207,9 +204,8 @@ def test_a_stop_for_the_same_error_is_recomputed() -> None:
         assert {"stop"} == {finding.check for finding in with_changed(kind, **fields).findings}
 
 
-def test_cancelled_runs_pass() -> None:
+def test_cancelled_runs_pass(disk: SimulatedDisk) -> None:
     """A run that was cancelled several times passes the audit."""
-    disk = SimulatedDisk()
     evaluation = define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4)
 
     async def main() -> None:
@@ -278,9 +274,8 @@ def test_handwritten_journal() -> None:
     assert (3, 1, 1, 1, 0) == attrs.astuple(result.totals)
 
 
-def test_smallest_run_passes() -> None:
+def test_smallest_run_passes(disk: SimulatedDisk) -> None:
     """A run of one trial in one slot passes."""
-    disk = SimulatedDisk()
     evaluation = define(Scripted({"a": [Return(1)]}), [Case(name="a", input="a")], slots=1)
     run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk))
 

@@ -50,10 +50,9 @@ async def work(_: float) -> None:
     ],
 )
 async def test_calls_that_block_the_loop_are_noted_once(
-    wait: Any, seconds: float, options: dict[str, Any], expected: list[Any]
+    wait: Any, seconds: float, options: dict[str, Any], expected: list[Any], disk: SimulatedDisk
 ) -> None:
     """Three long calls in a row that never wait are noted once, if several could have been in flight."""
-    disk = SimulatedDisk()
 
     async def task(value: str) -> str:
         await wait(seconds)
@@ -64,9 +63,8 @@ async def test_calls_that_block_the_loop_are_noted_once(
     assert expected == hints(disk)
 
 
-async def test_three_calls_in_a_row_are_needed() -> None:
+async def test_three_calls_in_a_row_are_needed(disk: SimulatedDisk) -> None:
     """Single long calls between short ones are not noted: the machine may have been busy."""
-    disk = SimulatedDisk()
 
     async def task(value: str) -> str:
         await block(0.5 if int(value.removeprefix("case-")) % 3 else 0.0)

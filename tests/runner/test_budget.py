@@ -509,9 +509,3 @@ def test_invalid_budgets(value: Any) -> None:
     with pytest.raises(UsageError) as caught:
         parse_budget("budget", value)
     assert "budget" == caught.value.setting
-
-
-@pytest.fixture
-def disk() -> SimulatedDisk:
-    """An empty disk."""
-    return SimulatedDisk()

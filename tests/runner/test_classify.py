@@ -19,7 +19,8 @@ from evaljournal import Retry, evaluation, run
 from evaljournal.journal.events import AttemptFailed
 from evaljournal.runner.retries.classify import Failure, Fatal, RateLimited, classify, describe
 from evaljournal.runner.retries.retry_after import requested_wait, wait_until_reset
-from evaljournal.runner.testing import Fail, Scripted, events_of
+from evaljournal.runner.testing import Fail, Scripted
+from tests.runs import events
 
 NOW = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
 
@@ -378,7 +379,7 @@ def test_a_traceback_begins_in_the_users_code(tmp_path: Path, task: Any) -> None
     """Frames before the task are omitted, in threads and in either loop; those of its own calls are kept."""
     run(evaluation(cases=["a"], retry=Retry(errors=0))(task), tmp_path / "run")
 
-    failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
+    failed = next(event for event in events(tmp_path / "run", AttemptFailed))
     files = [line.split('"')[1] for line in failed.traceback.splitlines() if line.startswith("  File ")]
     assert {__file__} == set(files)
     assert failed.traceback.endswith('    raise ValueError("no")\nValueError: no\n')
@@ -389,5 +390,5 @@ def test_a_traceback_that_is_ours_alone_is_kept(tmp_path: Path) -> None:
     task = Scripted(lambda *_: Fail(Fatal("no")))
     run(evaluation(cases=["a"], loop="trio")(task), tmp_path / "run")
 
-    failed = next(event for event in events_of(tmp_path / "run") if isinstance(event, AttemptFailed))
+    failed = next(event for event in events(tmp_path / "run", AttemptFailed))
     assert "testing.py" in failed.traceback

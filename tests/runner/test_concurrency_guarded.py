@@ -108,10 +108,9 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 @pytest.mark.usefixtures("is_guarded")
 @pytest.mark.parametrize("count", [1, 2, 9, 20])
 async def test_a_run_continues_with_a_fixed_limit(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int, disk: SimulatedDisk
 ) -> None:
     """The failure is recorded with its traceback and printed in one line; an audit accepts it."""
-    disk = SimulatedDisk()
     fail_after(monkeypatch, count)
     await run_with(disk)
 
@@ -136,9 +135,8 @@ class Unlimited(Careful):
 
 @pytest.mark.usefixtures("is_guarded")
 @pytest.mark.parametrize("make_policy", [Unlimited, lambda slots: Careful(slots // 0)])
-async def test_a_policy_that_fails_at_once(make_policy: Callable[[int], Any]) -> None:
+async def test_a_policy_that_fails_at_once(make_policy: Callable[[int], Any], disk: SimulatedDisk) -> None:
     """If a policy has no limit, or cannot be made, the fixed limit applies from the start."""
-    disk = SimulatedDisk()
     await run_with(disk, make_policy)
 
     assert (30, 1) == (events(disk, RunFinished)[0].completed, len(failures(disk)))
@@ -147,9 +145,8 @@ async def test_a_policy_that_fails_at_once(make_policy: Callable[[int], Any]) ->
 
 @pytest.mark.usefixtures("is_guarded")
 @pytest.mark.parametrize("method", ["take", "elapse", "may_start"])
-async def test_a_policy_of_a_user_cannot_end_a_run(method: str) -> None:
+async def test_a_policy_of_a_user_cannot_end_a_run(method: str, disk: SimulatedDisk) -> None:
     """Whichever method raises, all trials are completed, in six slots from then on, and an audit accepts the run."""
-    disk = SimulatedDisk()
     outcome = await run_with(disk, lambda slots: Careful(slots, method))
     changes = [(event.before, event.after, event.reason) for event in events(disk, LimitChanged)]
 
@@ -160,9 +157,8 @@ async def test_a_policy_of_a_user_cannot_end_a_run(method: str) -> None:
 
 
 @pytest.mark.usefixtures("is_guarded")
-async def test_a_wrong_decision_is_an_exception_inside_the_policy() -> None:
+async def test_a_wrong_decision_is_an_exception_inside_the_policy(disk: SimulatedDisk) -> None:
     """A policy that returns no decision is replaced, too."""
-    disk = SimulatedDisk()
     await run_with(disk, Forgetful)
 
     assert [["AttributeError"]] == [[failure["error"].partition(":")[0]] for failure in failures(disk)]
@@ -232,7 +228,7 @@ async def test_a_policy_of_a_later_key_that_cannot_be_made() -> None:
 
 
 @pytest.mark.usefixtures("is_guarded")
-async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk) -> None:
     """After the policy of one key has failed, the others decide as before."""
     take = Adaptive.take
 
@@ -242,7 +238,6 @@ async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.Monkey
         return take(self, signal)
 
     monkeypatch.setattr(Adaptive, "take", failing_take)
-    disk = SimulatedDisk()
     cases = [Case(name=f"case-{n}", input=f"case-{n}", metadata={"model": "ab"[n % 2]}) for n in range(40)]
     await run_virtual(define(answer, cases, slots=SLOTS, limit_key="model"), disk)
 

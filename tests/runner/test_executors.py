@@ -412,9 +412,8 @@ async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], limit
     assert (expected, expected == "aimd") == (config.options["policy"], config.settings.aimd is not None)
 
 
-async def test_aimd_follows_its_arguments() -> None:
+async def test_aimd_follows_its_arguments(disk: SimulatedDisk) -> None:
     """With a window of 1 s and a step of 2, the limit grows from 4 by 2 per second, and the journal records it."""
-    disk = SimulatedDisk()
     task = Scripted(lambda value, _: Return(value, 0.25))
     options = {**deterministic_options(), "files": disk}
     arguments: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}

@@ -28,8 +28,8 @@ from evaljournal.runner.executors.results import RecordedFailure
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
+from tests.runs import PATH, events
 
-PATH = Path("/runs/it")
 COMPLETED, FAILED = ExecutionStatus.COMPLETED, ExecutionStatus.FAILED
 
 
@@ -39,22 +39,17 @@ async def execute(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, con
         return await AsyncExecutor(function, concurrency, **arguments, journal=PATH, options=options).execute(inputs)
 
 
-def of_kind(disk: SimulatedDisk, kind: type) -> list[Any]:
-    return [event for event in events_of(PATH, files=disk) if isinstance(event, kind)]
-
-
 def called_inputs(task: Scripted) -> list[Any]:
     return sorted(task.calls.elements())
 
 
-async def test_a_journal_like_any_other() -> None:
+async def test_a_journal_like_any_other(disk: SimulatedDisk) -> None:
     """Inputs, outputs and settings are recorded; the journal verifies and can be folded."""
-    disk = SimulatedDisk()
     outputs, _ = await execute(Scripted(lambda value, _: Return(value.upper(), 1)), ["a", "b"], disk, timeout=30)
 
     assert ["A", "B"] == outputs
-    assert ["a", "b"] == [event.input for event in of_kind(disk, TrialEnqueued)]
-    [run_started] = of_kind(disk, RunStarted)
+    assert ["a", "b"] == [event.input for event in events(disk, TrialEnqueued)]
+    [run_started] = events(disk, RunStarted)
     assert ("scripted", 2, 3, 30.0, 10) == (
         run_started.evaluation,
         run_started.trials,
@@ -86,9 +81,8 @@ async def test_a_finished_run_is_not_repeated() -> None:
     assert ({"a": 2, "b": 1}, records) == (task.calls, len(events_of(PATH, files=disk)))
 
 
-async def test_a_killed_run_is_resumed() -> None:
+async def test_a_killed_run_is_resumed(disk: SimulatedDisk) -> None:
     """Calls in flight are repeated, completed ones are not; details have attempts and times of both runs."""
-    disk = SimulatedDisk()
     first = Scripted(lambda value, _: Return(value, 10) if value < 20 else Hang())
     with trio.move_on_after(200):
         await execute(first, range(40), disk, timeout=math.inf)
@@ -101,9 +95,8 @@ async def test_a_killed_run_is_resumed() -> None:
     assert 10.0 == pytest.approx(results[1][0].execution_seconds)
 
 
-async def test_failed_items_are_repeated() -> None:
+async def test_failed_items_are_repeated(disk: SimulatedDisk) -> None:
     """A second run repeats items that failed or did not run; earlier failures are read from the journal."""
-    disk = SimulatedDisk()
     await execute(
         Scripted(lambda value, _: Fail(ValueError("no")) if value == 3 else Return(value)), range(5), disk, 1, max_retries=0
     )
@@ -116,9 +109,8 @@ async def test_failed_items_are_repeated() -> None:
     assert isinstance(details[3].exceptions[0], RecordedFailure)
 
 
-async def test_settings_may_change_between_runs() -> None:
+async def test_settings_may_change_between_runs(disk: SimulatedDisk) -> None:
     """Concurrency, timeouts and retries may change."""
-    disk = SimulatedDisk()
     await execute(
         Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Return(value)), range(3), disk, 1, max_retries=0
     )
@@ -126,19 +118,18 @@ async def test_settings_may_change_between_runs() -> None:
     outputs, _ = await execute(task, range(3), disk, 8, timeout=5, max_retries=3, exit_on_error=False)
 
     assert [0, 1, 2] == outputs
-    assert {"slots": 8, "timeout": 5.0}.items() <= of_kind(disk, SessionStarted)[1].settings.items()
+    assert {"slots": 8, "timeout": 5.0}.items() <= events(disk, SessionStarted)[1].settings.items()
 
 
-async def test_inputs_are_matched_by_content() -> None:
+async def test_inputs_are_matched_by_content(disk: SimulatedDisk) -> None:
     """Reordered, added, repeated or removed inputs do not repeat completed calls."""
-    disk = SimulatedDisk()
     await execute(Scripted(lambda value, _: Return(f"first {value}")), ["a", "b", "c", "c"], disk)
     task = Scripted(lambda value, _: Return(f"second {value}"))
     outputs, _ = await execute(task, ["new", "c", "a", "c", "c"], disk)
 
     assert ["second new", "first c", "first a", "first c", "second c"] == outputs
     assert ["c", "new"] == called_inputs(task)
-    assert ["removed"] == [event.reason for event in of_kind(disk, TrialWithdrawn)]
+    assert ["removed"] == [event.reason for event in events(disk, TrialWithdrawn)]
 
 
 async def test_an_input_that_is_added_again_is_called_again() -> None:
@@ -151,9 +142,8 @@ async def test_an_input_that_is_added_again_is_called_again() -> None:
     assert ["a 2", "b 1"] == outputs
 
 
-async def test_a_generator_can_be_resumed() -> None:
+async def test_a_generator_can_be_resumed(disk: SimulatedDisk) -> None:
     """Inputs of a generator are matched one by one."""
-    disk = SimulatedDisk()
     await execute(
         Scripted(lambda value, _: Fail(ValueError("no")) if value == 30 else Return(value)), range(100), disk, max_retries=0
     )
@@ -175,9 +165,8 @@ async def second_version(value: int) -> int:
     return value + 1
 
 
-async def test_another_function_is_rejected() -> None:
+async def test_another_function_is_rejected(disk: SimulatedDisk) -> None:
     """A journal of another function is rejected unless that is adopted; then completed calls are not repeated."""
-    disk = SimulatedDisk()
     await execute(first_version, [1], disk)
     with pytest.raises(RunChanged, match="outputs of another function, or of an earlier version of 'second_version'"):
         await execute(second_version, [1, 2], disk)
@@ -186,9 +175,8 @@ async def test_another_function_is_rejected() -> None:
     assert [1, 3] == outputs
 
 
-async def test_a_second_writer_is_rejected() -> None:
+async def test_a_second_writer_is_rejected(disk: SimulatedDisk) -> None:
     """A journal that is being written is rejected, and the first run continues."""
-    disk = SimulatedDisk()
     task = Scripted(lambda value, _: Return(value, 10))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(execute, task, range(10), disk)
@@ -224,9 +212,8 @@ class Strange:
         return "<strange>"
 
 
-async def test_inputs_that_are_not_json() -> None:
+async def test_inputs_that_are_not_json(disk: SimulatedDisk) -> None:
     """Classes are recorded as their fields, other objects as repr and digest; the function gets the object itself."""
-    disk = SimulatedDisk()
     inputs_received: list[Any] = []
 
     async def look(value: Any) -> str:
@@ -236,7 +223,7 @@ async def test_inputs_that_are_not_json() -> None:
 
     inputs = [Question("why?", 3), Strange(1), Strange(2), {1, 2}, float("nan"), (1, 2), {1: "one"}]
     outputs, _ = await execute(look, inputs, disk, 1)
-    recorded = [event.input for event in of_kind(disk, TrialEnqueued)]
+    recorded = [event.input for event in events(disk, TrialEnqueued)]
 
     assert ["Question", "Strange", "Strange", "set", "float", "tuple", "dict"] == outputs
     assert all(expected is actual for expected, actual in zip(inputs, inputs_received, strict=True))
@@ -256,9 +243,8 @@ async def test_an_input_that_cannot_be_recorded_is_rejected() -> None:
     assert (0, False) == (task.calls.total(), disk.is_directory(str(PATH)))
 
 
-async def test_outputs_are_the_same_objects() -> None:
+async def test_outputs_are_the_same_objects(disk: SimulatedDisk) -> None:
     """In the same process an output is the object itself; a later process reads it from the journal."""
-    disk = SimulatedDisk()
     created = [Question("why?", 3), ("a", "tuple"), ["a list"]]
     outputs, _ = await execute(Scripted(lambda value, _: Return(created[value])), range(3), disk)
     restored, _ = await execute(Scripted({}), range(3), disk)
@@ -277,18 +263,16 @@ async def ask_for_many(level: int) -> Any:
 
 
 @pytest.mark.parametrize(("function", "arguments"), [(ask, {}), (ask_for_many, {"output_type": list[Question]})])
-async def test_outputs_are_read_as_the_classes_they_were(function: Any, arguments: dict[str, Any]) -> None:
+async def test_outputs_are_read_as_the_classes_they_were(function: Any, arguments: dict[str, Any], disk: SimulatedDisk) -> None:
     """A later process returns objects of the annotated class, or of `output_type`, like the first one."""
-    disk = SimulatedDisk()
     first, _ = await execute(function, range(3), disk, **arguments)
     restored, _ = await execute(function, range(3), disk, **arguments)
 
     assert [[Question("why?", level)] for level in range(3)] == first == restored
 
 
-async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogCaptureFixture) -> None:
+async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogCaptureFixture, disk: SimulatedDisk) -> None:
     """If the class has other fields by now, outputs are returned as recorded, with one warning."""
-    disk = SimulatedDisk()
     await execute(ask, range(3), disk)
     restored, _ = await execute(ask, range(3), disk, output_type=list[Version])
 
@@ -296,9 +280,8 @@ async def test_outputs_of_another_class_are_returned_as_json(caplog: pytest.LogC
     assert ["required field missing @ $[0].number" in record.getMessage() for record in caplog.records] == [True]
 
 
-async def test_changed_content_is_detected() -> None:
+async def test_changed_content_is_detected(disk: SimulatedDisk) -> None:
     """A table that the function reads by an index is compared; changed content is rejected, or adopted permanently."""
-    disk = SimulatedDisk()
 
     def reading(text: str) -> Any:
         rows, read_indexes = {0: {"text": "a"}, 1: {"text": text}}, []
@@ -324,29 +307,26 @@ async def test_changed_content_is_detected() -> None:
     assert ["a", "b", "a", "c"] == outputs
 
 
-async def test_the_definition_has_the_source_of_the_function() -> None:
+async def test_the_definition_has_the_source_of_the_function(disk: SimulatedDisk) -> None:
     """What is recorded about the task is the user's function, not the executor."""
-    disk = SimulatedDisk()
     await execute(partial(ask), [1], disk)
-    [started] = of_kind(disk, RunStarted)
+    [started] = events(disk, RunStarted)
     task = started.definition["task"]
 
     assert ("ask", True) == (task["name"], task["source"].startswith("async def ask(level: int)"))
 
 
-async def test_an_output_that_is_not_json_fails() -> None:
+async def test_an_output_that_is_not_json_fails(disk: SimulatedDisk) -> None:
     """An output that the journal cannot store fails its item."""
-    disk = SimulatedDisk()
     outputs, details = await execute(Scripted(lambda value, _: Return(object() if value else 0)), range(2), disk)
 
     assert ([0, None], FAILED) == (outputs, details[1].status)
     assert "cannot be written as JSON" in str(details[1].exceptions[0])
-    assert ["unserializable"] == [event.reason for event in of_kind(disk, TrialFailed)]
+    assert ["unserializable"] == [event.reason for event in events(disk, TrialFailed)]
 
 
-async def test_a_disk_that_fails_loses_no_results() -> None:
+async def test_a_disk_that_fails_loses_no_results(disk: SimulatedDisk) -> None:
     """If the disk fails, the exception has the results so far."""
-    disk = SimulatedDisk()
     task = Scripted(lambda value, _: Return(value, 1))
 
     def fail(call: str) -> int | None:
@@ -363,10 +343,8 @@ async def test_a_disk_that_fails_loses_no_results() -> None:
     assert (100, 100) == (len(raised.value.outputs), len(raised.value.details))
 
 
-async def test_no_inputs_create_no_journal() -> None:
+async def test_no_inputs_create_no_journal(disk: SimulatedDisk) -> None:
     """Without inputs no journal is created."""
-    disk = SimulatedDisk()
-
     assert ([], [], False) == (*await execute(Scripted({}), [], disk), disk.is_directory(str(PATH)))
 
 
@@ -405,9 +383,8 @@ def test_a_sync_run_has_a_journal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
-async def test_every_decision_is_reproduced(arguments: dict[str, Any]) -> None:
+async def test_every_decision_is_reproduced(arguments: dict[str, Any], disk: SimulatedDisk) -> None:
     """The audit recomputes limits, pauses, delays and ends from the journal, whatever the policy."""
-    disk = SimulatedDisk()
 
     def step(value: int, times: int) -> Action:
         kinds = [RateLimited(2.0), ConnectionError("no"), ValueError("odd"), RateLimited()]

@@ -48,10 +48,9 @@ def ends(disk: SimulatedDisk, key: str) -> list[float]:
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 @pytest.mark.parametrize("order", ["mixed", "sorted"])
-async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -> None:
+async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str, disk: SimulatedDisk) -> None:
     """Of two keys one is rate limited: the other never waits, even if all its cases come last."""
     keys = ["a", "b"] * 200 if order == "mixed" else ["a"] * 200 + ["b"] * 200
-    disk = SimulatedDisk()
     defined = evaluation_of({"a": limited(), "b": quick()}, cases(*keys), slots=4)
     outcome = await run_virtual(defined, disk, limit_key="model", policy=policy)
 
@@ -63,18 +62,16 @@ async def test_a_limited_key_does_not_delay_the_other(policy: str, order: str) -
     assert verify(PATH, files=disk).ok
 
 
-async def test_without_a_key_a_pause_affects_all() -> None:
+async def test_without_a_key_a_pause_affects_all(disk: SimulatedDisk) -> None:
     """Without a key, trials that are not limited wait as well."""
-    disk = SimulatedDisk()
     await run_virtual(evaluation_of({"a": limited(), "b": quick()}, cases(*["a", "b"] * 20), slots=4), disk, policy="fixed")
 
     assert ends(disk, "b")[-1] > 100
 
 
-async def test_each_key_has_its_slots() -> None:
+async def test_each_key_has_its_slots(disk: SimulatedDisk) -> None:
     """Each key has as many attempts in flight as there are slots, and no more."""
     endpoints = {key: SimulatedEndpoint(lambda _: "yes", latency=0.1, max_in_flight=3) for key in "abc"}
-    disk = SimulatedDisk()
     outcome = await run_virtual(evaluation_of(endpoints, cases(*"abc" * 30), slots=3), disk, limit_key="model", policy="fixed")
 
     assert 90 == outcome.state.completed
@@ -86,9 +83,8 @@ async def test_each_key_has_its_slots() -> None:
     assert 9 == outcome.state.limit
 
 
-async def test_a_case_without_the_key_is_rejected() -> None:
+async def test_a_case_without_the_key_is_rejected(disk: SimulatedDisk) -> None:
     """If a case lacks the field of the key, nothing is started."""
-    disk = SimulatedDisk()
     defined = evaluation_of({"a": quick()}, [*cases("a"), Case(name="odd", input={"modle": "a"})])
 
     with pytest.raises(UsageError, match=r"case 2: the case 'odd' has no field {model}.*did you mean {modle}"):
@@ -97,9 +93,8 @@ async def test_a_case_without_the_key_is_rejected() -> None:
         list(read(PATH, files=disk))
 
 
-async def test_a_keyed_run_is_resumed_and_audited() -> None:
+async def test_a_keyed_run_is_resumed_and_audited(disk: SimulatedDisk) -> None:
     """A resumed run uses the key that it was started with, and its audit finds nothing."""
-    disk = SimulatedDisk()
     defined = evaluation_of({"a": limited(), "b": quick()}, cases(*["a", "b"] * 10), slots=2)
     stopped = await run_virtual(defined, disk, limit_key="model", policy="fixed", deadline=25.0)
     outcome = await run_virtual(defined, disk, resume=True, deadline=None)

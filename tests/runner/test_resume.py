@@ -47,6 +47,7 @@ from tests.runs import (
     AnyEvaluation,
     count,
     define,
+    events,
     flaky_evaluation,
     numbered_cases,
     run_until_power_failure,
@@ -54,11 +55,10 @@ from tests.runs import (
 )
 
 
-async def test_a_stop_gives_grace_then_cancels() -> None:
+async def test_a_stop_gives_grace_then_cancels(disk: SimulatedDisk) -> None:
     """A stopped run starts no attempts, waits for the grace period and interrupts the other attempts; it can be resumed."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Return(1, 2))
     defined = define(task, numbered_cases(6), slots=2, timeout=None)
-    disk = SimulatedDisk()
 
     async def stop_soon(live: Any) -> None:
         await trio.sleep(1)
@@ -69,7 +69,7 @@ async def test_a_stop_gives_grace_then_cancels() -> None:
     outcome = await run_virtual(defined, disk, observer=stop_soon, grace=5)
 
     assert ("interrupted", 1) == (outcome.stop_reason, outcome.state.completed)
-    interrupted = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptInterrupted)]
+    interrupted = events(disk, AttemptInterrupted)
     assert [("case-1", 1, "stopped")] == [(event.trial, event.attempt, event.reason) for event in interrupted]
     assert 6.0 == trio.current_time() - before
     assert RunStopped(reason="interrupted") in events_of(PATH, files=disk)
@@ -95,10 +95,9 @@ def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
     return lambda: running[0].shutdown.interrupt()  # noqa: PLW0108  # there is none yet
 
 
-async def test_a_second_stop_cancels_immediately() -> None:
+async def test_a_second_stop_cancels_immediately(disk: SimulatedDisk) -> None:
     """A second signal does not wait for the grace period."""
     defined = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
-    disk = SimulatedDisk()
     stop_run = stop_when_started(defined)
 
     async def stop_twice(_: Any) -> None:
@@ -114,7 +113,7 @@ async def test_a_second_stop_cancels_immediately() -> None:
     assert 1.5 == trio.current_time() - before
 
 
-async def test_a_second_stop_does_not_wait_for_unresponsive_attempts() -> None:
+async def test_a_second_stop_does_not_wait_for_unresponsive_attempts(disk: SimulatedDisk) -> None:
     """After a second stop, an attempt that does not respond gets one second; its output is late."""
 
     async def stubborn(_: Any) -> None:
@@ -122,7 +121,6 @@ async def test_a_second_stop_does_not_wait_for_unresponsive_attempts() -> None:
             await trio.sleep(50)
 
     defined = define(stubborn, numbered_cases(1), timeout=None)
-    disk = SimulatedDisk()
     stop_run = stop_when_started(defined)
 
     async def stop_twice(_: Any) -> None:
@@ -155,9 +153,8 @@ async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == reports
 
 
-async def test_a_stop_before_the_start_leaves_no_run() -> None:
+async def test_a_stop_before_the_start_leaves_no_run(disk: SimulatedDisk) -> None:
     """A session that is stopped before its journal is open, even while cases are read, writes nothing."""
-    disk = SimulatedDisk()
     early = Session(define(Scripted({}), numbered_cases(1)), PATH, **deterministic_options(), files=disk)
     early.interrupt()
     with pytest.raises(KeyboardInterrupt):
@@ -174,9 +171,8 @@ async def test_a_stop_before_the_start_leaves_no_run() -> None:
     assert not disk.is_directory("/runs")
 
 
-async def test_a_stop_while_the_journal_is_opened() -> None:
+async def test_a_stop_while_the_journal_is_opened(disk: SimulatedDisk) -> None:
     """A session that is stopped while it opens its journal makes no call, records the stop, and can be resumed."""
-    disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1))
     defined = define(task, numbered_cases(1))
     session = Session(defined, PATH, **deterministic_options(), files=disk)
@@ -197,9 +193,8 @@ async def test_a_stop_while_the_journal_is_opened() -> None:
     assert ("", 1) == ((await run_virtual(defined, disk, resume=True)).stop_reason, task.calls["case-0"])
 
 
-async def test_the_third_signal_interrupts_a_blocked_loop() -> None:
+async def test_the_third_signal_interrupts_a_blocked_loop(disk: SimulatedDisk) -> None:
     """If a task blocks the loop, the third unhandled signal raises KeyboardInterrupt in it."""
-    disk = SimulatedDisk()
 
     async def blocking(_: Any) -> None:
         for _ in range(3):
@@ -282,7 +277,7 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         assert outcome is not None
         assert outcome.stop_reason == ""
         assert expected == results(disk)
-        completed = [event.trial for event in events_of(PATH, files=disk) if isinstance(event, TrialCompleted)]
+        completed = [event.trial for event in events(disk, TrialCompleted)]
         assert len(completed) == len(set(completed)), "a completion was recorded twice"
         assert verify(PATH, files=disk).ok
         recount = fold(read(PATH, files=disk))
@@ -307,10 +302,9 @@ def test_power_failures_at_every_record_of_longer_runs_change_no_result(size: in
     assert crash_everywhere(size, 3) >= 8 * size
 
 
-async def test_changed_cases_are_rejected_or_adopted() -> None:
+async def test_changed_cases_are_rejected_or_adopted(disk: SimulatedDisk) -> None:
     """A changed dataset is rejected; adopted, unchanged cases keep their results and changed ones run again."""
     task = Scripted(lambda value, _: Return(value, 1))
-    disk = SimulatedDisk()
     stop_run = stop_when_started(define(task, numbered_cases(2)))
 
     async def stop(_: Any) -> None:
@@ -357,16 +351,15 @@ def judged(answer: str, verdict: bool) -> AnyEvaluation:  # noqa: FBT001  # what
     return defined
 
 
-async def test_adopted_changes_are_recorded_and_shown() -> None:
+async def test_adopted_changes_are_recorded_and_shown(disk: SimulatedDisk) -> None:
     """An adopted task and scorer are recorded, and every view shows how many results are from the older ones."""
-    disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=False), disk, 2.5)
     await stopped_after(judged("new", verdict=True), disk, 1.5, resume=True, adopt=True)
     with pytest.raises(RunChanged, match="the task has changed"):
         await run_virtual(judged("old", verdict=True), disk, resume=True)
     outcome = await run_virtual(judged("new", verdict=True), disk, resume=True, deadline=None)
 
-    starts = [event.adopted for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
+    starts = [event.adopted for event in events(disk, SessionStarted)]
     assert [None, {"task_fingerprint": "task new", "scorers": {"exact": "exact True"}}, None] == starts
     summary = summarize(outcome.state)
     assert [Adoption(2, ("task", "scorer exact"))] == summary.adopted
@@ -379,9 +372,8 @@ async def test_adopted_changes_are_recorded_and_shown() -> None:
     assert summary.adopted == summarize(fold(read(PATH, files=disk))).adopted
 
 
-async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
+async def test_an_adopted_scorer_does_not_take_over_old_scores(disk: SimulatedDisk) -> None:
     """A changed scorer that is adopted when every output is scored leaves the old scores under the old version."""
-    disk = SimulatedDisk()
     await run_virtual(judged("old", verdict=False), disk)
     outcome = await run_virtual(judged("old", verdict=True), disk, resume=True, adopt=True)
 
@@ -390,9 +382,8 @@ async def test_an_adopted_scorer_does_not_take_over_old_scores() -> None:
     assert score_text(exact).endswith("; all from an older version of the scorer")
 
 
-async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
+async def test_withdrawn_outputs_of_an_older_task_do_not_count(disk: SimulatedDisk) -> None:
     """A case that changes together with the task is run again, and its output is not one of the older task."""
-    disk = SimulatedDisk()
     await stopped_after(judged("old", verdict=True), disk, 3.5)
     defined = judged("new", verdict=True)
     changed = define(defined.task, [Case(name="case-0", input="another"), *numbered_cases(6)[1:]], slots=1)
@@ -403,9 +394,8 @@ async def test_withdrawn_outputs_of_an_older_task_do_not_count() -> None:
     assert ("task", "cases") == outcome.state.sessions[-1].adopted
 
 
-async def test_changes_of_cases_that_were_not_enqueued_are_rejected() -> None:
+async def test_changes_of_cases_that_were_not_enqueued_are_rejected(disk: SimulatedDisk) -> None:
     """If only cases have changed that were not enqueued yet, the change is rejected as well, without their names."""
-    disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
     await stopped_after(define(task, numbered_cases(200), slots=1), disk, 5)
     others = [*numbered_cases(199), Case(name="case-199", input="another")]
@@ -415,12 +405,11 @@ async def test_changes_of_cases_that_were_not_enqueued_are_rejected() -> None:
 
 
 def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:
-    return [event.settings for event in events_of(PATH, files=disk) if isinstance(event, SessionStarted)]
+    return [event.settings for event in events(disk, SessionStarted)]
 
 
-async def test_settings_that_select_other_trials_are_rejected() -> None:
+async def test_settings_that_select_other_trials_are_rejected(disk: SimulatedDisk) -> None:
     """Resuming with another selection of trials is rejected with each difference; nothing is written."""
-    disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
     await run_virtual(define(task, numbered_cases(3), slots=1, deadline=5), disk, grace=0)
     before = len(events_of(PATH, files=disk))
@@ -435,9 +424,8 @@ async def test_settings_that_select_other_trials_are_rejected() -> None:
     assert before == len(events_of(PATH, files=disk))
 
 
-async def test_other_settings_may_change() -> None:
+async def test_other_settings_may_change(disk: SimulatedDisk) -> None:
     """Settings that do not select trials may change when a run is resumed, and the change is recorded."""
-    disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
     await run_virtual(define(task, numbered_cases(9), slots=1, deadline=5), disk, grace=0)
     changed = define(task, numbered_cases(9), slots=2, deadline=5, retry=Retry(errors=9))
@@ -460,9 +448,8 @@ async def test_other_settings_may_change() -> None:
     }
 
 
-async def test_overridden_settings_hold_for_every_session() -> None:
+async def test_overridden_settings_hold_for_every_session(disk: SimulatedDisk) -> None:
     """Settings that were overridden for a run are in its journal, and a resumed run takes them from there."""
-    disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 10))
     defined = define(task, numbered_cases(20), slots=7)
     overridden: dict[str, Any] = {
@@ -475,7 +462,7 @@ async def test_overridden_settings_hold_for_every_session() -> None:
         "policy": "fixed",
     }
     await run_virtual(defined, disk, **overridden, seed=5, deadline=15, grace=0)
-    started = next(event for event in events_of(PATH, files=disk) if isinstance(event, RunStarted))
+    started = next(event for event in events(disk, RunStarted))
     for _ in range(2):
         await run_virtual(defined, disk, resume=True, seed=5)
     outcome = await run_virtual(defined, disk, resume=True, seed=5, deadline=None)
@@ -533,11 +520,10 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     assert (failed, calls) == (outcome.state.failed, task.calls["case-0"])
 
 
-async def test_failed_trials_can_be_retried() -> None:
+async def test_failed_trials_can_be_retried(disk: SimulatedDisk) -> None:
     """`retry_failed` retries failed trials with a new budget, and no other trial."""
     task = Scripted({"case-0": [Fail(Fatal("no")), Return(1)], "case-1": [Return(1)]})
     defined = define(task, numbered_cases(2))
-    disk = SimulatedDisk()
     await run_virtual(defined, disk)
     outcome = await run_virtual(defined, disk, resume=True, retry_failed=True)
 

@@ -85,12 +85,11 @@ async def test_a_slow_judge_does_not_hold_slots_of_the_task() -> None:
     assert 42.0 <= outcome.state.t < 43
 
 
-async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
+async def test_a_judge_at_the_same_endpoint_shares_the_limit(disk: SimulatedDisk) -> None:
     """Attempts and calls of a judge with the same endpoint and API key together never exceed the limit."""
     in_flight: dict[str, list[int]] = {}
     defined = evaluation_of(Model(1.0, "same", in_flight), 40, slots=8)
     defined.score(name="judge")(Judging(1.0, "same", in_flight))
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
 
     assert 8 == in_flight["same"][1]
@@ -99,12 +98,11 @@ async def test_a_judge_at_the_same_endpoint_shares_the_limit() -> None:
     assert {""} == {event.key for event in events(disk, LimitChanged)}
 
 
-async def test_a_judge_elsewhere_has_a_limit_of_its_own() -> None:
+async def test_a_judge_elsewhere_has_a_limit_of_its_own(disk: SimulatedDisk) -> None:
     """A judge with another endpoint or API key has its own policy, and as many concurrent calls as the task."""
     in_flight: dict[str, list[int]] = {}
     defined = evaluation_of(Model(1.0, "task", in_flight), 40, slots=8)
     defined.score(name="judge")(Judging(1.0, "judge", in_flight))
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
 
     assert (8, 8) == (in_flight["task"][1], in_flight["judge"][1])
@@ -124,7 +122,7 @@ async def test_limits_of_scorers_follow_their_kind() -> None:
     assert 100 == outcome.state.settings["slots"]
 
 
-async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
+async def test_the_retry_after_of_a_judge_pauses_its_calls_alone(disk: SimulatedDisk) -> None:
     """While a judge asks to wait, none of its calls starts, and attempts continue."""
     script = Scripted(
         lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Return(output=True, after=0.5)
@@ -136,7 +134,6 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
         await trio.lowlevel.checkpoint()
         return await script(case.name)
 
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
     records = list(read(PATH, files=disk))
     (paused,) = [record for record in records if isinstance(record.event, IntakePaused)]
@@ -150,7 +147,7 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone() -> None:
     assert () == checked(disk).findings
 
 
-async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
+async def test_a_scorer_that_exceeds_its_timeout_is_called_again(disk: SimulatedDisk) -> None:
     """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
     script = Scripted({"case-0": [Hang(), Return(output=True, after=1)], "case-1": [Hang()]})
     defined = evaluation_of(answer_immediately, 2)
@@ -160,7 +157,6 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
         await trio.lowlevel.checkpoint()
         return await script(case.name)
 
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
     failed = events(disk, ScorerCallFailed)
 
@@ -174,7 +170,7 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again() -> None:
     assert () == checked(disk).findings
 
 
-async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
+async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default(disk: SimulatedDisk) -> None:
     """A scorer without a timeout of its own has that of the attempts; with None it has none."""
     defined = evaluation_of(answer_immediately, 1, retry=Retry(timeouts=0), timeout=3.0)
 
@@ -184,14 +180,13 @@ async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default() -> None:
 
     defined.score(name="limited")(slow)
     defined.score(name="patient", timeout=None)(slow)
-    disk = SimulatedDisk()
     await run_fixed(defined, disk)
 
     assert [("limited", 3.0)] == [(event.scorer, event.elapsed) for event in events(disk, ScorerCallFailed)]
     assert ["patient"] == [event.scorer for event in events(disk, TrialScored)]
 
 
-async def test_built_in_scorers_record_no_calls() -> None:
+async def test_built_in_scorers_record_no_calls(disk: SimulatedDisk) -> None:
     """A built-in scorer that only computes has neither calls nor a limit, whether it takes a thread or not."""
 
     async def answer(name: str) -> str:
@@ -201,7 +196,6 @@ async def test_built_in_scorers_record_no_calls() -> None:
     defined = evaluation_of(answer, 2)
     for scorer in (scorers.exact, scorers.regex("y"), scorers.close_to()):
         defined.score(scorer)
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk)
 
     assert [] == events(disk, ScorerCallStarted)
@@ -237,7 +231,7 @@ async def test_no_attempt_starts_while_too_many_outputs_wait() -> None:
     assert is_held
 
 
-async def test_poisoned_trials_queue_last() -> None:
+async def test_poisoned_trials_queue_last(disk: SimulatedDisk) -> None:
     """A trial that was rate limited four times in a row is queued after those that wait."""
     script = Scripted(lambda name, n: Fail(RateLimited(None), 0.1) if name == "case-0" and n <= 6 else Return("yes", 1.0))
 
@@ -245,7 +239,6 @@ async def test_poisoned_trials_queue_last() -> None:
         await trio.lowlevel.checkpoint()
         return await script(name)
 
-    disk = SimulatedDisk()
     await run_fixed(evaluation_of(task, 60, slots=1, retry=Retry(base_delay=0.1, max_delay=0.2)), disk)
     order = [event.trial for event in events(disk, AttemptStarted)]
 
@@ -254,7 +247,7 @@ async def test_poisoned_trials_queue_last() -> None:
     assert "case-0" in order[-3:]
 
 
-async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
+async def test_a_stopped_run_scores_the_rest_when_it_is_resumed(disk: SimulatedDisk) -> None:
     """Calls in flight at the end of the grace period are cancelled without an end; a resumed run repeats them from call 1."""
     defined = evaluation_of(answer_immediately, 4, slots=4)
     calls = Scripted(lambda _, n: Hang() if n == 1 else Return(output=True))
@@ -264,7 +257,6 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
         await trio.lowlevel.checkpoint()
         return await calls(case.name)
 
-    disk = SimulatedDisk()
     stopped = await run_fixed(defined, disk, deadline=3.0, grace=1.0)
     resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 
@@ -275,7 +267,7 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed() -> None:
     assert () == checked(disk).findings
 
 
-async def test_an_unauthorized_scorer_stops_the_run() -> None:
+async def test_an_unauthorized_scorer_stops_the_run(disk: SimulatedDisk) -> None:
     """A scorer whose every call would fail in the same way stops the run; its output is scored when the run is resumed."""
     defined = evaluation_of(answer_immediately, 20, slots=2)
     allowed = [False]
@@ -287,7 +279,6 @@ async def test_an_unauthorized_scorer_stops_the_run() -> None:
             raise Unauthorized("no such key")
         return True
 
-    disk = SimulatedDisk()
     stopped = await run_fixed(defined, disk)
     allowed[0] = True
     resumed = await run_fixed(defined, disk, resume=True)
@@ -305,7 +296,7 @@ class Unauthorized(Exception):
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
-async def test_a_policy_of_attempts_and_calls(policy: str) -> None:
+async def test_a_policy_of_attempts_and_calls(policy: str, disk: SimulatedDisk) -> None:
     """Attempts and calls of a judge at the same endpoint stay within the limits, pauses and paces of one policy."""
 
     def script(name: str, times: int) -> Any:
@@ -326,7 +317,6 @@ async def test_a_policy_of_attempts_and_calls(policy: str) -> None:
 
     defined = evaluation_of(Task(0, "same"), 60, slots=12)
     defined.score(name="judge")(Judge(0, "same"))
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk, policy=policy)
     result = checked(disk)
 
@@ -335,11 +325,10 @@ async def test_a_policy_of_attempts_and_calls(policy: str) -> None:
     assert result.decisions_reproduced >= 9
 
 
-async def test_outputs_are_scored_within_the_grace() -> None:
+async def test_outputs_are_scored_within_the_grace(disk: SimulatedDisk) -> None:
     """After a stop no attempt starts; outputs, even of attempts in flight, are scored within the grace period."""
     defined = evaluation_of(Model(1.0, "task"), 8, slots=2)
     defined.score(name="judge")(Judging(2.0, "judge"))
-    disk = SimulatedDisk()
     outcome = await run_fixed(defined, disk, deadline=2.5, grace=5.0)  # Six attempts have started, and two calls of the judge.
 
     assert ("deadline", 6, 6) == (outcome.stop_reason, len(events(disk, AttemptStarted)), outcome.state.completed)
@@ -347,7 +336,7 @@ async def test_outputs_are_scored_within_the_grace() -> None:
     assert () == checked(disk).findings
 
 
-async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None:
+async def test_outputs_that_cannot_be_scored_within_the_grace_are_left(disk: SimulatedDisk) -> None:
     """A scorer call that could only start after the grace period is not waited for; the next session makes it."""
     limited = Scripted({"yes": [Fail(RateLimited(60.0), 0.1), Return(output=True)]})
     defined = evaluation_of(answer_immediately, 1)
@@ -356,7 +345,6 @@ async def test_outputs_that_cannot_be_scored_within_the_grace_are_left() -> None
     async def judge(output: str, case: Any) -> Any:
         return await limited(output)
 
-    disk = SimulatedDisk()
     stopped = await run_fixed(defined, disk, deadline=1.0, grace=30.0)
     resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 

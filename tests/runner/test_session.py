@@ -40,7 +40,7 @@ from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
 
 
-async def test_a_run_records_every_event() -> None:
+async def test_a_run_records_every_event(disk: SimulatedDisk) -> None:
     """A trial that succeeds leaves four events and its scores; the run records its definition and its end."""
     defined = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1))
 
@@ -48,7 +48,6 @@ async def test_a_run_records_every_event() -> None:
     def exact(output: str, case: Case[str, str]) -> bool:
         return output == case.expected
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(defined, disk)
 
     kinds = [type(event).__name__ for event in events_of(PATH, files=disk)]
@@ -70,35 +69,30 @@ async def test_a_run_records_every_event() -> None:
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
 
 
-async def test_a_failure_is_retried_after_a_delay() -> None:
+async def test_a_failure_is_retried_after_a_delay(disk: SimulatedDisk) -> None:
     """An error is followed by a recorded backoff, and a trial that then succeeds counts as recovered."""
     task = Scripted({"a": [Fail(ConnectionError("no")), Fail(ValueError("odd")), Return(1)]})
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
-    assert ["unavailable", "parse_error"] == [
-        event.category for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed)
-    ]
-    delays = [event.delay for event in events_of(PATH, files=disk) if isinstance(event, RetryScheduled)]
+    assert ["unavailable", "parse_error"] == [event.category for event in events(disk, AttemptFailed)]
+    delays = [event.delay for event in events(disk, RetryScheduled)]
     assert 2 == len(delays)
     assert all(0 <= delay <= 2 for delay in delays)
     assert (1, 1, 3) == (outcome.state.completed, outcome.state.recovered, outcome.state.attempts)
 
 
-async def test_other_trials_proceed_during_a_backoff() -> None:
+async def test_other_trials_proceed_during_a_backoff(disk: SimulatedDisk) -> None:
     """A trial that waits holds no slot: with one slot, the others are done before the retry."""
     task = Scripted({"a": [Fail(ConnectionError("no")), Return(1)], "b": [Return(2)], "c": [Return(3)]})
-    disk = SimulatedDisk()
     retry = Retry(base_delay=60, max_delay=60)
     await run_virtual(define(task, [Case(name=name, input=name) for name in "abc"], slots=1, retry=retry), disk)
 
-    ends = [event.trial for event in events_of(PATH, files=disk) if isinstance(event, TrialCompleted)]
+    ends = [event.trial for event in events(disk, TrialCompleted)]
     assert ["b", "c", "a"] == ends
 
 
-async def test_a_timeout_ends_one_attempt() -> None:
+async def test_a_timeout_ends_one_attempt(disk: SimulatedDisk) -> None:
     """A timeout is recorded with its limit; the trial gets two more attempts, then it fails."""
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted({"a": [Hang()]}), [Case(name="a", input="a")], timeout=30), disk)
 
     events = events_of(PATH, files=disk)
@@ -109,9 +103,8 @@ async def test_a_timeout_ends_one_attempt() -> None:
     assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
 
 
-async def test_none_turns_the_timeout_off() -> None:
+async def test_none_turns_the_timeout_off(disk: SimulatedDisk) -> None:
     """With `timeout=None` an attempt may take a day."""
-    disk = SimulatedDisk()
     outcome = await run_virtual(
         define(Scripted({"a": [Return(1, after=86_000)]}), [Case(name="a", input="a")], timeout=None), disk
     )
@@ -119,39 +112,36 @@ async def test_none_turns_the_timeout_off() -> None:
     assert 1 == outcome.state.completed
 
 
-async def test_a_programming_error_is_not_retried() -> None:
+async def test_a_programming_error_is_not_retried(disk: SimulatedDisk) -> None:
     """A TypeError would recur: after one attempt the trial fails as fatal."""
     task = Scripted({"a": [Fail(TypeError("no such argument"))]})
-    disk = SimulatedDisk()
     await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
     assert 1 == task.calls["a"]
     assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(PATH, files=disk)
 
 
-async def test_fatal_and_rate_limited_are_honored() -> None:
+async def test_fatal_and_rate_limited_are_honored(disk: SimulatedDisk) -> None:
     """`Fatal` fails a trial; `RateLimited` does not use up its retries."""
     task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Return(1)]})
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"], retry=Retry(errors=0)), disk)
 
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
     assert 9 == task.calls["b"]
 
 
-async def test_an_unserializable_output_fails_its_trial_only() -> None:
+async def test_an_unserializable_output_fails_its_trial_only(disk: SimulatedDisk) -> None:
     """An output that is not JSON fails its trial, and the message names the place in it."""
     task = Scripted({"a": [Return({"deep": [object()]})], "b": [Return(1)]})
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"]), disk)
 
-    failed = next(event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed))
+    failed = next(event for event in events(disk, AttemptFailed))
     assert "output.deep[0]" in failed.message
     assert TrialFailed(trial="a", attempts=1, reason="unserializable") in events_of(PATH, files=disk)
     assert (1, 1) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_an_output_that_was_not_awaited() -> None:
+async def test_an_output_that_was_not_awaited(disk: SimulatedDisk) -> None:
     """A missing `await` is named as the cause."""
 
     async def answer() -> str:
@@ -160,14 +150,13 @@ async def test_an_output_that_was_not_awaited() -> None:
     async def task(_: str) -> Any:
         return {"answer": answer()}
 
-    disk = SimulatedDisk()
     await run_virtual(define(task, [Case(name="a", input="?")]), disk)
     (failed,) = events(disk, AttemptFailed)
 
     assert ("fatal", True) == (failed.category, "a coroutine was not awaited" in failed.message)
 
 
-async def test_an_output_after_the_timeout_is_discarded() -> None:
+async def test_an_output_after_the_timeout_is_discarded(disk: SimulatedDisk) -> None:
     """A task that ignores its cancellation and returns after the timeout is recorded as late, and its output is discarded."""
 
     async def stubborn(_: Any) -> str:
@@ -175,7 +164,6 @@ async def test_an_output_after_the_timeout_is_discarded() -> None:
             await trio.sleep(35)
         return "too late"
 
-    disk = SimulatedDisk()
     defined = define(stubborn, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0))
     await run_virtual(defined, disk)
 
@@ -185,7 +173,7 @@ async def test_an_output_after_the_timeout_is_discarded() -> None:
     assert 0 == count(disk, AttemptSucceeded)
 
 
-async def test_a_cancelled_nursery_has_timed_out() -> None:
+async def test_a_cancelled_nursery_has_timed_out(disk: SimulatedDisk) -> None:
     """A task whose own nursery is cancelled by the timeout has timed out, and is not late."""
 
     async def several(_: Any) -> None:
@@ -193,14 +181,13 @@ async def test_a_cancelled_nursery_has_timed_out() -> None:
             nursery.start_soon(trio.sleep, 50)
             nursery.start_soon(trio.sleep, 60)
 
-    disk = SimulatedDisk()
     await run_virtual(define(several, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0)), disk)
 
     assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=30.0) in events_of(PATH, files=disk)
     assert 0 == count(disk, AttemptReturnedLate)
 
 
-async def test_notes_are_kept_with_their_attempt() -> None:
+async def test_notes_are_kept_with_their_attempt(disk: SimulatedDisk) -> None:
     """Notes of a task are recorded with their attempt, and numbers are added up."""
 
     async def task(_: Any) -> int:
@@ -209,14 +196,13 @@ async def test_notes_are_kept_with_their_attempt() -> None:
         await trio.lowlevel.checkpoint()
         return 1
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, [Case(name="a", input="a")]), disk)
 
     assert [("a", 1)] * 3 == [(event.trial, event.attempt) for event in events(disk, Noted)]
     assert 15 == outcome.state.usage["tokens"]
 
 
-async def test_a_failed_scorer_never_calls_the_task_again() -> None:
+async def test_a_failed_scorer_never_calls_the_task_again(disk: SimulatedDisk) -> None:
     """A scorer that raises is retried under its own budget, then its score is missing; the task was called once."""
     task = Scripted({"a": [Return("x")]})
     defined = define(task, [Case(name="a", input="a")])
@@ -232,7 +218,6 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
     def fine(output: str, case: Any) -> float:
         return 0.5
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(defined, disk)
 
     assert (1, 3) == (task.calls["a"], len(scorer_calls))
@@ -241,7 +226,7 @@ async def test_a_failed_scorer_never_calls_the_task_again() -> None:
     assert 1 == outcome.state.completed
 
 
-async def test_scorers_use_the_retries_of_the_run() -> None:
+async def test_scorers_use_the_retries_of_the_run(disk: SimulatedDisk) -> None:
     """The retries of a run apply to its scorers, too, unless they have their own."""
     defined, scorer_calls = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
 
@@ -255,14 +240,13 @@ async def test_scorers_use_the_retries_of_the_run() -> None:
 
     defined.score(exact)
     defined.score(retry=Retry(errors=2))(judge)
-    disk = SimulatedDisk()
     await run_virtual(defined, disk, retry=Retry(errors=1))
 
     assert {"exact": 2, "judge": 3} == scorer_calls
-    assert {"exact", "judge"} == {event.scorer for event in events_of(PATH, files=disk) if isinstance(event, ScoringFailed)}
+    assert {"exact", "judge"} == {event.scorer for event in events(disk, ScoringFailed)}
 
 
-async def test_a_scorer_may_return_several_scores() -> None:
+async def test_a_scorer_may_return_several_scores(disk: SimulatedDisk) -> None:
     """A mapping gives several named scores."""
     defined = define(Scripted({"a": [Return("x")]}), [Case(name="a", input="a")])
 
@@ -270,17 +254,15 @@ async def test_a_scorer_may_return_several_scores() -> None:
     def judge(output: str, case: Any) -> dict[str, float]:
         return {"tone": 0.25, "facts": 1.0}
 
-    disk = SimulatedDisk()
     await run_virtual(defined, disk)
 
-    scores = {event.scorer: event.value for event in events_of(PATH, files=disk) if isinstance(event, TrialScored)}
+    scores = {event.scorer: event.value for event in events(disk, TrialScored)}
     assert {"judge.tone": 0.25, "judge.facts": 1.0} == scores
 
 
-async def test_fail_fast_stops_at_the_first_failure() -> None:
+async def test_fail_fast_stops_at_the_first_failure(disk: SimulatedDisk) -> None:
     """With `fail_fast`, the first failed trial stops the run, which can be resumed."""
     task = Scripted(lambda value, _: Fail(Fatal("no"), 1) if value == "case-3" else Return(1, 1))
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(50), slots=2), disk, fail_fast=True)
 
     assert "failed_fast" == outcome.stop_reason
@@ -288,13 +270,12 @@ async def test_fail_fast_stops_at_the_first_failure() -> None:
     assert RunStopped(reason="failed_fast") in events_of(PATH, files=disk)
 
 
-async def test_an_unauthorized_key_stops_the_run() -> None:
+async def test_an_unauthorized_key_stops_the_run(disk: SimulatedDisk) -> None:
     """A 401 would fail every trial: the run stops with one message instead of fifty failures."""
 
     class Unauthorized(Exception):
         status_code = 401
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(
         define(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), numbered_cases(50), slots=2), disk
     )
@@ -305,7 +286,7 @@ async def test_an_unauthorized_key_stops_the_run() -> None:
     assert (0, 2) == (outcome.state.failed, count(disk, AttemptStarted))
 
 
-async def test_a_second_unauthorized_call_does_not_shorten_the_grace() -> None:
+async def test_a_second_unauthorized_call_does_not_shorten_the_grace(disk: SimulatedDisk) -> None:
     """A second 401 does not shorten the grace period of calls in flight."""
 
     class Unauthorized(Exception):
@@ -314,7 +295,6 @@ async def test_a_second_unauthorized_call_does_not_shorten_the_grace() -> None:
     def step(value: str, _: int) -> Action:
         return Return(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(step), numbered_cases(4), slots=3), disk, policy="fixed", grace=5)
 
     assert ("unauthorized", 1, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
@@ -322,19 +302,17 @@ async def test_a_second_unauthorized_call_does_not_shorten_the_grace() -> None:
 
 
 @pytest.mark.parametrize("read", [list, iter])
-async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callable[[Any], Any]) -> None:
+async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callable[[Any], Any], disk: SimulatedDisk) -> None:
     """A run that is stopped when everything is done is finished, even if its last trial failed."""
     task = Scripted(lambda value, _: Fail(Fatal("no"), 2) if value == "case-2" else Return(1, 1))
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
 
     assert ("", "finished", 2, 1) == (outcome.stop_reason, outcome.state.outcome, outcome.state.completed, outcome.state.failed)
 
 
-async def test_max_failures_may_be_a_fraction() -> None:
+async def test_max_failures_may_be_a_fraction(disk: SimulatedDisk) -> None:
     """`max_failures=0.1` lets a tenth fail, and no more."""
     task = Scripted(lambda *_: Fail(Fatal("no"), 1))
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(50), slots=1), disk, max_failures=0.1)
 
     assert ("failed_fast", 6) == (outcome.stop_reason, outcome.state.failed)
@@ -403,9 +381,8 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
     assert count == outcome.state.done
 
 
-async def test_a_deadline_stops_the_run() -> None:
+async def test_a_deadline_stops_the_run(disk: SimulatedDisk) -> None:
     """After its deadline a run starts nothing more, and can be resumed."""
-    disk = SimulatedDisk()
     defined = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(20), slots=1, deadline=35)
     outcome = await run_virtual(defined, disk, grace=20)
 
@@ -414,14 +391,13 @@ async def test_a_deadline_stops_the_run() -> None:
     assert ("deadline", 8) == (outcome.stop_reason, outcome.state.completed)
 
 
-async def test_a_dataset_that_fails_half_way_stops_the_run() -> None:
+async def test_a_dataset_that_fails_half_way_stops_the_run(disk: SimulatedDisk) -> None:
     """If reading the cases fails in the middle, the run stops with the error, and finished trials are kept."""
 
     def broken() -> Any:
         yield from numbered_cases(30)
         raise OSError("the network share went away")
 
-    disk = SimulatedDisk()
     task = Scripted(lambda *_: Return(1, 1))
     outcome = await run_virtual(define(task, broken, slots=2), disk)
 
@@ -431,10 +407,9 @@ async def test_a_dataset_that_fails_half_way_stops_the_run() -> None:
     assert verify(PATH, files=disk).ok
 
 
-async def test_the_limit_holds() -> None:
+async def test_the_limit_holds(disk: SimulatedDisk) -> None:
     """There are never more attempts in flight than slots, according to the journal and to the task."""
     task = Scripted(lambda value, _: Return(1, 0.1 + len(value) * 0.01))
-    disk = SimulatedDisk()
     await run_virtual(define(task, numbered_cases(100), slots=4), disk)
 
     assert 4 == task.max_in_flight
@@ -445,22 +420,20 @@ async def test_the_limit_holds() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "cases", "slots"), [(1, 100, 10), (60, 8, 6)])
-async def test_an_outage_loses_nothing(seconds: int, cases: int, slots: int) -> None:
+async def test_an_outage_loses_nothing(seconds: int, cases: int, slots: int, disk: SimulatedDisk) -> None:
     """It costs backoff, not trials. The probes of a long one are spread over the trials, so that none uses up its retries."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + seconds
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(endpoint, numbered_cases(cases), slots=slots), disk)
 
     assert (cases, 0) == (outcome.state.completed, outcome.state.failed)
 
 
-async def test_trials_that_always_fail_do_not_delay_others() -> None:
+async def test_trials_that_always_fail_do_not_delay_others(disk: SimulatedDisk) -> None:
     """One case in twenty always fails with a connection reset: those fail, and all others are done soon."""
     cases = numbered_cases(400)
     failing_inputs = {case.input for case in cases[::20]}
     task = Scripted(lambda value, _: Fail(ConnectionResetError("reset"), 0.5) if value in failing_inputs else Return(1, 0.5))
-    disk = SimulatedDisk()
     before = trio.current_time()
     outcome = await run_virtual(define(task, cases, slots=120), disk)
 
@@ -468,7 +441,7 @@ async def test_trials_that_always_fail_do_not_delay_others() -> None:
     assert 60 > trio.current_time() - before
 
 
-async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
+async def test_a_probe_is_made_by_a_trial_that_has_not_failed(disk: SimulatedDisk) -> None:
     """After an outage, probes are made by trials that have not failed, so that failing trials do not prolong it."""
     cases = numbered_cases(300)
     failing_inputs = {case.input for case in cases[:30]}
@@ -478,24 +451,22 @@ async def test_a_probe_is_made_by_a_trial_that_has_not_failed() -> None:
         down = trio.current_time() < start + 3
         return Fail(ConnectionResetError("reset"), 0.1) if down or value in failing_inputs else Return(1, 0.1)
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(script), cases, slots=50), disk)
 
     assert (270, 30) == (outcome.state.completed, outcome.state.failed)
     assert 300 > trio.current_time() - start
 
 
-async def test_a_rate_limit_is_found_and_kept() -> None:
+async def test_a_rate_limit_is_found_and_kept(disk: SimulatedDisk) -> None:
     """An endpoint with ten calls per second serves everything, and few calls are rate limited."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, rate=10, burst=20, retry_after=1.0)
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(endpoint, numbered_cases(400), slots=64), disk)
 
     assert 400 == outcome.state.completed
     assert endpoint.rejected <= 40
 
 
-async def test_a_rate_limit_costs_no_more_than_was_in_flight() -> None:
+async def test_a_rate_limit_costs_no_more_than_was_in_flight(disk: SimulatedDisk) -> None:
     """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
     start = trio.current_time()
 
@@ -505,25 +476,21 @@ async def test_a_rate_limit_costs_no_more_than_was_in_flight() -> None:
             raise RateLimited(3.0)
         return value
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(task, numbered_cases(60), slots=8, retry=Retry(errors=0)), disk)
 
-    failures = [event for event in events_of(PATH, files=disk) if isinstance(event, AttemptFailed)]
+    failures = events(disk, AttemptFailed)
     assert {"rate_limited"} == {failure.category for failure in failures}
     assert (60, 0) == (outcome.state.completed, outcome.state.failed)
     assert 8 <= len(failures) <= 16
 
 
-async def test_a_retry_after_beyond_the_budget_fails_its_trial_only() -> None:
+async def test_a_retry_after_beyond_the_budget_fails_its_trial_only(disk: SimulatedDisk) -> None:
     """A trial whose Retry-After exceeds its budget fails; a single 429 does not delay the others."""
     task = Scripted({"a": [Fail(RateLimited(3600))], "b": [Fail(RateLimited(1)), Return(1)]})
-    disk = SimulatedDisk()
     cases = [Case(name=name, input=name) for name in "ab"]
     outcome = await run_virtual(define(task, cases, retry=Retry(rate_limits=60)), disk, slots=1)
 
-    assert [TrialFailed(trial="a", attempts=1, reason="exhausted")] == [
-        event for event in events_of(PATH, files=disk) if isinstance(event, TrialFailed)
-    ]
+    assert [TrialFailed(trial="a", attempts=1, reason="exhausted")] == events(disk, TrialFailed)
     assert (1, True) == (outcome.state.completed, outcome.state.t < 5)
 
 
@@ -564,10 +531,9 @@ def test_every_trial_reaches_an_end(scripts: list[list[Action]], slots: int, pol
             in_flight -= 1
 
 
-def test_live_state_is_folded_state() -> None:
+def test_live_state_is_folded_state(disk: SimulatedDisk) -> None:
     """After every record the live state equals the state folded from the journal."""
     defined, _ = flaky_evaluation(10)
-    disk = SimulatedDisk()
     snapshots: dict[int, tuple[Any, ...]] = {}
 
     from evaljournal.runner.engine import recorder
@@ -614,15 +580,14 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     [{"policy": "bold"}, {"grace": -1}, {"max_failures": -1}, {"max_failures": 5.0}, {"durability": "none"}, {"slotz": 4}],
     ids=str,
 )
-async def test_invalid_options_are_rejected(options: dict[str, Any]) -> None:
+async def test_invalid_options_are_rejected(options: dict[str, Any], disk: SimulatedDisk) -> None:
     """An invalid option is rejected before anything is written."""
-    disk = SimulatedDisk()
     with pytest.raises(UsageError):
         await run_virtual(define(Scripted(lambda *_: Return(1)), numbered_cases(1)), disk, **options)
     assert not disk.is_directory("/runs")
 
 
-async def test_trials_are_enqueued_only_a_little_ahead() -> None:
+async def test_trials_are_enqueued_only_a_little_ahead(disk: SimulatedDisk) -> None:
     """A generator of a million cases is read as the slots need it."""
     read_so_far = 0
 
@@ -632,7 +597,6 @@ async def test_trials_are_enqueued_only_a_little_ahead() -> None:
             read_so_far += 1
             yield Case(name=f"n{number}", input=number)
 
-    disk = SimulatedDisk()
     outcome = await run_virtual(define(Scripted(lambda *_: Return(1, 1)), endless, slots=4, deadline=10), disk)
 
     assert "deadline" == outcome.stop_reason
@@ -653,9 +617,8 @@ def shielding(*, seconds: float) -> Callable[[str], Any]:
     return task
 
 
-async def test_a_trio_task_that_shields_itself_is_abandoned() -> None:
+async def test_a_trio_task_that_shields_itself_is_abandoned(disk: SimulatedDisk) -> None:
     """A trio task that shields itself times out, others use its slot, and its late result is recorded and discarded."""
-    disk = SimulatedDisk()
     defined = define(shielding(seconds=20), numbered_cases(40), slots=1, timeout=3, retry=Retry(timeouts=0))
     outcome = await run_virtual(defined, disk, policy="fixed", grace=2)
 

@@ -82,9 +82,8 @@ def define_agent(agent: Any, cases: Any = "a", **options: Any) -> AnyEvaluation:
     return define(agent, [Case(name=name, input=name) for name in cases], **{"policy": "fixed", **options})
 
 
-def test_steps_are_recorded() -> None:
+def test_steps_are_recorded(disk: SimulatedDisk) -> None:
     """Each step has its number, its name, its arguments by name, its result and its duration."""
-    disk = SimulatedDisk()
     outcome = evaluate(Agent(), disk)
     recorded = events(disk, StepCompleted)
 
@@ -204,7 +203,7 @@ def test_power_failure_at_every_record(seed: int) -> None:
     assert seq > 40
 
 
-def test_equal_steps_are_used_once_each() -> None:
+def test_equal_steps_are_used_once_each(disk: SimulatedDisk) -> None:
     """Two equal steps have two results; each is reused once, and a third is executed."""
     results = iter(range(100))
     errors = [RateLimited(1.0)]
@@ -219,14 +218,13 @@ def test_equal_steps_are_used_once_each() -> None:
             raise errors.pop()
         return [*rolls, step("roll", throw, 6)]
 
-    disk = SimulatedDisk()
     evaluate(dice, disk)
 
     assert [0, 1, 2] == [event.output for event in events(disk, StepCompleted)]
     assert 2 == len(events(disk, StepReused))
 
 
-def test_a_result_inside_a_reused_step_is_not_used_again() -> None:
+def test_a_result_inside_a_reused_step_is_not_used_again(disk: SimulatedDisk) -> None:
     """The result of the outer step contains it; an equal step elsewhere is a call of its own."""
     results = iter(range(100))
     errors = [RateLimited(1.0)]
@@ -244,14 +242,13 @@ def test_a_result_inside_a_reused_step_is_not_used_again() -> None:
             raise errors.pop()
         return [total, await step("roll", roll)]
 
-    disk = SimulatedDisk()
     evaluate(dice, disk)
 
     assert [[1, 2]] == [event.output for event in events(disk, AttemptSucceeded)]
     assert 1 == len(events(disk, StepReused))
 
 
-def test_concurrent_steps_need_no_order() -> None:
+def test_concurrent_steps_need_no_order(disk: SimulatedDisk) -> None:
     """Steps that end in another order are recognized by their inputs."""
     calls: Counter[int] = Counter()
     errors = [RateLimited(1.0)]
@@ -274,14 +271,13 @@ def test_concurrent_steps_need_no_order() -> None:
             raise errors.pop()
         return sum(results)
 
-    disk = SimulatedDisk()
     outcome = evaluate(agent, disk)
 
     assert {1: 1, 2: 1, 3: 1} == calls
     assert 1 == outcome.state.completed
 
 
-def test_steps_of_other_trials_are_never_used() -> None:
+def test_steps_of_other_trials_are_never_used(disk: SimulatedDisk) -> None:
     """Repeats of a case and other cases have equal inputs and get their own results."""
     numbers = iter(range(100))
     errors = {"a", "b"}
@@ -297,7 +293,6 @@ def test_steps_of_other_trials_are_never_used() -> None:
             raise RateLimited(1.0)
         return drawn
 
-    disk = SimulatedDisk()
     evaluate(agent, disk, "ab", repeats=2)
 
     assert 4 == len({event.output for event in events(disk, StepCompleted)}) == len(events(disk, StepCompleted))
@@ -314,7 +309,7 @@ def test_a_step_that_raises_is_recorded_and_executed_again() -> None:
     assert 3 == agent.calls["a", 3]
 
 
-def test_a_step_with_side_effects_is_executed_again() -> None:
+def test_a_step_with_side_effects_is_executed_again(disk: SimulatedDisk) -> None:
     """With `reuse=False` a step is recorded, and every attempt executes it."""
     written: list[str] = []
     errors = [RateLimited(1.0)]
@@ -331,7 +326,6 @@ def test_a_step_with_side_effects_is_executed_again() -> None:
             raise errors.pop()
         return count
 
-    disk = SimulatedDisk()
     evaluate(agent, disk)
 
     assert ["x", "x"] == written
@@ -357,14 +351,13 @@ def test_the_first_result_is_what_the_journal_returns() -> None:
     ("arguments", "result"),
     [((object(),), 1), ((1,), object()), ((1,), float("nan")), ((1,), "\ud83d"), ((1,), 10**40), ((10**40,), 1)],
 )
-def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any) -> None:
+def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any, disk: SimulatedDisk) -> None:
     """The trial fails as fatal, and the error names the step."""
 
     async def agent(_: Any) -> Any:
         await trio.lowlevel.checkpoint()
         return step("odd", lambda *_: result, *arguments)
 
-    disk = SimulatedDisk()
     outcome = evaluate(agent, disk)
     (failed,) = events(disk, TrialFailed)
 
@@ -429,7 +422,7 @@ def test_a_key_replaces_arguments_that_are_not_json() -> None:
     assert ["a"] == calls
 
 
-def test_nested_steps() -> None:
+def test_nested_steps(disk: SimulatedDisk) -> None:
     """A step inside another one names it."""
 
     @durable
@@ -444,7 +437,6 @@ def test_nested_steps() -> None:
     async def agent(_: Any) -> int:
         return await outer(1) + await inner(9)
 
-    disk = SimulatedDisk()
     evaluate(agent, disk)
 
     assert [("inner", 2, 1), ("inner", 3, 1), ("outer", 1, 0), ("inner", 4, 0)] == [
@@ -453,9 +445,8 @@ def test_nested_steps() -> None:
 
 
 @pytest.mark.parametrize("change", ["task", "file"])
-def test_a_changed_task_reuses_nothing(change: str, tmp_path: Path) -> None:
+def test_a_changed_task_reuses_nothing(change: str, tmp_path: Path, disk: SimulatedDisk) -> None:
     """After a change of the task, or of a file that it depends on, its steps are executed again."""
-    disk = SimulatedDisk()
     first, second = Agent(), Agent()
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("first")
@@ -500,7 +491,7 @@ def test_retry_budgets_restart_with_progress() -> None:
     assert verified(stuck)
 
 
-def test_usage_is_counted_once() -> None:
+def test_usage_is_counted_once(disk: SimulatedDisk) -> None:
     """Tokens of a reused step belong to the trial's output, not to a lost attempt; the saved ones are counted separately."""
     errors = [RateLimited(1.0)]
 
@@ -515,7 +506,6 @@ def test_usage_is_counted_once() -> None:
             raise errors.pop()
         return str(ask(first["text"] + "?")["text"])
 
-    disk = SimulatedDisk()
     state = evaluate(agent, disk).state
 
     assert {"tokens": 20, "cost": 0.5} == dict(state.usage)
@@ -671,9 +661,8 @@ def test_a_missing_blob_is_executed_again(path: Path) -> None:
     assert ["evaljournal.step_not_reused"] == [event.name for event in events(path, Noted)]
 
 
-def test_a_fatal_step_fails_the_trial() -> None:
+def test_a_fatal_step_fails_the_trial(disk: SimulatedDisk) -> None:
     """An exception of a step is the exception of the task unless the task handles it."""
-    disk = SimulatedDisk()
     outcome = evaluate(Agent({2: [Fatal("no")]}), disk)
 
     assert 1 == outcome.state.failed
@@ -699,7 +688,7 @@ def test_a_conversation_is_recorded_once() -> None:
     assert [*first, *reused] == complete
 
 
-def test_what_a_step_changes_in_its_arguments_is_not_recorded() -> None:
+def test_what_a_step_changes_in_its_arguments_is_not_recorded(disk: SimulatedDisk) -> None:
     """The input is recorded as it was before the call, although the step appends its reply to the same list."""
 
     async def turn(messages: list[str]) -> int:
@@ -713,7 +702,6 @@ def test_what_a_step_changes_in_its_arguments_is_not_recorded() -> None:
             length: int = await step("turn", turn, messages)
         return length
 
-    disk = SimulatedDisk()
     evaluate(agent, disk)
 
     assert [(0, ["a"]), (1, ["reply"]), (2, ["reply"])] == [

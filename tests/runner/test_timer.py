@@ -38,7 +38,7 @@ async def test_a_timer_fires_at_the_earliest_scheduled_time() -> None:
 
 
 @pytest.mark.parametrize("timeout", [0.5, 2.0])
-def test_every_attempt_has_its_own_timeout(timeout: float) -> None:
+def test_every_attempt_has_its_own_timeout(timeout: float, disk: SimulatedDisk) -> None:
     """Attempts that start one after another in the same slots are each cancelled after their own timeout."""
 
     async def task(seconds: float) -> float:
@@ -48,7 +48,6 @@ def test_every_attempt_has_its_own_timeout(timeout: float) -> None:
     lengths = [0.1, 0.3, 9.0, 0.2, 0.4, 9.0, 9.0, 0.1]
     cases = [{"id": f"{place}", "input": length} for place, length in enumerate(lengths)]
     defined: Any = evaluation(cases=cases, slots=3, loop="trio", timeout=timeout, retry=Retry(timeouts=0))(task)
-    disk = SimulatedDisk()
     clock = trio.testing.MockClock(autojump_threshold=0)
     trio.run(functools.partial(arun, defined, PATH, **deterministic_options(1), files=disk, policy="fixed"), clock=clock)
     events = [record.event for record in read(PATH, files=disk)]

@@ -23,9 +23,8 @@ from tests.runs import PATH, define, define_real, events, numbered_cases, output
 from tests.server import Server
 
 
-async def test_a_parameter_as_rate_limit_key() -> None:
+async def test_a_parameter_as_rate_limit_key(disk: SimulatedDisk) -> None:
     """With `limit_key`, the key of a trial may be a parameter of its variant."""
-    disk = SimulatedDisk()
     await run_virtual(Calls().define(FOUR, limit_key="model"), disk)
 
     assert set(FOUR) == {event.key for event in events(disk, AttemptStarted)}
@@ -119,12 +118,11 @@ class Model:
 
 
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
-async def test_a_rate_limited_model_does_not_delay_the_other(policy: str) -> None:
+async def test_a_rate_limited_model_does_not_delay_the_other(policy: str, disk: SimulatedDisk) -> None:
     """Two variants of a rate-limited model share its pauses; the variant of the other model never waits for it."""
     limited = SimulatedEndpoint(lambda _: "yes", latency=0.1, rate=0.1, burst=1, retry_after=10.0)
     endpoints = {"limited": limited, "quick": SimulatedEndpoint(lambda _: "yes", latency=0.1)}
     variants = {"a": {"model": "limited"}, "b": {"model": "limited", "prompt": "?"}, "c": {"model": "quick"}}
-    disk = SimulatedDisk()
     defined = define(Model(endpoints=endpoints), numbered_cases(12), loop=None, variants=variants, slots=4)
     outcome = await run_virtual(defined, disk, policy=policy, retry=Retry(rate_limits=10_000))
 

@@ -79,9 +79,8 @@ def is_audited(disk: SimulatedDisk) -> bool:
     return result.ok and result.decisions_reproduced > 0
 
 
-async def test_all_variants_of_a_case_come_before_the_next_case() -> None:
+async def test_all_variants_of_a_case_come_before_the_next_case(disk: SimulatedDisk) -> None:
     """Trials are enqueued case by case, with all variants and their repeats; case, variant and repeat are recorded."""
-    disk = SimulatedDisk()
     variants = {name: FOUR[name] for name in ("mini", "large")}
     outcome = await run_virtual(Calls().define(variants, cases=2, repeats=2), disk)
 
@@ -139,10 +138,9 @@ async def test_a_killed_run_with_four_variants_is_resumed_with_a_fifth() -> None
     assert is_audited(disk)
 
 
-async def test_a_changed_variant_runs_only_its_own_trials_again() -> None:
+async def test_a_changed_variant_runs_only_its_own_trials_again(disk: SimulatedDisk) -> None:
     """Adopting a changed variant withdraws its trials as changed, and runs them again; the others keep their results."""
     first, second = Calls(), Calls()
-    disk = SimulatedDisk()
     await run_virtual(first.define(FOUR), disk)
     changed = second.define({**FOUR, "mini": {"model": "mini-2"}})
     with pytest.raises(RunChanged, match="1 variant changed: 'mini'; only their trials would run again") as rejected:
@@ -156,10 +154,9 @@ async def test_a_changed_variant_runs_only_its_own_trials_again() -> None:
     assert is_audited(disk)
 
 
-async def test_a_removed_variant_is_withdrawn() -> None:
+async def test_a_removed_variant_is_withdrawn(disk: SimulatedDisk) -> None:
     """Adopting that a variant was removed withdraws its trials; nothing is called."""
     first, second = Calls(), Calls()
-    disk = SimulatedDisk()
     await run_virtual(first.define(FOUR), disk)
     fewer = second.define({name: FOUR[name] for name in ("nano", "mini", "large")})
     with pytest.raises(RunChanged, match="1 variant removed: 'medium'; their trials would be withdrawn"):
@@ -172,10 +169,9 @@ async def test_a_removed_variant_is_withdrawn() -> None:
     assert is_audited(disk)
 
 
-async def test_variants_that_are_added_to_a_run_without_any() -> None:
+async def test_variants_that_are_added_to_a_run_without_any(disk: SimulatedDisk) -> None:
     """The trials of a run without variants are withdrawn if variants are adopted, even if an id is the same."""
     first, second = Calls(), Calls()
-    disk = SimulatedDisk()
     cases = [Case(name="a@mini", input="1"), Case(name="a", input="1")]
     await run_virtual(define(first.define(None).task, cases), disk)
     changed = define(second.define({"mini": {"model": "m"}}).task, cases[1:], variants={"mini": {"model": "m"}})
@@ -250,9 +246,8 @@ async def test_a_run_of_some_variants() -> None:
     assert "" == (await run_virtual(defined, disk, resume=True, retry_failed=True)).stop_reason
 
 
-async def test_variants_are_added_to_a_run_of_some() -> None:
+async def test_variants_are_added_to_a_run_of_some(disk: SimulatedDisk) -> None:
     """A run of some variants gets another one if that is adopted; it is then part of the run."""
-    disk = SimulatedDisk()
     await run_virtual(Calls().define(FOUR), disk, only_variants=["mini"])
     added, last = Calls(), Calls()
     with pytest.raises(RunChanged, match=r"has only the variants 'mini'; .* adds 'large'"):
@@ -289,10 +284,9 @@ async def test_unknown_variants(variants: Any, only: str, message: str) -> None:
         await run_virtual(Calls().define(variants), SimulatedDisk(), only_variants=only)
 
 
-async def test_more_than_a_thousand_variants_need_a_confirmation() -> None:
+async def test_more_than_a_thousand_variants_need_a_confirmation(disk: SimulatedDisk) -> None:
     """A product of more than 1,000 variants is rejected before anything starts, unless `yes` is set."""
     many: Any = {"model": [f"m{number}" for number in range(1_001)]}
-    disk = SimulatedDisk()
     with pytest.raises(UsageError, match="has 1,001 variants, more than 1,000"):
         await run_virtual(Calls().define(many, cases=1), disk)
     outcome = await run_virtual(Calls().define(many, cases=1), disk, yes=True, deadline=0.5)
@@ -321,9 +315,8 @@ def test_a_definition_that_is_a_blob(path: Path) -> None:
     assert verify(path).ok
 
 
-async def test_a_session_records_what_it_adopted() -> None:
+async def test_a_session_records_what_it_adopted(disk: SimulatedDisk) -> None:
     """The session that adopts variants records their fingerprints and the new definition."""
-    disk = SimulatedDisk()
     await run_virtual(Calls().define({"mini": FOUR["mini"]}, cases=1), disk)
     await run_virtual(Calls().define(FOUR, cases=1), disk, resume=True, adopt=True)
 

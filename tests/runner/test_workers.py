@@ -127,9 +127,8 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
     assert {"process 1", "process 2"} == {event.worker for event in runs.events(disks[1], AttemptSucceeded)}
 
 
-async def test_an_attempt_that_ends_its_worker_uses_up_a_retry() -> None:
+async def test_an_attempt_that_ends_its_worker_uses_up_a_retry(disk: SimulatedDisk) -> None:
     """Two deaths are retried after a backoff; the third fails the trial."""
-    disk = SimulatedDisk()
 
     async def ends_worker(_: str) -> None:
         await die("signal 11 (SIGSEGV)")
@@ -175,9 +174,8 @@ async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
     assert f"{len(outcome.state.workers)} workers, 2 died, 1 lost:" in str(outcome)
 
 
-async def test_lost_machines_use_up_no_retries_up_to_a_limit() -> None:
+async def test_lost_machines_use_up_no_retries_up_to_a_limit(disk: SimulatedDisk) -> None:
     """At the eleventh lost worker the trial fails, so that a run ends."""
-    disk = SimulatedDisk()
 
     async def lost(_: str) -> None:
         await die("exit code 255", is_external=True)
@@ -294,9 +292,8 @@ async def test_steps_survive_their_worker(*, write_ahead: bool) -> None:
     assert [["first", "second"]] == [event.output for event in runs.events(disk, AttemptSucceeded)]
 
 
-async def test_a_dead_worker_is_ambiguous_where_calls_must_not_be_repeated() -> None:
+async def test_a_dead_worker_is_ambiguous_where_calls_must_not_be_repeated(disk: SimulatedDisk) -> None:
     """With `on_ambiguous="fail"` the trial fails instead of being repeated."""
-    disk = SimulatedDisk()
 
     async def ends_worker(_: str) -> None:
         await die()
@@ -307,9 +304,8 @@ async def test_a_dead_worker_is_ambiguous_where_calls_must_not_be_repeated() -> 
     assert [] == runs.events(disk, RetryScheduled)
 
 
-async def test_an_attempt_over_the_budget_names_its_worker() -> None:
+async def test_an_attempt_over_the_budget_names_its_worker(disk: SimulatedDisk) -> None:
     """The end of every attempt in a worker has the worker's name."""
-    disk = SimulatedDisk()
 
     async def agent(value: str) -> str:
         note(usage={"output_tokens": 2})

@@ -81,9 +81,8 @@ async def test_an_invalid_frame_ends_its_worker(name: str, monkeypatch: pytest.M
     assert ["case-1"] == [event.trial for event in runs.events(disk, AttemptSucceeded)]
 
 
-async def test_a_step_takes_no_longer_than_its_call() -> None:
+async def test_a_step_takes_no_longer_than_its_call(disk: SimulatedDisk) -> None:
     """A forged duration of a step is limited to the time since the call started."""
-    disk = SimulatedDisk()
 
     async def forge(value: str) -> str:
         await trio.sleep(2)
@@ -95,9 +94,8 @@ async def test_a_step_takes_no_longer_than_its_call() -> None:
     assert [2.0] == [round(event.elapsed, 3) for event in runs.events(disk, StepCompleted)]
 
 
-async def test_a_result_that_is_too_large_for_a_worker_fails_its_attempt() -> None:
+async def test_a_result_that_is_too_large_for_a_worker_fails_its_attempt(disk: SimulatedDisk) -> None:
     """An output, a step and a note that do not fit into a frame are reported as such, and the worker continues."""
-    disk = SimulatedDisk()
 
     async def large(value: str) -> Any:
         note(large=MEBIBYTE, small=1)

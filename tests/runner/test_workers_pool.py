@@ -102,7 +102,7 @@ async def test_workers_are_added_and_replaced() -> None:
     assert 30 > outcome.state.elapsed > 15
 
 
-async def test_a_pool_without_workers_stops_the_run() -> None:
+async def test_a_pool_without_workers_stops_the_run(disk: SimulatedDisk) -> None:
     """If the only worker is lost, and no other can be started, the run stops, and can be resumed."""
 
     class Lost(MemoryWorkers):
@@ -124,7 +124,6 @@ async def test_a_pool_without_workers_stops_the_run() -> None:
             await die("machine lost")
         return value
 
-    disk = SimulatedDisk()
     outcome = await run_in(Lost(workers=0, concurrency=1, spares=0), define(task, numbered_cases(5), slots=1), disk)
 
     assert ("interrupted", 2) == (outcome.stop_reason, outcome.state.completed)
@@ -218,7 +217,9 @@ class ShortLived(MemoryWorkers):
 
 
 @pytest.mark.parametrize("ending_case", ["", "case-2"])
-async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(ending_case: str) -> None:
+async def test_workers_that_end_before_they_run_anything_are_not_replaced_forever(
+    ending_case: str, disk: SimulatedDisk
+) -> None:
     """The run continues with the others; it is stopped if none is left."""
 
     async def task(value: str) -> str:
@@ -227,7 +228,6 @@ async def test_workers_that_end_before_they_run_anything_are_not_replaced_foreve
             await die()
         return value
 
-    disk = SimulatedDisk()
     defined = define(task, numbered_cases(3), retry=RETRY)
     outcome = await run_in(ShortLived(workers=1, concurrency=1), defined, disk)
 

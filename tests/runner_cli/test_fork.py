@@ -32,11 +32,12 @@ from tests.journal.samples import (
     write_sync,
 )
 from tests.runner_cli.commands import QUICK, evaljournal, run_process
+from tests.runs import events
 
 
 def forked_from(path: Path | str) -> object:
     """Return the origin that a run records."""
-    return next(event.forked_from for event in events_of(path) if isinstance(event, RunStarted))
+    return next(event.forked_from for event in events(path, RunStarted))
 
 
 def test_a_fork_copies_the_records(run: Path) -> None:
