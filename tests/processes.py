@@ -8,6 +8,8 @@ import socket
 import struct
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -104,6 +106,14 @@ class Forked:
         if self._is_running:
             self.send_signal(signal.SIGKILL)
             self.end()
+
+
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Wait for a condition; return whether it became true."""
+    deadline = time.monotonic() + TIMEOUT
+    while not (is_true := condition()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return is_true
 
 
 def is_alive(pid: int) -> bool:

@@ -6,7 +6,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,7 +15,7 @@ import pytest
 from evaljournal.journal.events import AttemptSucceeded, TrialScored
 from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
-from tests.processes import ROOT, TIMEOUT, Process
+from tests.processes import ROOT, TIMEOUT, Process, wait_until
 from tests.programs import STAND_INS, find_program, import_optional, needs_stand_ins
 from tests.runs import events
 from tests.server import Server
@@ -114,10 +113,7 @@ def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: 
     options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
     command = [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / f"{sdk}_agent.py"), "--slots", "1", "--write-ahead"]
     with Process(command, **options, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + TIMEOUT
-        while len(server.requests(name)) < 5:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        assert wait_until(lambda: len(server.requests(name)) >= 5)
         process.kill()
     [path] = tmp_path.glob("runs/*/0001")
     subprocess.run([*command[:3], "resume", str(path)], check=True, timeout=TIMEOUT, **options)

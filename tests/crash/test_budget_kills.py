@@ -2,11 +2,10 @@
 
 import signal
 import textwrap
-import time
 from pathlib import Path
 
 from evaljournal.runner.verification import verify
-from tests.processes import TIMEOUT, Forked, Forks
+from tests.processes import TIMEOUT, Forked, Forks, wait_until
 
 BUDGET = 40
 """Calls that the budget pays for."""
@@ -43,10 +42,7 @@ SCRIPT = textwrap.dedent(
 
 def wait_calls(log: Path, count: int) -> None:
     """Wait until the task has been called `count` times, in all processes together."""
-    deadline = time.monotonic() + TIMEOUT
-    while not log.exists() or log.stat().st_size < count:
-        assert time.monotonic() < deadline, "no call"
-        time.sleep(0.002)
+    assert wait_until(lambda: log.exists() and log.stat().st_size >= count), "no call"
 
 
 def test_killed_again_and_again(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.runner.testing import events_of
-from tests.processes import TIMEOUT, Forked, Forks
+from tests.processes import TIMEOUT, Forked, Forks, wait_until
 from tests.runs import events
 
 CASES = 60
@@ -81,17 +81,11 @@ class Run:
 
     def wait_called(self, calls: int) -> None:
         """Wait until the task has been called `calls` times in all processes together: then signals are handled."""
-        deadline = time.monotonic() + TIMEOUT
-        while self.calls.total() < calls:
-            assert time.monotonic() < deadline, "no call"
-            time.sleep(0.002)
+        assert wait_until(lambda: self.calls.total() >= calls), "no call"
 
     def wait_session(self) -> None:
         """Wait until a session is recorded; on a busy machine, a process may be killed before that."""
-        deadline = time.monotonic() + TIMEOUT
-        while not self.count(SessionStarted):
-            assert time.monotonic() < deadline, "no session"
-            time.sleep(0.002)
+        assert wait_until(lambda: self.count(SessionStarted) > 0), "no session"
 
     def signal(self, number: signal.Signals) -> None:
         self._running.send_signal(number)

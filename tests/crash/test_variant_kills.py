@@ -3,7 +3,6 @@
 import random
 import signal
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from evaljournal import verify
 from evaljournal.journal.events import AttemptInterrupted, AttemptSucceeded, TrialEnqueued
 from evaljournal.runner.testing import events_of
-from tests.processes import TIMEOUT, Forks
+from tests.processes import TIMEOUT, Forks, wait_until
 
 CASES = 12
 SLOTS = 3
@@ -70,10 +69,7 @@ def test_a_killed_run_is_resumed_with_a_fifth_variant(forks: Forks, tmp_path: Pa
     """After SIGKILL in a run with four variants, exactly the open trials and those of the adopted variant are called."""
     path, kill_after = tmp_path / "run", random.Random(seed).randrange(8, 40)
     process = forks.start(path, tmp_path / "before", " ".join(VARIANTS), 0.02)
-    deadline = time.monotonic() + TIMEOUT
-    while call_counts(tmp_path / "before").total() < kill_after:
-        assert time.monotonic() < deadline, "no call"
-        time.sleep(0.002)
+    assert wait_until(lambda: call_counts(tmp_path / "before").total() >= kill_after), "no call"
     process.send_signal(signal.SIGKILL)
     process.end(TIMEOUT)
     done = {event.trial for event in events_of(path) if isinstance(event, AttemptSucceeded)}

@@ -15,7 +15,7 @@ import trio
 from evaljournal import Case, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
 from evaljournal.runner.tasks.command import Command
-from tests.processes import TIMEOUT, Process, is_alive
+from tests.processes import Process, is_alive, wait_until
 from tests.runs import define_real, events, outputs, run_real
 
 PYTHON = sys.executable
@@ -25,14 +25,6 @@ def failure(path: Path) -> AttemptFailed:
     """Return the only failure."""
     (failed,) = events(path, AttemptFailed)
     return failed
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition."""
-    until = time.monotonic() + TIMEOUT
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.005)
-    return condition()
 
 
 @pytest.fixture

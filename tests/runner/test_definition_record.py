@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from evaljournal import Case, run
 from evaljournal.journal import read
@@ -14,13 +13,13 @@ from evaljournal.journal.blobs import LIMIT
 from evaljournal.journal.events import AttemptStarted, RunStarted, SessionStarted
 from evaljournal.replay import load
 from evaljournal.replay.definition import definition_diff, definition_lines
-from evaljournal.runner.cli import cli
 from evaljournal.runner.data.fingerprint import definition_of
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.secrets import mask_values
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint
+from tests.runner_cli.commands import evaljournal
 from tests.runs import AnyEvaluation, define_real, events, run_real
 from tests.server import Server
 
@@ -31,10 +30,6 @@ def requests(path: Path) -> list[Any]:
     return [event.request for event in events(path, AttemptStarted)]
 
 
-def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(cli, arguments)
-
-
 def test_options_and_files_are_resolved(server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Model, prompts, parameters and address are recorded, including those from files; keys are not."""
     monkeypatch.setenv("MY_KEY", SECRET)
@@ -42,7 +37,7 @@ def test_options_and_files_are_resolved(server: Server, name: str, tmp_path: Pat
     Path("prompt.txt").write_text("Answer in one word: {question}")
     Path("chat.toml").write_text(f'system = "You know {SECRET}."\nscore = ["regex:^L"]\njudge = "large"\n')
     options = ("--data", "qa.jsonl", "--chat", "small", "--base-url", server.url(name, "ok", "v1"), "--temperature", "0.5")
-    ended = invoke(
+    ended = evaljournal(
         "run",
         *options,
         "--config",
@@ -113,9 +108,9 @@ def test_a_request_is_recorded_once_per_session(server: Server, path: Path, name
     assert [{"body": {"q": "lima"}}, None, None] == requests(path)
     details = load(path).trial("a")
     assert [{"body": {"q": "lima"}}] * 3 == [attempt.request for attempt in details.attempts]
-    rows = [json.loads(line) for line in invoke("export", str(path), "--rows", "attempts").output.splitlines()]
+    rows = [json.loads(line) for line in evaljournal("export", str(path), "--rows", "attempts").output.splitlines()]
     assert [{"body": {"q": "lima"}}] * 3 == [row["request"] for row in rows]
-    assert 1 == invoke("show", str(path), "a").output.count('{"body":{"q":"lima"}}')
+    assert 1 == evaljournal("show", str(path), "a").output.count('{"body":{"q":"lima"}}')
 
 
 @pytest.mark.parametrize(
@@ -140,7 +135,7 @@ def test_no_requests(server: Server, path: Path, name: str) -> None:
     """Requests are not recorded if the setting is off."""
     run_real(define_real(Endpoint(server.url(name, "ok")), record_requests=False), path)
     assert [None] == requests(path)
-    assert "no-requests" in invoke("run", "--help-all").output
+    assert "no-requests" in evaljournal("run", "--help-all").output
 
 
 def test_large_requests_are_blobs(server: Server, path: Path, name: str) -> None:
@@ -170,7 +165,7 @@ def test_an_edit_is_shown_as_a_diff(path: Path) -> None:
     run(changed, path, resume=True, retry_failed=True, adopt=True, fail_fast=True, retry={"errors": 0, "timeouts": 0})
     (_, second) = events(path, SessionStarted)
     assert "Answer in one word:\n{input}" == second.definition["task"]["prompt"]
-    shown = invoke("show", str(path), "--definition")
+    shown = evaljournal("show", str(path), "--definition")
     assert (0, True, False) == (shown.exit_code, "Answer in one word" in shown.output, "briefly" in shown.output)
 
 

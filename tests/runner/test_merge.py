@@ -34,7 +34,8 @@ from evaljournal.runner.testing import deterministic_options, inline
 from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
-from tests.runner.test_shards import PROGRAM, echo, evaljournal
+from tests.runner.test_shards import PROGRAM, echo
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define, flaky_evaluation, numbered_cases
 
 COUNT = 3

@@ -33,7 +33,8 @@ from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import content, finished, trial, write
 from tests.runner.test_fork import Full
 from tests.runner.test_merge import FILES, run_shards, shard_events, ticking
-from tests.runner.test_shards import echo, evaljournal
+from tests.runner.test_shards import echo
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define, numbered_cases
 
 

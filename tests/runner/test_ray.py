@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -25,7 +24,7 @@ from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.workers.pool import WorkerDied
 from evaljournal.runner.workers.ray import RayPipe
 from evaljournal.runner.workers.ray_actor import EXITED, STARTED, RayActor
-from tests.processes import TIMEOUT
+from tests.processes import TIMEOUT, wait_until
 from tests.programs import import_optional
 from tests.runner.test_worker_processes import RUN, run_in, start
 from tests.runs import events, outputs
@@ -269,7 +268,7 @@ def test_nodes_come_and_go(cluster: RayCluster, capfd: pytest.CaptureFixture[str
     def change_nodes() -> None:
         cluster.send_command("add")  # The run waits for it.
         cluster.send_command("add")
-        wait_until(lambda: number_of_workers() > 2)
+        assert wait_until(lambda: number_of_workers() > 2)
         cluster.send_command("remove")
 
     with ThreadPoolExecutor(1) as thread:
@@ -291,7 +290,7 @@ def test_nodes_come_and_go(cluster: RayCluster, capfd: pytest.CaptureFixture[str
 def test_sigterm_is_handled_by_the_run(cluster: RayCluster) -> None:
     """Ray installs a handler that prints a stack trace; that of the run is installed after it."""
     with start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "60", "--grace", "0.2") as process:
-        wait_until(Path("effects.txt").exists)
+        assert wait_until(Path("effects.txt").exists)
         process.terminate()
         assert 3 == process.wait()
 
@@ -325,20 +324,12 @@ def test_a_lost_cluster_stops_the_run() -> None:
     """
     with ray_cluster() as cluster:
         process = start("mark a", *RUN, "--workers", f"ray:{cluster.address}", "--timeout", "600", "--grace", "0.2")
-        wait_until(Path("effects.txt").exists)
+        assert wait_until(Path("effects.txt").exists)
     with process:
         process.wait()
 
     assert ["interrupted"] == [event.reason for event in events(Path("run"), RunStopped)]
     assert {"worker_lost"} == {event.reason for event in events(Path("run"), AttemptInterrupted)}
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait for a condition, up to a minute."""
-    deadline = time.monotonic() + TIMEOUT
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def number_of_workers() -> int:

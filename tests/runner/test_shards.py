@@ -8,16 +8,15 @@ import hypothesis.strategies as st
 import orjson
 import pytest
 import trio
-from click.testing import CliRunner, Result
 
 from evaljournal import Case, UsageError, arun
 from evaljournal.replay.shards import Shard
-from evaljournal.runner.cli import cli
 from evaljournal.runner.data.dataset import Dataset, Selection
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.run_paths import next_path
 from evaljournal.runner.testing import deterministic_options
 from tests.runner.test_fork import FastDisk
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define, numbered_cases
 
 PROGRAM = """
@@ -41,10 +40,6 @@ async def echo(value: Any) -> Any:
 def names(cases: Any, shard: str | None, **selection: Any) -> list[str]:
     trials = Dataset(cases).select(Selection(**selection), shard=parse_shard(shard))
     return [trial.case.name for trial in trials]
-
-
-def evaljournal(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 @hypothesis.given(

@@ -27,7 +27,7 @@ from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
 from evaljournal.runner.workers.pool import WorkerDied
 from evaljournal.runner.workers.processes import _open_processes
-from tests.processes import TIMEOUT, Process, is_alive
+from tests.processes import Process, is_alive, wait_until
 from tests.runs import events, outputs
 from tests.server import Server
 from tests.workers import AGENT
@@ -224,18 +224,12 @@ RUN = ("run", "it.py:plain", "-o", "run")
 
 def wait_for_effects(count: int, file: str = "effects.txt") -> None:
     """Wait until the task has had some effects."""
-    deadline = time.monotonic() + TIMEOUT
-    while not Path(file).exists() or Path(file).read_text().count("\n") < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert wait_until(lambda: Path(file).exists() and Path(file).read_text().count("\n") >= count)
 
 
 def wait_for_output(process: Process, count: int) -> None:
     """Wait until a run has some outputs, or its process has ended."""
-    deadline = time.monotonic() + TIMEOUT
-    while process.poll() is None and (not has_journal() or len(outputs(Path("run"))) < count):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert wait_until(lambda: process.poll() is not None or (has_journal() and len(outputs(Path("run"))) >= count))
 
 
 def has_journal() -> bool:

@@ -4,20 +4,15 @@ from pathlib import Path
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 
 from evaljournal.journal.events import RunFinished, TrialWithdrawn
-from evaljournal.runner.cli import cli
 from evaljournal.runner.cli._common import RunReference, find_reference
 from evaljournal.runner.errors import UsageError
 from tests.journal.samples import flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
+from tests.runner_cli.commands import evaljournal
 
 COUNT = 60
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [*map(str, arguments)])
 
 
 def run(path: Path, **passes: int) -> Path:
@@ -36,7 +31,7 @@ def test_variants_of_a_run(tmp_path: Path) -> None:
     """A run with variants has a row for each; the others are compared with the first, or with --baseline."""
     path = run(tmp_path / "run", mini=50, large=58, tiny=30)
     table, with_tiny = (
-        orjson.loads(invoke("compare", path, *options, "--json").stdout) for options in ((), ("--baseline", "tiny"))
+        orjson.loads(evaljournal("compare", path, *options, "--json").stdout) for options in ((), ("--baseline", "tiny"))
     )
 
     assert ["mini", "large", "tiny"] == [row["name"] for row in table["rows"]]
@@ -49,7 +44,7 @@ def test_variants_of_a_run(tmp_path: Path) -> None:
     assert [True, True, {}] == [
         row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in with_tiny["rows"]
     ]
-    output = invoke("compare", path).stdout.splitlines()
+    output = evaljournal("compare", path).stdout.splitlines()
     assert f"{path}  head {table['rows'][0]['head']}" == output[0]
     assert "exact, compared with mini:" in output
 
@@ -59,9 +54,11 @@ def test_several_runs(tmp_path: Path) -> None:
     a, b = run(tmp_path / "a", none=50), run(tmp_path / "b", mini=50, large=58)
     names = [str(a), f"{b}@mini", f"{b}@large"]
 
-    assert names == [row["name"] for row in orjson.loads(invoke("compare", a, b, "--baseline", a, "--json").stdout)["rows"]]
+    assert names == [
+        row["name"] for row in orjson.loads(evaljournal("compare", a, b, "--baseline", a, "--json").stdout)["rows"]
+    ]
     for baseline in (f"{b}@large", f"{tmp_path}/./b@large"):
-        table = orjson.loads(invoke("compare", a, f"{b}@large", a, "--baseline", baseline, "--json").stdout)
+        table = orjson.loads(evaljournal("compare", a, f"{b}@large", a, "--baseline", baseline, "--json").stdout)
         assert (names[2], [names[0], names[2]]) == (table["baseline"], [row["name"] for row in table["rows"]])
 
 
@@ -85,7 +82,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tupl
     run(Path("a"), none=50)
     run(Path("b"), mini=50, large=58)
     write_sync(Path("other"), [started(), session(), *answered("x", {"exact": True})])
-    result = invoke("compare", *arguments)
+    result = evaljournal("compare", *arguments)
 
     assert (2, True) == (result.exit_code, problem in result.stderr)
 
@@ -95,15 +92,15 @@ def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run(tmp_path / "run", mini=50, large=58, tiny=30)
     monkeypatch.setattr("evaljournal.runner.cli.compare._MAX_ROWS", 2)
 
-    assert "3 rows; at most 2 can be compared" in invoke("compare", path).stderr
-    assert 0 == invoke("compare", f"{path}@mini", f"{path}@large", "--baseline", "mini").exit_code
+    assert "3 rows; at most 2 can be compared" in evaljournal("compare", path).stderr
+    assert 0 == evaljournal("compare", f"{path}@mini", f"{path}@large", "--baseline", "mini").exit_code
 
 
 def test_a_damaged_run(tmp_path: Path) -> None:
     """What is before the damage is compared; the exit code is 4."""
     path = run(tmp_path / "run", mini=50, large=58)
     flip(segment(path), 30_000)
-    result = invoke("compare", path)
+    result = evaljournal("compare", path)
 
     assert (4, True, True) == (result.exit_code, "compared with mini" in result.stdout, "up to the damage" in result.stderr)
 
@@ -113,8 +110,8 @@ def test_damage_before_the_first_trial(tmp_path: Path) -> None:
     path, damaged = run(tmp_path / "run", none=50), run(tmp_path / "damaged", none=50)
     flip(segment(damaged), 1_500)
     results = [
-        invoke("diff", damaged, path),
-        invoke("export", path, "--format", "markdown", "--baseline", damaged, "-o", tmp_path / "summary.md"),
+        evaljournal("diff", damaged, path),
+        evaljournal("export", path, "--format", "markdown", "--baseline", damaged, "-o", tmp_path / "summary.md"),
     ]
 
     assert [4, 4] == [result.exit_code for result in results]
@@ -126,7 +123,7 @@ def test_removed_variants_are_not_compared(tmp_path: Path) -> None:
     withdrawn = TrialWithdrawn(trial="c1@old", reason="removed")
     events = [event for trial in trials.values() for event in trial]
     write_sync(tmp_path / "run", [started(), session(), *events, withdrawn])
-    result = invoke("compare", tmp_path / "run")
+    result = evaljournal("compare", tmp_path / "run")
 
     assert (0, False, True) == (result.exit_code, "old" in result.stdout, "compared with mini" in result.stdout)
 
@@ -149,25 +146,25 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a@b@c" == str(find_reference("a@b@c"))
     with pytest.raises(UsageError, match="nowhere does not exist"):
         find_reference("nowhere@mini")
-    assert "this command takes a whole run, not its variant 'c'" in invoke("verify", "a@c").stderr
+    assert "this command takes a whole run, not its variant 'c'" in evaljournal("verify", "a@c").stderr
 
 
 def test_diff_of_variants(tmp_path: Path) -> None:
     """Two variants of a run are compared trial by trial."""
     path = run(tmp_path / "run", mini=50, large=58)
-    comparison = orjson.loads(invoke("diff", f"{path}@mini", f"{path}@large", "--json").stdout)
+    comparison = orjson.loads(evaljournal("diff", f"{path}@mini", f"{path}@large", "--json").stdout)
 
     assert ("mini", "large", str(path)) == (comparison["variant_a"], comparison["variant_b"], comparison["b"])
     assert [f"c{number}@large" for number in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]
-    assert f"B  {path}@large: capitals, finished, 60 ok of 60" in invoke("diff", f"{path}@mini", f"{path}@large").stdout
-    assert 2 == invoke("diff", path, f"{path}@lage").exit_code
+    assert f"B  {path}@large: capitals, finished, 60 ok of 60" in evaljournal("diff", f"{path}@mini", f"{path}@large").stdout
+    assert 2 == evaljournal("diff", path, f"{path}@lage").exit_code
 
 
 @pytest.mark.parametrize(("variant", "baseline", "code"), [("large", "mini", 0), ("mini", "large", 1)])
 def test_gate_of_variants(tmp_path: Path, variant: str, baseline: str, code: int) -> None:
     """A variant is checked against another one."""
     path = run(tmp_path / "run", mini=45, large=60)
-    result = invoke("gate", f"{path}@{variant}", "--baseline", f"{path}@{baseline}", "--json")
+    result = evaljournal("gate", f"{path}@{variant}", "--baseline", f"{path}@{baseline}", "--json")
     report = orjson.loads(result.stdout)
 
     assert (code, variant, baseline) == (result.exit_code, report["run"]["variant"], report["baseline"]["variant"])
@@ -177,7 +174,7 @@ def test_gate_of_variants(tmp_path: Path, variant: str, baseline: str, code: int
 def test_gate_of_a_variant_against_the_newest_run(tmp_path: Path) -> None:
     """`newest` is the same variant of the newest other run."""
     run(tmp_path / "0001", mini=60, large=10)
-    result = invoke("gate", f"{run(tmp_path / '0002', mini=60, large=60)}@large", "--baseline", "newest", "--json")
+    result = evaljournal("gate", f"{run(tmp_path / '0002', mini=60, large=60)}@large", "--baseline", "newest", "--json")
     report = orjson.loads(result.stdout)
 
     assert (str(tmp_path / "0001"), "large", 0) == (report["baseline"]["path"], report["baseline"]["variant"], result.exit_code)

@@ -5,20 +5,14 @@ from pathlib import Path
 import attrs
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 
 from evaljournal.journal import Event, read
 from evaljournal.journal.events import RunFinished
-from evaljournal.runner.cli import cli
 from tests.journal.samples import content, flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered, failed
+from tests.runner_cli.commands import evaljournal
 
 PASS, FAIL = True, False
-
-
-def evaljournal(*arguments: object) -> Result:
-    """Invoke a command; click leaves control characters in the output."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
 def run(path: Path, *trials: list[Event]) -> Path:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 
 from evaljournal.journal import read
 from evaljournal.replay.export import FORMATS, Files
-from evaljournal.runner.cli import cli
 from tests.journal.samples import (
     complete_run,
     content,
@@ -28,11 +26,7 @@ from tests.journal.samples import (
     write_sync,
 )
 from tests.replay.eventful_run import eventful_run, export_of, otlp_json_of
-from tests.runner_cli.commands import COMMAND
-
-
-def evaljournal(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+from tests.runner_cli.commands import COMMAND, evaljournal
 
 
 @pytest.fixture

@@ -7,24 +7,20 @@ from typing import Any
 import attrs
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 
 from evaljournal.journal.ownership import state_directory
 from evaljournal.replay import LoadedRun
-from evaljournal.runner.cli import _digests, cli
+from evaljournal.runner.cli import _digests
 from evaljournal.runner.cli._display import open_run
 from tests.journal.samples import finished, flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
+from tests.runner_cli.commands import evaljournal
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start with an empty cache."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-def evaljournal(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
 
 
 def in_json(*arguments: object) -> Any:

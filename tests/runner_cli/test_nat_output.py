@@ -12,18 +12,16 @@ from pathlib import Path
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 
 from evaljournal.journal import Event, JournalError, Record, read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
 from evaljournal.replay.export.nat import line
 from evaljournal.replay.trial import TrialDetails
-from evaljournal.runner.cli import cli
 from evaljournal.runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import TIMEOUT
 from tests.replay.eventful_run import first_session, minute_clock, second_session
-from tests.runner_cli.commands import QUICK, SLOW, process
+from tests.runner_cli.commands import QUICK, SLOW, evaljournal, process
 
 FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 
@@ -39,10 +37,6 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     sys.path[:] = path
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]:
         del sys.modules[name]
-
-
-def evaljournal(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def ids(directory: Path | str = "nat") -> list[str]:

@@ -3,8 +3,6 @@
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -24,7 +22,7 @@ from evaljournal.journal.lock import Lock
 from evaljournal.replay import fold
 from evaljournal.replay.auditing import audit
 from evaljournal.runner.verification import retry_rules
-from tests.processes import TIMEOUT, Process
+from tests.processes import Process, wait_until
 from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores
 from tests.runs import events
 from tests.server import Server
@@ -173,14 +171,6 @@ def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> 
     assert "judge" == summary["unauthorized_scorer"]["scorer"]
     assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_scorer"])
     assert "unauthorized" not in evaljournal("status").stdout
-
-
-def wait_until(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition."""
-    until = time.monotonic() + TIMEOUT
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_an_interrupted_rescore(server: Server, name: str) -> None:

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from evaljournal.runner.cli import cli
 from tests.journal.samples import lines_of, overwrite, segment
 from tests.journal.test_salvage import DAMAGES
+from tests.runner_cli.commands import evaljournal
 
 EVALUATION = """
 from pathlib import Path
@@ -27,11 +26,6 @@ def letters(letter):
 def exact(output):
     return True
 """
-
-
-def evaljournal(*arguments: object) -> Result:
-    """Invoke a command in this process."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def rows(path: str) -> list[dict[str, Any]]:

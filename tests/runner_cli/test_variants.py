@@ -5,13 +5,12 @@ from typing import Any
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 
 from evaljournal import verify
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, RunStarted, TrialEnqueued, TrialScored
 from evaljournal.replay import load
-from evaljournal.runner.cli import cli
+from tests.runner_cli.commands import evaljournal
 from tests.server import Server
 
 ROWS = [{"id": "peru", "question": "lima", "answer": "LIMA"}, {"id": "cuba", "question": "havana", "answer": "no"}]
@@ -25,10 +24,6 @@ def _data() -> None:
 @pytest.fixture(name="url")
 def _url(server: Server, name: str) -> str:
     return server.url(name, "ok", "v1")
-
-
-def evaljournal(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def events(kind: type[Any], path: str = "runs/qa/0001") -> list[Any]:

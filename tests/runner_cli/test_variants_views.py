@@ -8,7 +8,6 @@ from xml.etree import ElementTree as ET
 
 import orjson
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
 
 from evaljournal import Case, evaluation, note, run, verify
@@ -17,10 +16,10 @@ from evaljournal.replay import RunState, load, summarize
 from evaljournal.replay.ending import final_report
 from evaljournal.replay.screen import panel
 from evaljournal.replay.summary_text import variant_lines
-from evaljournal.runner.cli import cli
 from evaljournal.runner.definition.gates import gate_results
 from tests.journal.samples import session, started, write_sync
 from tests.replay.trial_events import answered, failed, state_of
+from tests.runner_cli.commands import evaljournal
 
 SOURCE = """
 from evaljournal import Case, evaluation, note
@@ -66,10 +65,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run(times, path, quiet=True)
     return path
-
-
-def evaljournal(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def test_status_has_a_line_for_each_variant(finished: Path) -> None:

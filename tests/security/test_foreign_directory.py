@@ -41,15 +41,10 @@ from tests.journal.samples import (
 )
 from tests.processes import ROOT
 from tests.replay.test_page import data_of
-from tests.runner_cli.commands import COMMAND
+from tests.runner_cli.commands import COMMAND, evaljournal
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b]8;;http://x\x07\x9b31m\x1b[2J\r\u202e\u2066\u2028"
 """OSC 52 and 8, CSI in both forms, a carriage return, and characters that change the direction or the line."""
-
-
-def evaljournal(*arguments: object) -> Result:
-    """Invoke a command; click leaves control characters in the output."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
 
 
 def controls(text: str) -> set[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from evaljournal.journal import Event, chain, verify, writing
 from evaljournal.journal.events import RunStarted, RunStopped, SessionStarted
@@ -24,6 +24,7 @@ from evaljournal.runner.cli import cli
 from evaljournal.runner.definition.loading import load_evaluation
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
 from tests.processes import ROOT
+from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 from tests.security.audited import VARIABLE
 
@@ -110,11 +111,6 @@ STOPPED = RunStopped(reason="interrupted")
 def foreign_run(path: Path, task: str) -> Path:
     """Write an interrupted run that was started elsewhere."""
     return write_run(path, [run_started(task), session(), STOPPED])
-
-
-def evaljournal(*arguments: object) -> Result:
-    """Invoke a command in this process."""
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def is_own(path: Path) -> bool:
