@@ -3,7 +3,7 @@
 Tested elsewhere:
 
 - 3, an outage of a second loses no trial: `test_a_second_outage_loses_nothing` in `tests/runner/test_session.py`
-- 4, the target stays within its maximum: `tests/runner/test_concurrency_simple.py`
+- 4, the target stays within its maximum: `tests/runner/test_executors_controller.py`
 - 5, results survive SIGTERM and SIGKILL; 7, bounded grace and a second Ctrl-C, in real processes: `tests/crash/test_kills.py`
 - 6, a leaked cancellation: `tests/runner/test_function.py`; datasets that fail half-way, and lazy generators:
   `tests/runner/test_session.py`

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from evaljournal import UsageError
-from evaljournal.runner.executors import AsyncExecutor, ConcurrencyController, ExecutionStatus, Incomplete, SyncExecutor
+from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
 from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options
 from tests.processes import TIMEOUT
@@ -38,17 +37,6 @@ async def execute(function: Any, inputs: Any, concurrency: int = 3, **arguments:
 
 def done(results: Results) -> int:
     return sum(details.status in DONE for details in results[1])
-
-
-def test_4_the_target_does_not_exceed_its_maximum() -> None:
-    """With a maximum of 10, a thousand successful windows leave the target at 10."""
-    now = 0.0
-    controller = ConcurrencyController(10, 3, clock=lambda: now)
-    for _ in range(1000):
-        controller.record_success(1.0)
-        now += 5.0
-
-    assert 10 == controller.target_concurrency
 
 
 KILLED = """
@@ -85,22 +73,6 @@ def test_5_results_survive_a_kill(tmp_path: Path, number: int) -> None:
 
     calls, right, statuses = resumed.stdout.split(" ", 2)
     assert ("11", "True", "{'COMPLETED'}\n") == (calls, right, statuses)
-
-
-def test_6_a_leaked_cancellation_is_one_items_failure() -> None:
-    """An asyncio.CancelledError that a function raises fails its attempt only."""
-    calls: list[int] = []
-
-    async def leaks(value: int) -> int:
-        await asyncio.sleep(0)
-        calls.append(value)
-        if value == 3 and calls.count(3) == 1:
-            raise asyncio.CancelledError
-        return value
-
-    results = AsyncExecutor(leaks).run(range(6))
-
-    assert ([0, 1, 2, 3, 4, 5], 6) == (results[0], done(results))
 
 
 async def test_6_inputs_that_fail_lose_nothing() -> None:
@@ -140,24 +112,6 @@ async def test_7_a_signal_is_handled_immediately_and_grace_is_bounded() -> None:
     assert 15.0 == pytest.approx(details[1].execution_seconds, abs=2)
 
 
-async def test_7_a_second_signal_ends_it_immediately() -> None:
-    """A second signal does not wait for the grace period."""
-    async with trio.open_nursery() as nursery:
-
-        async def interrupt() -> None:
-            await trio.sleep(10)
-            signal.raise_signal(signal.SIGINT)
-            await trio.sleep(1)
-            signal.raise_signal(signal.SIGINT)
-
-        nursery.start_soon(interrupt)
-        start = trio.current_time()
-        results = await execute(Scripted(lambda *_: Hang()), range(100))
-
-    assert 11.0 == pytest.approx(trio.current_time() - start, abs=0.1)
-    assert 3 == sum(details.interrupted for details in results[1])
-
-
 async def test_7_another_signal_can_be_chosen() -> None:
     """`termination_signal` may be another one; None changes no handler."""
     handlers = []
@@ -172,41 +126,6 @@ async def test_7_another_signal_can_be_chosen() -> None:
 
     assert [True, False] == [expected == installed for expected, installed in zip(before, handlers[0], strict=True)]
     assert before == handlers[1] == [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
-
-
-def test_7_no_handlers_outside_the_main_thread() -> None:
-    """In another thread no handler is installed, and the run works."""
-    outputs: list[Any] = []
-
-    async def look(_: Any) -> Any:
-        await asyncio.sleep(0)
-        return signal.getsignal(signal.SIGINT)
-
-    thread = threading.Thread(target=lambda: outputs.append(AsyncExecutor(look).run([1])[0]))
-    thread.start()
-    thread.join()
-
-    assert [[signal.getsignal(signal.SIGINT)]] == outputs
-
-
-async def test_7_overlapping_runs_restore_the_handler() -> None:
-    """Of two overlapping runs, the last to end restores the handler; a signal in between stops the remaining one."""
-    before = signal.getsignal(signal.SIGINT)
-    ended: list[float] = []
-
-    async def run_one(seconds: float) -> None:
-        await execute(Scripted(lambda *_: Return(1, seconds)), [1], options={"grace": 0.0})
-        ended.append(trio.current_time() - start)
-
-    start = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_one, 5)
-        nursery.start_soon(run_one, 100)
-        await trio.sleep(10)
-        signal.raise_signal(signal.SIGINT)
-
-    assert [5.0, 10.0] == [pytest.approx(seconds, abs=0.1) for seconds in ended]
-    assert before is signal.getsignal(signal.SIGINT)
 
 
 def test_7_a_sync_call_may_finish() -> None:
@@ -281,15 +200,6 @@ def test_8_cancelling_leaves_nothing_running() -> None:
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("evaljournal_")]
 
 
-async def test_8_cancelling_in_trio_leaves_nothing_running() -> None:
-    """Cancelling `execute` in trio stops its calls."""
-    task = Scripted(lambda *_: Hang())
-    with trio.move_on_after(5):
-        await execute(task, range(10))
-
-    assert (3, 0) == (task.calls.total(), task.in_flight)
-
-
 class Prompt:
     """A long text with weak references."""
 
@@ -317,10 +227,3 @@ async def test_9_exceptions_keep_no_frames() -> None:
     assert [] == [reference for reference in watched if reference() is not None]
     exception = results[1][0].exceptions[0]
     assert (None, None) == (exception.__traceback__, exception.__cause__ and exception.__cause__.__traceback__)
-
-
-@pytest.mark.parametrize("concurrency", [0, -1])
-def test_10_no_concurrency_is_rejected(concurrency: int) -> None:
-    """`concurrency=0` is an error, not a hang."""
-    with pytest.raises(UsageError, match=f"concurrency={concurrency}"):
-        AsyncExecutor(print, concurrency)
