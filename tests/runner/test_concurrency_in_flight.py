@@ -12,7 +12,6 @@ from evaljournal.runner.concurrency.constants import (
     LIMIT_TEST_TIMEOUT,
     MEASURED_CALLS,
     OTHER_LOAD,
-    TIMEOUT_CUT,
 )
 from evaljournal.runner.concurrency.in_flight import InFlight, higher_load, lower_load
 from evaljournal.runner.concurrency.latency import Latency
@@ -84,15 +83,6 @@ def test_a_hundred_slow_successes_do_not_become_usual() -> None:
 
     assert all(first)
     assert not any(then)
-
-
-def test_timeouts_lower_the_limit() -> None:
-    """Many timeouts lower the limit to a third of the load."""
-    machine = InFlight(slots=100, limit=60)
-    evidence = [machine.record_timeout(_start(order, 60), 60.0, last_start=60) for order in (1, 2, 3)]
-
-    assert [None, None, "3 calls timed out and 0 succeeded"] == evidence
-    assert int(TIMEOUT_CUT * 60) == machine.limit
 
 
 def test_a_lower_load_that_brings_less_lets_the_limit_climb() -> None:
