@@ -49,6 +49,7 @@ def comparable(output: str) -> list[str]:
     return [" ".join(line.split()) for line in masked.strip().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # many processes
 @pytest.mark.parametrize(
     "page",

@@ -8,6 +8,8 @@ import pytest
 from benchmarks._figures import Figures
 from benchmarks.fault_scenarios import large_runs, limits, verdicts
 
+pytestmark = pytest.mark.slow
+
 
 def test_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGSTOP changes nothing; SIGHUP and SIGTERM stop a run, which `resume` completes."""

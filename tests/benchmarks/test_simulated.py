@@ -16,6 +16,8 @@ from benchmarks.simulated.rows import Row, best_fixed, measure, ours, simulate
 from benchmarks.simulated.scenarios import SCENARIOS, randoms
 from evaljournal.runner.concurrency.policy import Decision, Signal, Started, StartPermit
 
+pytestmark = pytest.mark.slow
+
 A, X = SCENARIOS["A"][0], SCENARIOS["X"][0]
 
 

@@ -4,8 +4,12 @@ import signal
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from evaljournal.runner.verification import verify
 from tests.processes import TIMEOUT, Forked, Forks, wait_until
+
+pytestmark = pytest.mark.slow
 
 BUDGET = 40
 """Calls that the budget pays for."""

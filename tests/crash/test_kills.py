@@ -24,6 +24,8 @@ from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Forked, Forks, wait_until
 from tests.runs import events
 
+pytestmark = pytest.mark.slow
+
 CASES = 60
 SLOTS = 3
 KILLS = 5

@@ -18,6 +18,8 @@ from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, Attemp
 from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Process, small_environment
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = textwrap.dedent(
     """
     import asyncio, signal, sys

@@ -7,6 +7,8 @@ import pytest
 from benchmarks._server import serving
 from benchmarks.steps import SLOTS, killed_runs
 
+pytestmark = pytest.mark.slow
+
 COMBINATIONS = [
     (kind, write_ahead) for kind in ("trio", "asyncio", "threads", "sdk", "gateway") for write_ahead in (True, False)
 ]

@@ -14,6 +14,8 @@ from evaljournal.journal.events import AttemptInterrupted, AttemptSucceeded, Tri
 from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT, Forks, wait_until
 
+pytestmark = pytest.mark.slow
+
 CASES = 12
 SLOTS = 3
 VARIANTS = ("nano", "mini", "medium", "large")

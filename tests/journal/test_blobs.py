@@ -87,14 +87,6 @@ def test_limit_is_exact(tmp_path: Path, length: int, count: int) -> None:
     assert ["v" * length] == outputs(tmp_path / "run")
 
 
-def test_small_values_stay_in_the_line(tmp_path: Path) -> None:
-    """Small values of the same event stay in the line."""
-    write_sync(tmp_path / "run", success(LONG, usage={"tokens": 3}))
-    line = orjson.loads(lines_of(tmp_path / "run")[5])
-
-    assert ({"tokens": 3}, False, ["output"]) == (line["usage"], "output" in line, list(line["blobs"]))
-
-
 def test_several_large_values_of_one_event(tmp_path: Path) -> None:
     """One event may have several large values; a value of half the limit stays in the line."""
     half = "h" * (LIMIT // 2)

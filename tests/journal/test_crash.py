@@ -6,12 +6,15 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
 import trio
 
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import SessionStarted
 from tests.journal.samples import fake_clock, session, write
 from tests.processes import Forks
+
+pytestmark = pytest.mark.slow
 
 KILLS = 50
 

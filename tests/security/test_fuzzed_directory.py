@@ -25,6 +25,8 @@ from tests.processes import Forks
 from tests.security import commands
 from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, controls
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = 6
 """Directories in each of the quick tests, each read by a different part of the commands."""
 BATCH = 24
