@@ -17,9 +17,8 @@ import trio
 
 from evaljournal.journal.errors import JournalError
 from evaljournal.runner.gateway.providers import Route
-from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.client import Client, Response
 from evaljournal.runner.http.heads import RequestHead, ResponseHead
-from evaljournal.runner.http.messages import Body
 from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
 from evaljournal.runner.http.server import Connection, ReplyAborted
@@ -186,13 +185,13 @@ class Call:
         content = body if route.method == "POST" else None
         chunks: list[bytes] = []
         with ReplyMemory(max_small=LONG_STREAM, places=self.places) as memory:
-            async with self.client.stream(route.method, content, *forwarded_headers, target=self.target) as response:
+            async with await self.client.send(route.method, content, *forwarded_headers, target=self.target) as response:
                 head = response.head
                 headers = list(_filter_headers(head.headers))
                 reader = ReplyReader(head.status, head.text_headers)
                 if reader.is_stream and reader.is_success:
                     await connection.begin(head.status, headers)
-                while chunk := await response.body.read():
+                while chunk := await response.read():
                     await memory.add(len(chunk))
                     reader.feed(chunk)
                     if not connection.is_reply_started:
@@ -202,7 +201,7 @@ class Call:
                         await self._record(step, reader, memory)
                     await connection.send_chunk(chunk)
                     if self._is_recorded:
-                        await self._read_to_end(response.body)
+                        await self._read_to_end(response)
                         break
             reader.end()
             if not self._is_recorded:
@@ -214,10 +213,10 @@ class Call:
         else:
             await connection.send(head.status, headers, b"".join(chunks))
 
-    async def _read_to_end(self, body: Body) -> None:
+    async def _read_to_end(self, response: Response) -> None:
         """Read what follows the last event, so that the provider's connection can be reused even if the agent disconnects."""
         with trio.move_on_after(STREAM_END_TIMEOUT, shield=True):
-            while chunk := await body.read():
+            while chunk := await response.read():
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self.connection.send_chunk(chunk)
 

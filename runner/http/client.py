@@ -9,8 +9,8 @@ import functools
 import math
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeVar
 
@@ -52,14 +52,6 @@ async def _with_timeout(seconds: float | None, call: Callable[..., Awaitable[T]]
         return await call(*arguments)
 
 
-@attrs.define
-class Response:
-    """A response; its body is read as it arrives."""
-
-    head: ResponseHead
-    body: Body
-
-
 class _Connection(MessageReader):
     """A connection to a server or a proxy: one call at a time."""
 
@@ -89,8 +81,8 @@ class _Connection(MessageReader):
         """Whether the server has closed the connection, or sent something, since the last call."""
         return self._socket.socket.is_readable()
 
-    async def call(self, request: bytes) -> Response:
-        """Send a request; return the response without its body. The connection is closed on an error."""
+    async def call(self, request: bytes) -> ResponseHead:
+        """Send a request; return the head of the response. The connection is closed on an error."""
         self._has_received = False
         try:
             with suppress(trio.BrokenResourceError):  # A server that stops reading may have replied already.
@@ -98,7 +90,7 @@ class _Connection(MessageReader):
             while True:
                 head = ResponseHead.parse(await self.read_head(_MAX_HEAD))
                 if head.status >= HTTPStatus.OK:
-                    return Response(head, Body(self, is_chunked=head.is_chunked, length=head.length))
+                    return head
                 if head.status == HTTPStatus.SWITCHING_PROTOCOLS:
                     raise httpcore2.RemoteProtocolError("the server switches to another protocol, which was not requested")
         except BaseException as exc:
@@ -132,12 +124,40 @@ class _Connection(MessageReader):
             await self._stream.aclose()
 
 
+@attrs.define
+class Response:
+    """A response whose body is read as it arrives, as a context manager that ends the call."""
+
+    _client: "Client"
+    _connection: _Connection
+    head: ResponseHead
+    _body: Body
+
+    async def read(self) -> bytes:
+        """Return the next part of the body; empty at its end."""
+        try:
+            return await self._body.read()
+        except _FAILURES as exc:
+            raise NoResponse(exc, self._client.masked_url) from exc
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Keep the connection for other calls if the body was read to its end; otherwise, close it."""
+        if self._body.is_complete and self.head.keeps_alive and not self._connection.has_unread_data:
+            await self._client.keep(self._connection)
+        else:
+            await self._connection.drop()
+
+
 class Client:
     """The connections to one address."""
 
     def __init__(self, address: Address, *, connect_timeout: float | None, read_timeout: float | None) -> None:
         self._address = address
         self._target = address.target
+        self.masked_url = address.masked_url
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._idle_connections: deque[_Connection] = deque()
@@ -164,8 +184,8 @@ class Client:
         first_byte: float | None = None
         chunks: list[bytes] = []
         with ReplyMemory() as memory:
-            async with self.stream(method, content, *headers, target=target) as response:
-                while chunk := await response.body.read():
+            async with await self.send(method, content, *headers, target=target) as response:
+                while chunk := await response.read():
                     if first_byte is None:
                         first_byte = trio.current_time() - start_time
                     chunks.append(chunk)
@@ -183,18 +203,17 @@ class Client:
         if "content-encoding" in reply.headers:
             reply.decompress()
         if reply.status >= HTTPStatus.BAD_REQUEST:
-            raise BadStatus(reply, self._address.masked_url)
+            raise BadStatus(reply, self.masked_url)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise Redirected(reply, self._address.masked_url)
+            raise Redirected(reply, self.masked_url)
         if reply.is_empty and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
-            raise EmptyReply(reply, self._address.masked_url)
+            raise EmptyReply(reply, self.masked_url)
         return read(reply)
 
-    @asynccontextmanager
-    async def stream(
+    async def send(
         self, method: str, content: bytes | None, *headers: tuple[bytes, bytes], target: str | None = None
-    ) -> AsyncGenerator[Response]:
-        """Make one call; yields the response, whatever its status, whose body is read inside the block."""
+    ) -> Response:
+        """Send a request; return the response, whatever its status, without its body."""
         address, all_headers = self._address, [*self._address.headers, *headers]
         if content is not None:
             all_headers.append((b"Content-Length", b"%d" % len(content)))
@@ -202,21 +221,13 @@ class Client:
         if address.proxy is not None and not address.is_secure:
             target, all_headers = f"http://{address.authority}{target}", [*all_headers, *address.proxy.headers]
         try:
-            connection, response = await self._send(request_head(method, target, all_headers) + (content or b""))
-            try:
-                yield response
-            except BaseException:
-                await connection.drop()
-                raise
+            connection, head = await self._send(request_head(method, target, all_headers) + (content or b""))
         except _FAILURES as exc:
-            raise NoResponse(exc, address.masked_url) from exc
-        if response.body.is_complete and response.head.keeps_alive and not connection.has_unread_data:
-            await self._keep(connection)
-        else:
-            await connection.drop()
+            raise NoResponse(exc, self.masked_url) from exc
+        return Response(self, connection, head, Body(connection, is_chunked=head.is_chunked, length=head.length))
 
-    async def _send(self, request: bytes) -> tuple[_Connection, Response]:
-        """Send a request on an idle connection or a new one; return the connection, and the response without its body."""
+    async def _send(self, request: bytes) -> tuple[_Connection, ResponseHead]:
+        """Send a request on an idle connection or a new one; return the connection, and the head of the response."""
         if (connection := await self._take_idle_connection()) is not None:
             try:
                 return connection, await connection.call(request)
@@ -258,7 +269,7 @@ class Client:
             raise httpcore2.ConnectError from exc
         return connection
 
-    async def _keep(self, connection: _Connection) -> None:
+    async def keep(self, connection: _Connection) -> None:
         """Keep a connection for the next call; close the one that has been idle longest if it is too old."""
         connection.idle_since = now = trio.current_time()
         self._idle_connections.append(connection)
@@ -268,8 +279,8 @@ class Client:
 
 async def _open_tunnel(connection: _Connection, target: str, headers: Headers) -> None:
     """Make a proxy forward the bytes of a connection to a host and port."""
-    response = await connection.call(request_head("CONNECT", target, [(b"Host", target.encode()), *headers]))
-    if response.head.status >= HTTPStatus.MULTIPLE_CHOICES:
-        raise httpcore2.ProxyError(f"{response.head.status} from the proxy")
+    head = await connection.call(request_head("CONNECT", target, [(b"Host", target.encode()), *headers]))
+    if head.status >= HTTPStatus.MULTIPLE_CHOICES:
+        raise httpcore2.ProxyError(f"{head.status} from the proxy")
     if connection.has_unread_data:
         raise httpcore2.ProxyError("the proxy sent data before the tunnel was used")
