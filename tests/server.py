@@ -27,8 +27,6 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
     hang          no answer
     reset, close  resets or closes the connection without an answer
     cut           sends less than its Content-Length
-    closes        answers, then closes the connection unannounced
-    last          the same, announced
     wait:0.1      answers after so many seconds
 
 It is also a proxy: for http addresses, and for tunnels to ports of this machine.
@@ -162,12 +160,6 @@ class Connection(asyncio.Protocol):
             transport.close()
         elif step == "cut":
             self._send(200, "application/json", b'{"output": "LI', length=100)
-            transport.close()
-        elif step == "closes":
-            self._json(200, _answer(end, body))
-            transport.close()
-        elif step == "last":
-            self._json(200, _answer(end, body), {"connection": "close"})
             transport.close()
         elif step in {"sse", "ndjson"}:
             self._stream(step, argument, end, body)

@@ -100,16 +100,24 @@ class ResponseHead:
         """Parse a head, which ends with an empty line."""
         line = _STATUS_LINE.match(head)
         if line is None or _RESPONSE_HEADERS.fullmatch(head, line.end()) is None:
-            head = _FOLD.sub(b" ", head.replace(b"\r\n", b"\n")).replace(b"\n", b"\r\n")
+            first_line, _, lines = head.replace(b"\r\n", b"\n").partition(b"\n")
+            head = (first_line + b"\n" + _FOLD.sub(b" ", lines)).replace(b"\n", b"\r\n")
             line = _STATUS_LINE.match(head)
             if line is None or _RESPONSE_HEADERS.fullmatch(head, line.end()) is None:
                 raise InvalidMessage("the response is not HTTP/1.1")
         status = int(line[2])
         headers, values = _parse_headers(head, line.end())
-        is_chunked, length = (False, 0) if status in _STATUSES_WITHOUT_BODY else _framing(headers, values)
+        is_chunked, length = _framing(headers, values)
+        if status in _STATUSES_WITHOUT_BODY:
+            is_chunked, length = False, 0
         is_framed_once = is_chunked != (length is not None)  # Otherwise, the body ends with the connection, or is ambiguous.
         keeps_alive = line[1] == b"1" and is_framed_once and not _is_closing(headers, values)
         return cls(status, headers, is_chunked, None if is_chunked else length, keeps_alive)
+
+
+def is_header(line: bytes) -> bool:
+    """Return whether a line, with its end, is a header."""
+    return _RESPONSE_HEADERS.fullmatch(line + b"\r\n") is not None
 
 
 def _parse_headers(head: bytes, start: int) -> tuple[Headers, dict[bytes, bytes]]:

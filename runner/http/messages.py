@@ -6,11 +6,11 @@ from typing import Final
 
 import httpcore2
 
-from evaljournal.runner.http.heads import InvalidMessage
+from evaljournal.runner.http.heads import InvalidMessage, is_header
 
 _HEAD_END: Final = re.compile(rb"\r?\n\r?\n")
 _LINE_END: Final = re.compile(rb"\r\n")
-_CHUNK_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})[ \t]*(?:;[^\r\n]*)?\r\n")
+_CHUNK_SIZE: Final = re.compile(rb"([0-9a-fA-F]{1,16})(?:;[^\r\n]*)?[ \t]*\r\n")
 _MAX_LINE: Final = 1024
 """Maximum bytes of a chunk-size line or a trailer line."""
 _MAX_TRAILERS: Final = 100
@@ -101,6 +101,9 @@ class Body:
 
     async def _skip_trailers(self) -> None:
         for _ in range(_MAX_TRAILERS):
-            if await self._reader.read_line() == b"\r\n":
+            line = await self._reader.read_line()
+            if line == b"\r\n":
                 return
+            if not is_header(line):
+                raise InvalidMessage("a trailer is not NAME: VALUE")
         raise InvalidMessage(f"a chunked body has more than {_MAX_TRAILERS} trailers")

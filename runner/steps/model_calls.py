@@ -19,12 +19,12 @@ from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import BadStatus, Decompressor, IncompleteReply, InvalidReply, Redirected, Reply
 from evaljournal.runner.http.reply_memory import ReplyTooLarge
+from evaljournal.runner.http.sse import StreamEvents
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import mask, mask_output
 from evaljournal.runner.steps.attempt_steps import Step
 from evaljournal.runner.steps.durable_requests import model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
-from evaljournal.runner.steps.stream_events import StreamEvents
 from evaljournal.runner.tasks.usage import usage_of_response
 
 NO_SDK_RETRY: Final = ("x-should-retry", "false")

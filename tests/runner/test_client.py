@@ -125,6 +125,17 @@ def test_bytes_that_come_later(tls: ssl.SSLContext) -> None:
     assert NUMBERS == exchange(answer_twice, pause=0.02, tls=tls)[0]
 
 
+async def answer_and_close(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
+    await stream.send_all(reply(body))
+    return False
+
+
+def test_connections_that_the_server_closes(tls: ssl.SSLContext) -> None:
+    """After a server closes a connection without notice, the call uses a new one."""
+    assert (NUMBERS, 5) == exchange(answer_and_close, pause=0.02)
+    assert (NUMBERS, 5) == exchange(answer_and_close, pause=0.02, tls=tls)
+
+
 async def answer_in_chunks_after_100(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
     await stream.send_all(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n")
     await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;a=b\r\n%b\r\n0\r\nTrailer: x\r\n\r\n" % body)

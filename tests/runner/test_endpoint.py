@@ -33,7 +33,7 @@ from evaljournal.runner.http.client import _tls_context
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks.endpoint import Endpoint
 from evaljournal.runner.verification import retry_rules
-from tests.processes import TIMEOUT, Process
+from tests.processes import Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import BIG, Server, serving
 
@@ -187,24 +187,6 @@ def test_connections_are_reused(server: Server, path: Path, name: str) -> None:
 
     assert 1 == len({request["connection"] for request in server.requests(name)})
     assert 4 == len({request["connection"] for request in server.requests(name + "4")})
-
-
-@pytest.mark.parametrize("steps", ["closes", "last"])
-def test_a_closed_connection_is_replaced(server: Server, path: Path, name: str, steps: str) -> None:
-    """After a server closes the connection, the call uses a new one; no attempt fails."""
-
-    def cases() -> Iterator[Case[int, Any]]:
-        for n in range(5):
-            until = time.monotonic() + TIMEOUT
-            while len(server.requests(name)) < n and time.monotonic() < until:
-                time.sleep(0.005)
-            time.sleep(0.05)  # The close must have arrived.
-            yield Case(name=str(n), input=n)
-
-    outcome = run_real(define_real(Endpoint(server.url(name, steps)), cases, slots=1), path)
-
-    assert 5 == outcome.state.completed
-    assert 5 == len({request["connection"] for request in server.requests(name)})
 
 
 @pytest.mark.parametrize(
