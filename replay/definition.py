@@ -78,7 +78,7 @@ def _variants(definition: Any) -> dict[str, dict[str, Any]]:
 
 
 def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:
-    """Yield a definition as indented lines without control characters; members without a value are omitted."""
+    """Yield a definition as indented lines without control characters; fields without a value are omitted."""
     if not isinstance(definition, Mapping):
         return
     for name, value in cast("Mapping[str, Any]", definition).items():

@@ -45,7 +45,7 @@ class MergedShards:
         """The last session of each shard."""
         self._boundaries = frozenset({0, *self._ends})
         self._origins = [origin for _, _, origin in entries]
-        """The member `forked_from` of each shard."""
+        """The field `forked_from` of each shard."""
 
     def __bool__(self) -> bool:
         return bool(self.shards)
@@ -74,13 +74,13 @@ class MergedShards:
 def _valid_entries(entries: object) -> Iterator[tuple[Shard, int, Any]]:
     """Yield shard, sessions and origin of each entry of `merged_from`; a foreign journal may have anything there."""
     for entry in entries if isinstance(entries, list) else ():
-        members: dict[str, Any] = entry if isinstance(entry, dict) else {}
-        sessions = members.get("sessions", 0)
+        fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        sessions = fields.get("sessions", 0)
         try:
-            shard = Shard.parse(members.get("shard"))
+            shard = Shard.parse(fields.get("shard"))
         except ValueError:
             continue
-        yield shard, max(0, sessions) if sessions.__class__ is int else 0, members.get("forked_from")
+        yield shard, max(0, sessions) if sessions.__class__ is int else 0, fields.get("forked_from")
 
 
 def first_shards(merged_from: Any, sessions: int) -> Any:

@@ -57,8 +57,8 @@ def reuse_text(attempt: AttemptDetails) -> str:
 
 def not_reused_text(note: Any) -> str:
     """Return the note that a step is executed again, because its recorded result cannot be read."""
-    members = note if isinstance(note, Mapping) else {}
-    step, problem = as_text(members.get("step", "")), as_text(members.get("problem", ""))
+    fields = note if isinstance(note, Mapping) else {}
+    step, problem = as_text(fields.get("step", "")), as_text(fields.get("problem", ""))
     return f"step {one_line(step, _NAME_CHARS)} is executed again; its result could not be read: {one_line(problem, 200)}"
 
 

@@ -28,7 +28,7 @@ def noted_usage(name: str, value: Any) -> Any:
     """
     if name in JUDGE_NOTES:
         usage = value.get("usage") if isinstance(value, dict) else None
-        return {f"judge.{member}": amount for member, amount in usage.items()} if isinstance(usage, dict) else None
+        return {f"judge.{unit}": amount for unit, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}
 
 
@@ -57,7 +57,7 @@ def total(usage: Mapping[str, float], name: str) -> float | None:
         parts = [part for part in (total(usage, "input_tokens"), total(usage, "output_tokens")) if part is not None]
         if parts:
             return sum(parts)
-    amounts = [amount for member, amount in usage.items() if member.rpartition(".")[2] == name]
+    amounts = [amount for unit, amount in usage.items() if unit.rpartition(".")[2] == name]
     return sum(amounts) if amounts else None
 
 

@@ -10,6 +10,6 @@ _CONVERTER: Final = Converter()
 
 def view_json(view: attrs.AttrsInstance, *, omit: str = "") -> dict[str, Any]:
     """Return the fields of a view as a JSON object, including those of nested views; the field `omit` is left out."""
-    members = cast("dict[str, Any]", _CONVERTER.unstructure(view))
-    members.pop(omit, None)
-    return members
+    fields = cast("dict[str, Any]", _CONVERTER.unstructure(view))
+    fields.pop(omit, None)
+    return fields

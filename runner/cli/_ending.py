@@ -26,11 +26,11 @@ def finish(
     stop_reason: str = "",
     scorers: Iterable[str] = (),
     output_problem: str = "",
-    **members: Any,
+    **fields: Any,
 ) -> NoReturn:
     """Print the report of a run and exit with the code of the run.
 
-    With `as_json`, its summary and `members` are printed as JSON, and the report goes to standard error. `output_problem` is
+    With `as_json`, its summary and `fields` are printed as JSON, and the report goes to standard error. `output_problem` is
     why other files of the run are incomplete: it is printed last, and the exit code of a finished run is then 1.
     """
     code = exit_code(state, stopped=bool(stop_reason), scorers=scorers) or (FAILED if output_problem else 0)
@@ -38,7 +38,7 @@ def finish(
         if report:
             echo(report, err=as_json)
         if as_json:
-            summary = {"stopped": stop_reason or None, **members, "exit_code": code, **view_json(summarize(state))}
+            summary = {"stopped": stop_reason or None, **fields, "exit_code": code, **view_json(summarize(state))}
             print_json({"path": str(path), **summary})
         flush_output()
         if output_problem:

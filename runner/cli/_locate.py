@@ -72,8 +72,8 @@ def _recorded_reference(path: Path, verb: str, *, trust: bool, on_record: Callab
     is_own = True
     for event, is_signed in start_events(path, key, on_record):
         is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
-        members: object = event.adopted if isinstance(event, SessionStarted) else {"task": event.task}
-        reference = members.get("task") if isinstance(members, dict) else None  # A session records only a new reference.
+        fields: object = event.adopted if isinstance(event, SessionStarted) else {"task": event.task}
+        reference = fields.get("task") if isinstance(fields, dict) else None  # A session records only a new reference.
         if isinstance(reference, str) and reference:
             if not (is_own or trust):
                 raise _foreign_run_error(path, verb, reference, problem)

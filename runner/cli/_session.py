@@ -232,13 +232,13 @@ def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:
     for name, (old_value, value) in live_run.changed_settings.items():
         changes = [(name, old_value, value)]
         if isinstance(old_value, dict) and isinstance(value, dict):
-            changes = [(f"{name}.{key}", old_value.get(key), member) for key, member in value.items()]
+            changes = [(f"{name}.{key}", old_value.get(key), field) for key, field in value.items()]
         for label, old_setting, setting in changes:
             if old_setting != setting:
                 yield f"{label}: {_setting_text(setting)} (was {_setting_text(old_setting)})"
 
 
 def _setting_text(value: Any) -> str:
-    if isinstance(value, dict):  # Each member is shortened on its own.
-        return " ".join(f"{name}={printable(member)}" for name, member in value.items() if member not in (None, [], {}))
+    if isinstance(value, dict):  # Each field is shortened on its own.
+        return " ".join(f"{name}={printable(field)}" for name, field in value.items() if field not in (None, [], {}))
     return OFF if value is None else printable(value)

@@ -154,10 +154,10 @@ def _baseline(rows: Mapping[str, RunReference], baseline: str) -> str:
 
 
 def _table_json(table: ComparisonTable, rows: Mapping[str, RunReference], views: _Views) -> dict[str, object]:
-    members = view_json(table)
-    for row in members["rows"]:
+    fields = view_json(table)
+    for row in fields["rows"]:
         reference = rows[row["name"]]
         view = views[reference.path]
         row |= {"path": str(reference.path), "variant": reference.variant, "head": view.state.head}
         row["problem"] = None if view.problem is None else str(view.problem)
-    return members
+    return fields
