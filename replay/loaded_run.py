@@ -11,20 +11,19 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Blob, JournalError, Record, read
-from evaljournal.journal.blobs import with_loaded_blobs
 from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
-from evaljournal.journal.files import DISK
 from evaljournal.journal.reader import Finder
 from evaljournal.journal.scan import ScanStop
+from evaljournal.replay.index import TIMELINE_EVENTS, Index
 from evaljournal.replay.state import RunState
 from evaljournal.replay.summary import NO_GROUP, summarize
 from evaljournal.replay.summary_types import Summary
 from evaljournal.replay.text import as_text
 from evaljournal.replay.timeline import Timeline
-from evaljournal.replay.trial import TrialDetails
+from evaljournal.replay.trial import TrialDetails, read_trial
 from evaljournal.replay.trial_state import TrialState
-from evaljournal.replay.waits import WaitLog
+from evaljournal.replay.waits import Wait, WaitLog
 
 VARIANT: Final = "variant"
 """The key that groups trials by variant, unless their metadata has it."""
@@ -125,11 +124,11 @@ class LoadedRun:
 
     def timeline(self) -> Timeline:
         """Compute the concurrency history."""
-        timeline = Timeline()
-        with reject_invalid_record(self.path, lambda: timeline.seq + 1):
+        index = Index(self.path, has_values=False)
+        with reject_invalid_record(self.path, lambda: index.seq + 1):
             for record in self.records():
-                timeline.apply(record)
-        return timeline
+                (index.apply if record.event.__class__ in TIMELINE_EVENTS else index.skip)(record)
+        return Timeline(index)
 
     def summary(self, by: str | None = None) -> Summary:
         """Return the results; with `by`, a key of the metadata, also those of each group."""
@@ -148,19 +147,26 @@ class LoadedRun:
         Raises:
             KeyError: There is no such trial.
         """
-        details = TrialDetails(name, stage=self.state.trials[name].stage)
-        timeline, log = Timeline(), WaitLog(name)
-        with reject_invalid_record(self.path, lambda: timeline.seq + 1):
+        if name not in self.state.trials:
+            raise KeyError(name)
+        index, log, waits = Index(self.path), WaitLog(name), dict[int, list[Wait]]()
+        with reject_invalid_record(self.path, lambda: index.seq + 1):
             for record in self.records():
-                waits = log.apply(record)
-                timeline.apply(record)
-                if getattr(record.event, "trial", None) == name:
-                    try:
-                        details.apply(with_loaded_blobs(record, DISK), timeline, waits)
-                    except BlobDamaged as exc:
-                        details.problem = exc
-                        details.apply(record, timeline, waits)
-        details.finish(timeline, self.state)
+                if trial_waits := log.apply(record):
+                    waits[record.seq] = trial_waits
+                is_own = getattr(record.event, "trial", None) == name
+                (index.apply if is_own else index.skip)(record)
+        problems: list[BlobDamaged] = []
+
+        def load_blob(value: Any) -> Any:
+            try:
+                return value.load() if isinstance(value, Blob) else value
+            except BlobDamaged as exc:
+                problems.append(exc)
+                return value
+
+        details = read_trial(index, self.state, name, load_blob, waits)
+        details.problem = problems[0] if problems else None
         return details
 
     def apply(self, record: Record) -> None:

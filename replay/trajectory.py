@@ -79,10 +79,10 @@ class Trajectory:
         """Completed steps that the attempt in flight may reuse and has not reused, alone or inside another step."""
         return len(self._unused_seqs)
 
-    def start(self, event: events.AttemptStarted) -> None:
-        """Start an attempt; needed only for `unused_steps`."""
-        steps = self._completed_steps.items() if event.reuses else ()
-        self._unused_seqs = {seq for seq, (attempt, step) in steps if attempt >= event.reuses and step.reusable}
+    def start(self, reuses: int) -> None:
+        """Start an attempt that may reuse the steps of attempt `reuses` and those after it; needed only for `unused_steps`."""
+        steps = self._completed_steps.items() if reuses else ()
+        self._unused_seqs = {seq for seq, (attempt, step) in steps if attempt >= reuses and step.reusable}
 
     def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
         caller = self._callers[seq] = event.attempt, event.parent

@@ -1,58 +1,22 @@
-"""Everything recorded about one trial and its attempts, for `show`, the exports and the report page.
+"""Everything recorded about one trial and its attempts, for `show` and the exports; read from the index of the run."""
 
-`attempt_fields` defines the fields of an attempt that each event sets. `TrialDetails` collects the records of one trial;
-the times come from a timeline.
-"""
-
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
-from evaljournal.journal import Event, Record, events
+from evaljournal.journal import Record, events
 from evaljournal.journal.errors import BlobDamaged
+from evaljournal.replay.index import AttemptRow, Index, TrialRow
 from evaljournal.replay.state import RunState
 from evaljournal.replay.text import as_words
-from evaljournal.replay.timeline import Timeline
-from evaljournal.replay.timeline_columns import Span, Times
+from evaljournal.replay.timeline import Span, Times, times_of
 from evaljournal.replay.trajectory import StepDetails, Trajectory
 from evaljournal.replay.trial_state import DONE_STAGES
 from evaljournal.replay.usage import add, noted_usage
 from evaljournal.replay.waits import Wait
 
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
-
-
-def attempt_fields(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
-    """Return the fields of `AttemptDetails` that an event sets."""
-    match event:
-        case events.AttemptStarted():
-            return {"reuses": event.reuses, "spent": event.spent}
-        case events.AttemptSucceeded():
-            return {"output": event.output, "usage": event.usage, "worker": event.worker}
-        case events.AttemptFailed():
-            names = ("category", "error", "message", "traceback", "retry_after", "usage", "worker")
-            return {name: getattr(event, name) for name in names}
-        case events.AttemptTimedOut():
-            timeout, message = event.timeout, f"timed out after {event.timeout:g} s"
-            fields = {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout}
-            return {**fields, "usage": event.usage, "worker": event.worker}
-        case events.AttemptInterrupted():
-            message = f"interrupted: {as_words(event.reason)}{f' ({event.detail})' if event.detail else ''}"
-            fields = {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
-            return {**fields, "detail": event.detail, "worker": event.worker}
-        case events.AttemptReturnedLate():
-            return {"late_outcome": event.outcome}
-        case events.RetryScheduled():
-            return {"retry_delay": event.delay, "retry_reason": event.reason}
-        case _:
-            return {}
-
-
-def attempt_number(event: Event) -> int:
-    """Return the number of the attempt that an event is about; 0 if it is about none."""
-    return getattr(event, "attempt", 0) - isinstance(event, events.RetryScheduled)  # A retry names the next attempt.
 
 
 @attrs.define
@@ -97,13 +61,6 @@ class AttemptDetails:
     """In the order in which they ended."""
     ended_at: str = ""
     """Wall time; empty while in flight."""
-
-    def apply(self, event: Event) -> None:
-        """Apply an event of the attempt."""
-        if isinstance(event, events.Noted):
-            self.notes.append((event.name, event.value))
-        for name, value in attempt_fields(event).items():
-            setattr(self, name, value)
 
     @property
     def has_output(self) -> bool:
@@ -238,72 +195,6 @@ class TrialDetails:
     between sessions; None while it is open."""
     problem: BlobDamaged | None = None
     """A damaged blob; its value is left as a `Blob`."""
-    _trajectory: Trajectory = attrs.field(factory=Trajectory, init=False, repr=False)
-
-    def apply(self, record: Record, timeline: Timeline, waits: Sequence[Wait] = ()) -> None:  # noqa: C901, PLR0912  # one fold
-        """Add a record of the trial, which the timeline has applied; `waits` are those before the start that it records."""
-        self.seq = record.seq
-        event = record.event
-        match event:
-            case events.TrialEnqueued():
-                self.case, self.variant, self.repeat = event.case, event.variant, event.repeat
-                self.fingerprint = event.fingerprint
-                self.input, self.expected, self.metadata = event.input, event.expected, event.metadata
-                self.enqueued_at, self.ended_at, self.output, self.reason = record.at, "", None, ""
-                self.scores.clear()  # It may have been withdrawn, and is enqueued again with other content.
-                self.superseded_scores.clear()
-            case events.AttemptStarted(request=request) if request is not None:
-                self.request = request
-            case events.AttemptSucceeded():
-                self.output = event.output
-            case events.RetryScheduled():
-                self.ended_at = self.reason = ""
-            case events.ScorerCallStarted():
-                self.scorer_calls.append(ScorerCallDetails(event.scorer, event.call, len(timeline.sessions), record.seq, waits))
-            case events.ScorerCallFailed():
-                self._end_call(event)
-            case events.TrialScored() | events.ScoringFailed():
-                self._end_call(event)
-                self._score(event, record)
-            case events.TrialCompleted():
-                self.ended_at = record.at
-            case events.TrialFailed():
-                self.ended_at, self.reason = record.at, event.reason
-            case events.TrialWithdrawn():
-                self.ended_at, self.reason = "", event.reason
-            case events.Noted(attempt=0):
-                self.notes.append((event.name, event.value))
-        number = attempt_number(event)
-        if number > len(self.attempts):
-            spans = timeline.attempts(self.trial)[len(self.attempts) : number]
-            self.attempts += [AttemptDetails(span, waits) for span in spans]
-        if 1 <= number <= len(self.attempts):
-            attempt = self.attempts[number - 1]
-            attempt.apply(event)
-            if isinstance(event, events.AttemptEnd):
-                attempt.ended_at = record.at
-            if isinstance(event, events.StepEvent) and (step := self._trajectory.apply(record)) is not None:
-                attempt.steps.append(step)
-                attempt.unused_steps = self._trajectory.unused_steps
-            if isinstance(event, events.AttemptStarted):
-                attempt.request = self.request
-                self._trajectory.start(event)
-                attempt.unused_steps = self._trajectory.unused_steps
-
-    def finish(self, timeline: Timeline, state: RunState) -> None:
-        """Copy the final times and spans from the timeline, and other values from the state, after the last record."""
-        trial = state.trials[self.trial]
-        self.stage, self.truncated = trial.stage, state.is_truncated(self.trial)
-        self.times = timeline.times[self.trial]
-        self.latency = None if trial.output_location is None else trial.latency
-        self.time_to_completion = self.times.total if self.stage in DONE_STAGES else None
-        spans = timeline.attempts(self.trial)
-        for attempt, span in zip(self.attempts, spans, strict=False):
-            attempt.span = span
-        self.attempts += [AttemptDetails(span) for span in spans[len(self.attempts) :]]
-        for previous_attempt, attempt in itertools.pairwise(self.attempts):
-            if attempt.request is None:  # It is recorded once per session.
-                attempt.request = previous_attempt.request
 
     @property
     def failures(self) -> list[AttemptDetails]:
@@ -341,23 +232,149 @@ class TrialDetails:
         """Scorer → its failure."""
         return {scorer: score for scorer, score in self.scores.items() if score.has_failed}
 
-    def _end_call(self, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
-        scorer = event.scorer.partition(".")[0]
-        call = next((call for call in reversed(self.scorer_calls) if call.scorer == scorer and not call.outcome), None)
-        if call is None:
-            return
-        call.outcome, call.elapsed = "succeeded", event.elapsed
-        if isinstance(event, events.ScorerCallFailed):
-            call.outcome, call.error, call.message = event.category, event.error, event.message
-            call.retry_after, call.retry_delay = event.retry_after, event.delay
 
-    def _score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
-        names = ("value", "reason") if isinstance(event, events.TrialScored) else ("error", "message", "traceback")
-        result = {name: getattr(event, name) for name in names}
-        score = ScoreDetails(event.scorer, event.version, record.seq, record.t, event.elapsed, **result)
-        base = event.scorer.partition(".")[0]
-        if base != event.scorer and base in self.scores and self.scores[base].has_failed:
-            self.superseded_scores.append(self.scores.pop(base))
-        if (old_score := self.scores.pop(event.scorer, None)) is not None:
-            self.superseded_scores.append(old_score)
-        self.scores[event.scorer] = score
+Load = Callable[[Any], Any]
+"""Returns a value; that of a `Blob` is loaded."""
+_ERROR: Final = "SELECT category, error, message, traceback FROM errors WHERE id = ?"
+
+
+def read_trial(
+    index: Index, state: RunState, name: str, load: Load, waits: Mapping[int, Sequence[Wait]] | None = None
+) -> TrialDetails:
+    """Read a trial; `waits` are those before the starts of its attempts and scorer calls, by record.
+
+    Raises:
+        KeyError: There is no such trial.
+    """
+    trial, trial_state, waits = index.trial(name), state.trials[name], waits or {}
+    index.create_indexes()
+    scores, superseded_scores = _scores(index, trial)
+    notes = [(number, note, load(index.value(value))) for number, note, value in index.rows(_NOTES, trial.id)]
+    rows = index.attempts(trial)
+    attempts = [read_attempt(index, name, row, load) for row in rows]
+    requests = {row.id: load(index.value(row.request)) for row in rows if row.request is not None}
+    for row, attempt in zip(rows, attempts, strict=True):
+        attempt.waits, attempt.request = waits.get(row.seq, ()), requests.get(row.request_id)
+        attempt.notes = [(note, value) for number, note, value in notes if number == row.attempt]
+    if state.steps:
+        _add_steps(index, trial, rows, attempts, load)
+    times = times_of(trial, index.now)
+    return TrialDetails(
+        name,
+        case=trial.case,
+        variant=trial.variant,
+        repeat=trial.repeat,
+        fingerprint=trial.fingerprint,
+        enqueued_at=trial.enqueued_at,
+        ended_at=trial.ended_at,
+        seq=trial.seq,
+        stage=trial_state.stage,
+        reason=trial.reason,
+        input=load(index.value(trial.input)),
+        expected=load(index.value(trial.expected)),
+        metadata=load(index.value(trial.metadata)),
+        request=attempts[-1].request if attempts else None,
+        output=next((attempt.output for row, attempt in zip(rows, attempts, strict=True) if row.id == trial.output), None),
+        truncated=state.is_truncated(name),
+        attempts=attempts,
+        scorer_calls=[
+            ScorerCallDetails(scorer, call, session, seq, waits.get(seq, ()), *end)
+            for scorer, call, session, seq, *end in index.rows(_CALLS, trial.id)
+        ],
+        scores=scores,
+        superseded_scores=superseded_scores,
+        notes=[(note, value) for number, note, value in notes if number == 0],
+        times=times,
+        latency=None if trial_state.output_location is None else trial_state.latency,
+        time_to_completion=times.total if trial_state.stage in DONE_STAGES else None,
+    )
+
+
+_NOTES: Final = "SELECT attempt, name, value FROM notes WHERE trial = ? ORDER BY seq"
+_CALLS: Final = """
+    SELECT scorer, call, session, seq, outcome, elapsed, error, message, retry_after, retry_delay
+    FROM calls WHERE trial = ? ORDER BY seq
+"""
+_SCORES: Final = """
+    SELECT scorer, version, seq, t, elapsed, value, reason, error, message, traceback
+    FROM scores WHERE trial = ? AND seq > ? ORDER BY seq
+"""
+_STEPS: Final = """
+    SELECT seq, t, at, attempt, number, parent, completed_seq, name, kind, elapsed, continues, reusable, input, output, usage,
+        error, message
+    FROM steps WHERE trial = ? ORDER BY seq
+"""
+
+
+def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> AttemptDetails:
+    """Return an attempt without its request, notes and steps."""
+    end = row.end if row.outcome else index.now
+    position = (trial, row.attempt, row.slot, row.session, row.start, end, row.outcome, row.seq, row.end_seq)
+    category, error, message, traceback = "", "", "", ""
+    if row.error is not None:
+        category, error, message, traceback = index.row(_ERROR, row.error)
+    elif row.reason:
+        message = f"interrupted: {as_words(row.reason)}{f' ({row.detail})' if row.detail else ''}"
+        category = error = "interrupted"
+    return AttemptDetails(
+        Span(*position, row.queue_time, row.backoff_time),
+        category=category,
+        error=error,
+        message=message,
+        traceback=traceback,
+        reason=row.reason,
+        detail=row.detail,
+        worker=row.worker,
+        retry_after=row.retry_after,
+        timeout=row.timeout,
+        output=load(index.value(row.output)),
+        usage=load(index.value(row.usage)),
+        late_outcome=row.late_outcome,
+        retry_delay=row.retry_delay,
+        retry_reason=row.retry_reason,
+        reuses=row.reuses,
+        spent=row.spent,
+        ended_at=row.ended_at,
+    )
+
+
+def _add_steps(
+    index: Index, trial: TrialRow, rows: Sequence[AttemptRow], attempts: Sequence[AttemptDetails], load: Load
+) -> None:
+    """Add its steps to each attempt, with their complete inputs."""
+    steps: dict[int, list[Any]] = {}
+    for step in index.rows(_STEPS, trial.id):
+        steps.setdefault(step[3], []).append(step)
+    trajectory = Trajectory()
+    for row, attempt in zip(rows, attempts, strict=True):
+        trajectory.start(row.reuses)
+        for seq, t, at, _, *fields in steps.get(row.id, ()):
+            event = _step_event(index, trial.name, row.attempt, fields, load)
+            if (details := trajectory.apply(Record(seq, at, t, event, 0, "", 0, 0))) is not None:
+                attempt.steps.append(details)
+        attempt.unused_steps = trajectory.unused_steps
+
+
+def _step_event(index: Index, trial: str, attempt: int, fields: Sequence[Any], load: Load) -> events.StepEvent:
+    number, parent, completed_seq, name, kind, elapsed, continues, reusable, *values, error, message = fields
+    if not kind:
+        return events.StepReused(trial=trial, attempt=attempt, step=number, parent=parent, completed_seq=completed_seq)
+    step_input, output, usage = (load(index.value(value)) for value in values)
+    members = dict[str, Any](trial=trial, attempt=attempt, step=number, parent=parent, name=name, kind=kind, fingerprint="")
+    members |= {"elapsed": elapsed, "continues": continues, "input": step_input}
+    if error is not None:
+        return events.StepFailed(**members, error=error, message=message)
+    return events.StepCompleted(**members, output=output, usage=usage, reusable=bool(reusable))
+
+
+def _scores(index: Index, trial: TrialRow) -> tuple[dict[str, ScoreDetails], list[ScoreDetails]]:
+    """Return the latest value or failure of each scorer, and the earlier ones, since the trial was enqueued."""
+    scores, superseded_scores = dict[str, ScoreDetails](), list[ScoreDetails]()
+    for scorer, version, seq, t, elapsed, value, *texts in index.rows(_SCORES, trial.id, trial.enqueue_seq):
+        base = scorer.partition(".")[0]
+        if base != scorer and base in scores and scores[base].has_failed:
+            superseded_scores.append(scores.pop(base))
+        if (old_score := scores.pop(scorer, None)) is not None:
+            superseded_scores.append(old_score)
+        scores[scorer] = ScoreDetails(scorer, version, seq, t, elapsed, index.score(value), *texts)
+    return scores, superseded_scores

@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.replay.export.model_call import ModelCall, TaskModel, call_of_step
-from evaljournal.replay.export.trial_index import TrialIndex
+from evaljournal.replay.export.source import Source, iso_time
 from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
 from evaljournal.replay.text import as_text
 from evaljournal.replay.trajectory import StepDetails, steps_with_depth
@@ -45,15 +45,15 @@ _PARAMETERS: Final[dict[str, Callable[[float], float]]] = {
 _STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "tool_calls", "content_filter": "content_filter"}
 
 
-def sample_events(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> list[dict[str, Any]]:
+def sample_events(source: Source, trial: TrialDetails, task: TaskModel) -> list[dict[str, Any]]:
     """Return the events of a trial."""
     events: list[dict[str, Any]] = []
     for attempt in trial.attempts:
-        events += _step_events(index, trial, attempt) if attempt.steps else [_model_event(index, trial, attempt, task)]
-    return events + [_score_event(index, trial, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)]
+        events += _step_events(source, trial, attempt) if attempt.steps else [_model_event(source, trial, attempt, task)]
+    return events + [_score_event(source, trial, score) for score in sorted(trial.scores.values(), key=lambda score: score.seq)]
 
 
-def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
+def sample_messages(source: Source, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
     """Return the conversation with the model in the last attempt, or the messages that were sent and the output."""
     last_attempt = trial.attempts[-1] if trial.attempts else None
     steps = [] if last_attempt is None else last_attempt.steps
@@ -61,85 +61,85 @@ def sample_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> 
     if model_steps:
         step = model_steps[-1]
         reply = reply_of(step.output)
-        messages = _step_messages(index, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
+        messages = _step_messages(source, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
     else:
-        messages = _request_messages(index, trial, call)
+        messages = _request_messages(source, trial, call)
     if last_attempt is not None and last_attempt.has_output and trial.stage == "completed":
         text = as_text(last_attempt.output)
         if not model_steps or (messages[-1]["role"], messages[-1]["content"]) != ("assistant", text):
-            messages.append(_output_message(index, trial, last_attempt))
+            messages.append(_output_message(source, trial, last_attempt))
     return messages
 
 
-def _step_events(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, Any]]:
+def _step_events(source: Source, trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, Any]]:
     """Yield the events of an attempt with steps; each span ends after the steps that it contains."""
     span, number = attempt.span, str(attempt.span.attempt)
     callers = {step.parent for step in attempt.steps}
-    start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
-    open_spans = [(uuid_of(index, trial.trial, "span", number), number, end)]
+    start, end = source.session_time(span.session, span.start), source.session_time(span.session, span.end)
+    open_spans = [(uuid_of(source, trial.trial, "span", number), number, end)]
     """Id, key and end of each span that contains the next step."""
-    yield _span_begin(index, trial, (open_spans[0][0], None, "agent", f"attempt {number}"), start, number)
+    yield _span_begin(source, trial, (open_spans[0][0], None, "agent", f"attempt {number}"), start, number)
     for depth, step in steps_with_depth(attempt.steps):
         while len(open_spans) > depth + 1:
-            yield _span_end(index, trial, *open_spans.pop())
+            yield _span_end(source, trial, *open_spans.pop())
         key = f"{number}/{step.number}"
-        start, step_end = (index.session_time(span.session, t) for t in (step.start, step.t))
+        start, step_end = (source.session_time(span.session, t) for t in (step.start, step.t))
         parent = open_spans[-1][0]
         if step.kind not in {"model", "tool"} or step.number in callers:
-            span_id = uuid_of(index, trial.trial, "span", key)
+            span_id = uuid_of(source, trial.trial, "span", key)
             details = {"input": step.input, "output": step.output} if step.kind == "other" else {}
             span_members = (span_id, parent, step.kind, step.name)
-            yield _span_begin(index, trial, span_members, start, key, **details, **_error_of(step))
+            yield _span_begin(source, trial, span_members, start, key, **details, **_error_of(step))
             open_spans.append((span_id, key, step_end))
             parent = span_id
         if step.kind in {"model", "tool"}:
             event = {
-                **_event(index, trial, step.kind, start, key),
+                **_event(source, trial, step.kind, start, key),
                 "span_id": parent,
-                "completed": index.iso_time(step_end),
+                "completed": iso_time(step_end),
                 "working_time": step.elapsed,
                 "metadata": {"evaljournal": {"attempt": span.attempt, "step": step.number, "outcome": step.outcome}},
             }
-            yield event | (_model_step(index, trial, step) if step.kind == "model" else _tool_step(key, step))
+            yield event | (_model_step(source, trial, step) if step.kind == "model" else _tool_step(key, step))
     while open_spans:
         if len(open_spans) == 1 and attempt.category:
             error = {"message": f"{attempt.error}: {attempt.message}", "traceback": attempt.traceback, "traceback_ansi": ""}
-            yield _event(index, trial, "error", end, number) | {"span_id": open_spans[0][0], "error": error}
-        yield _span_end(index, trial, *open_spans.pop())
+            yield _event(source, trial, "error", end, number) | {"span_id": open_spans[0][0], "error": error}
+        yield _span_end(source, trial, *open_spans.pop())
 
 
 def _span_begin(
-    index: TrialIndex, trial: TrialDetails, members: tuple[str, str | None, str, str], time: int, key: str, **details: Any
+    source: Source, trial: TrialDetails, members: tuple[str, str | None, str, str], time: int, key: str, **details: Any
 ) -> dict[str, Any]:
     span_id, parent, kind, name = members
-    event = _event(index, trial, "span_begin", time, key)
+    event = _event(source, trial, "span_begin", time, key)
     event |= {"span_id": span_id, "id": span_id, "parent_id": parent, "type": kind, "name": name}
     return event | ({"metadata": {"evaljournal": details}} if details else {})
 
 
-def _span_end(index: TrialIndex, trial: TrialDetails, span_id: str, key: str, time: int) -> dict[str, Any]:
-    return _event(index, trial, "span_end", time, key) | {"span_id": span_id, "id": span_id}
+def _span_end(source: Source, trial: TrialDetails, span_id: str, key: str, time: int) -> dict[str, Any]:
+    return _event(source, trial, "span_end", time, key) | {"span_id": span_id, "id": span_id}
 
 
 def _error_of(step: StepDetails) -> dict[str, Any]:
     return {"error": f"{step.error}: {step.message}"} if step.error else {}
 
 
-def _model_step(index: TrialIndex, trial: TrialDetails, step: StepDetails) -> dict[str, Any]:
+def _model_step(source: Source, trial: TrialDetails, step: StepDetails) -> dict[str, Any]:
     call, reply = call_of_step(step.input), reply_of(step.output)
     model, messages = model_name(call), messages_of(step.input) or [Message("user", as_text(step.input))]
     output: dict[str, Any] = {"model": model, "choices": [], "completion": "", "time": step.elapsed}
     if not step.error:
         reply = Message("assistant", as_text(step.output)) if reply is None else attrs.evolve(reply, role="assistant")
         stop_reason = _STOP_REASONS.get(finish_reason_of(step.output), "unknown")
-        message = _step_messages(index, trial, [*messages, reply])[-1]
+        message = _step_messages(source, trial, [*messages, reply])[-1]
         output |= {"choices": [{"message": message, "stop_reason": stop_reason}], "completion": reply.text}
     step_usage: dict[str, float] = {}
     add(step_usage, None if step.is_reused else step.usage)
     output |= {"usage": usage} if (usage := usage_of(model, step_usage).get(model)) else {}
     return {
         "model": model,
-        "input": _step_messages(index, trial, messages),
+        "input": _step_messages(source, trial, messages),
         "tools": [],
         "tool_choice": "auto",
         "config": _config(call),
@@ -161,10 +161,10 @@ def _tool_step(key: str, step: StepDetails) -> dict[str, Any]:
     }
 
 
-def _step_messages(index: TrialIndex, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
+def _step_messages(source: Source, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
     """Return messages in Inspect's form; the same message at the same position in several steps has the same id."""
     return [
-        _step_message(uuid_of(index, trial.trial, str(position), message.role, message.text), message)
+        _step_message(uuid_of(source, trial.trial, str(position), message.role, message.text), message)
         for position, message in enumerate(messages)
     ]
 
@@ -190,11 +190,11 @@ def _config(call: ModelCall) -> dict[str, Any]:
     return {name: kind(call.parameters[name]) for name, kind in _PARAMETERS.items() if name in call.parameters}
 
 
-def _request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
+def _request_messages(source: Source, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
     """Return the messages that were sent; without a recorded request, the input."""
     return [
         {
-            "id": uuid_of(index, trial.trial, "input", str(position)),
+            "id": uuid_of(source, trial.trial, "input", str(position)),
             "role": _ROLES.get(role, "user"),
             "content": text,
             "source": "input",
@@ -203,36 +203,36 @@ def _request_messages(index: TrialIndex, trial: TrialDetails, call: ModelCall) -
     ]
 
 
-def _output_message(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
+def _output_message(source: Source, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:
     number = str(attempt.span.attempt)
     text = as_text(attempt.output)
-    return {"id": uuid_of(index, trial.trial, "output", number), "role": "assistant", "content": text, "source": "generate"}
+    return {"id": uuid_of(source, trial.trial, "output", number), "role": "assistant", "content": text, "source": "generate"}
 
 
-def output_of(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
+def output_of(source: Source, trial: TrialDetails, attempt: AttemptDetails, model: str) -> dict[str, Any]:
     """Return the output of an attempt as a model's output."""
     usage = usage_of(model, attempt.total_usage).get(model)
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.has_output:
         is_truncated = trial.truncated and attempt is trial.attempts[-1]
-        message = _output_message(index, trial, attempt)
+        message = _output_message(source, trial, attempt)
         output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
         output["completion"] = message["content"]
     return output
 
 
-def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, task: TaskModel) -> dict[str, Any]:
+def _model_event(source: Source, trial: TrialDetails, attempt: AttemptDetails, task: TaskModel) -> dict[str, Any]:
     span, call = attempt.span, task.call(attempt.request)
-    start, end = index.session_time(span.session, span.start), index.session_time(span.session, span.end)
+    start, end = source.session_time(span.session, span.start), source.session_time(span.session, span.end)
     event = {
-        **_event(index, trial, "model", start, str(span.attempt)),
+        **_event(source, trial, "model", start, str(span.attempt)),
         "model": model_name(call),
-        "input": _request_messages(index, trial, call),
+        "input": _request_messages(source, trial, call),
         "tools": [],
         "tool_choice": "none",
         "config": _config(call),
-        "output": output_of(index, trial, attempt, model_name(call)) | {"time": round(span.end - span.start, 6)},
-        "completed": index.iso_time(end),
+        "output": output_of(source, trial, attempt, model_name(call)) | {"time": round(span.end - span.start, 6)},
+        "completed": iso_time(end),
         "working_time": round(span.end - span.start, 6),
     }
     if attempt.category:
@@ -240,22 +240,22 @@ def _model_event(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails
     return event
 
 
-def _score_event(index: TrialIndex, trial: TrialDetails, score: ScoreDetails) -> dict[str, Any]:
+def _score_event(source: Source, trial: TrialDetails, score: ScoreDetails) -> dict[str, Any]:
     return {
-        **_event(index, trial, "score", index.wall_time(score.seq, score.t), score.scorer),
+        **_event(source, trial, "score", source.wall_time(score.seq, score.t), score.scorer),
         "score": inspect_score(score),
         "target": target_of(trial.expected),
         "scorer": score.scorer,
     }
 
 
-def _event(index: TrialIndex, trial: TrialDetails, kind: str, time: int, key: str) -> dict[str, Any]:
+def _event(source: Source, trial: TrialDetails, kind: str, time: int, key: str) -> dict[str, Any]:
     """Return the members that all events have."""
     return {
         "event": kind,
-        "uuid": uuid_of(index, trial.trial, kind, key),
-        "timestamp": index.iso_time(time),
-        "working_start": max(0.0, round((time - index.enqueue_time(trial.trial)) / 1_000_000_000, 6)),
+        "uuid": uuid_of(source, trial.trial, kind, key),
+        "timestamp": iso_time(time),
+        "working_start": max(0.0, round((time - source.enqueue_time(trial.trial)) / 1_000_000_000, 6)),
     }
 
 
@@ -320,6 +320,6 @@ def target_of(expected: Any) -> str | list[str]:
     return "" if expected is None else as_text(expected)
 
 
-def uuid_of(index: TrialIndex, *parts: str) -> str:
+def uuid_of(source: Source, *parts: str) -> str:
     """Return an id that depends only on the run and `parts`."""
-    return hashlib.sha256("/".join((index.source.run_id, *parts)).encode()).hexdigest()[:22]
+    return hashlib.sha256("/".join((source.run_id, *parts)).encode()).hexdigest()[:22]

@@ -32,7 +32,6 @@ from evaljournal.replay.export.inspect_events import (
 from evaljournal.replay.export.model_call import TaskModel, TaskModels
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.spool import Spool
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.summary import score_of
 from evaljournal.replay.summary_types import Score
 from evaljournal.replay.text import as_text
@@ -54,20 +53,19 @@ _SUMMARY_CHARS: Final = 1_000
 
 def inspect(source: Source) -> Iterator[bytes]:
     """Write the zip of a run without variants."""
-    return _log(TrialIndex.load(source), None)
+    return _log(source, None)
 
 
 def inspect_variants(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Return the name and content of a zip for each variant, because the ids of the samples in a log must be unique."""
-    index = TrialIndex.load(source)
-    names = file_names(index.variants, ".eval")
-    return ((names[variant], _log(index, variant)) for variant in index.variants)
+    names = file_names(source.variants, ".eval")
+    return ((names[variant], _log(source, variant)) for variant in source.variants)
 
 
-def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
+def _log(source: Source, variant: str | None) -> Iterator[bytes]:
     """Write the zip of all trials, or of one variant, one sample at a time."""
     spool = Spool()
-    task = TaskModels(index.state.started).for_variant(variant or "")
+    task = TaskModels(source.state.started).for_variant(variant or "")
     calls: Counter[str] = Counter()
     """Number of steps that called each model."""
     usage: dict[str, dict[str, float]] = {}
@@ -75,22 +73,22 @@ def _log(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
     with ZipFile(spool, "w", ZIP_DEFLATED) as log:
 
         def write_file(name: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
-            with log.open(_entry(name, index), "w") as file:
+            with log.open(_entry(name, source), "w") as file:
                 for piece in pieces:
                     file.write(piece)
                     yield spool.take()
 
-        for trial in index.trials(*DONE_STAGES, variant=variant):
-            sample = _sample(index, trial, task)
+        for trial in source.trials(*DONE_STAGES, variant=variant):
+            sample = _sample(source, trial, task)
             calls.update(map(model_name, step_calls(trial)))
             for model, tokens in sample["model_usage"].items():
                 add(usage.setdefault(model, {}), tokens)
             yield from write_file(_file_name(trial), [_json_with_nan(sample, trial)])
         summaries = (
-            _json_with_nan(_summary(index, trial, task), trial) for trial in index.trials(*DONE_STAGES, variant=variant)
+            _json_with_nan(_summary(source, trial, task), trial) for trial in source.trials(*DONE_STAGES, variant=variant)
         )
         yield from write_file("summaries.json", _list(summaries))
-        header = _header(index, task, variant)
+        header = _header(source, task, variant)
         if calls:
             header["stats"]["model_usage"] = usage
             if not task.model:
@@ -114,9 +112,9 @@ def _list(items: Iterator[bytes]) -> Iterator[bytes]:
     yield b"]" if prefix == b"," else b"[]"
 
 
-def _entry(name: str, index: TrialIndex) -> ZipInfo:
+def _entry(name: str, source: Source) -> ZipInfo:
     """Return the header of a file in the zip; the same run always gives the same header."""
-    created_at = index.state.sessions[0].at if index.state.sessions else ""
+    created_at = source.state.sessions[0].at if source.state.sessions else ""
     try:
         year, month, day = (int(part) for part in created_at[:10].split("-"))
         entry = ZipInfo(name, (max(year, 1980), month, day, 0, 0, 0))
@@ -135,9 +133,9 @@ def _file_name(trial: TrialDetails) -> str:
     return f"samples/{case}_epoch_{trial.repeat}.json"
 
 
-def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> dict[str, Any]:
-    state, run_started, totals = index.state, index.state.started, index.totals(variant)
-    metadata: dict[str, Any] = {"run": index.source.run_id, "seq": state.seq, "head": state.head}
+def _header(source: Source, task_model: TaskModel, variant: str | None) -> dict[str, Any]:
+    state, run_started, totals = source.state, source.state.started, source.totals(variant)
+    metadata: dict[str, Any] = {"run": source.run_id, "seq": state.seq, "head": state.head}
     created_at = state.sessions[0].at if state.sessions else "1970-01-01T00:00:00Z"
     name, task = (run_started.evaluation, run_started.task) if run_started is not None else ("evaluation", "")
     ids = ["eval", "task"] if variant is None else [f"eval@{variant}", f"task@{variant}"]
@@ -148,11 +146,11 @@ def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> di
     trials = (trial for trial in state.trials.values() if trial.stage != "withdrawn" and variant in (None, trial.variant))
     samples, model = len({trial.case for trial in trials}), model_name(task_model.call(None))
     spec = {
-        "eval_id": uuid_of(index, ids[0]),
-        "run_id": index.source.run_id,
+        "eval_id": uuid_of(source, ids[0]),
+        "run_id": source.run_id,
         "created": created_at,
         "task": f"{name}@{variant}" if variant else name,
-        "task_id": uuid_of(index, ids[1]),
+        "task_id": uuid_of(source, ids[1]),
         "task_version": run_started.task_fingerprint if run_started is not None and run_started.task_fingerprint else 0,
         "task_file": task.partition(":")[0] or None,
         "task_attribs": {},
@@ -162,7 +160,7 @@ def _header(index: TrialIndex, task_model: TaskModel, variant: str | None) -> di
         "config": {"epochs": repeats if isinstance(repeats, int) and repeats > 0 else 1},
         "packages": {key: str(value) for key, value in environment.items()},
         "revision": {"type": "git", "origin": "", "commit": git} if git else None,
-        "scorers": [{"name": scorer} for scorer in index.scorers],
+        "scorers": [{"name": scorer} for scorer in source.scorers],
         "metadata": metadata,
     }
     header: dict[str, Any] = {
@@ -199,10 +197,10 @@ def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
     }
 
 
-def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
+def _sample(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     times = trial.times
     sample: dict[str, Any] = {
-        **_common_members(index, trial, task),
+        **_common_members(source, trial, task),
         "input": as_text(trial.input),
         "target": target_of(trial.expected),
         "metadata": {
@@ -218,7 +216,7 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
             },
         },
         "store": {},
-        "events": sample_events(index, trial, task),
+        "events": sample_events(source, trial, task),
         "attachments": {},
         "scores": {scorer: inspect_score(score) for scorer, score in trial.scores.items()},
         "error_retries": [_attempt_error(attempt) for attempt in _retried_attempts(trial)] or None,
@@ -226,10 +224,10 @@ def _sample(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str
     call = call_of_trial(trial, task)
     successful_attempt = next((attempt for attempt in reversed(trial.attempts) if attempt.has_output), None)
     if trial.stage == "completed" and successful_attempt is not None:
-        sample["output"] = output_of(index, trial, successful_attempt, model_name(call)) | {"time": trial.latency}
+        sample["output"] = output_of(source, trial, successful_attempt, model_name(call)) | {"time": trial.latency}
     elif trial.stage == "failed":
         sample["error"] = _attempt_error(trial.failures[-1]) if trial.failures else _error(trial.reason, "")
-    messages = sample_messages(index, trial, task.call(trial.request))
+    messages = sample_messages(source, trial, task.call(trial.request))
     return {key: value for key, value in {**sample, "messages": messages}.items() if value is not None}
 
 
@@ -238,12 +236,12 @@ def _retried_attempts(trial: TrialDetails) -> list[AttemptDetails]:
     return trial.failures if trial.stage == "completed" else trial.failures[:-1]
 
 
-def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
+def _summary(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     last_error = trial.last_error
     error = f"{last_error.error}: {last_error.message}" if last_error else trial.reason
     target = target_of(trial.expected)
     summary = {
-        **_common_members(index, trial, task),
+        **_common_members(source, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
         "scores": {scorer: {"value": inspect_score(score)["value"]} for scorer, score in trial.scores.items()},
@@ -254,15 +252,15 @@ def _summary(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[st
     return {key: value for key, value in summary.items() if value is not None}
 
 
-def _common_members(index: TrialIndex, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
+def _common_members(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     """Return the members that a sample and its summary share."""
     return {
         "id": trial.case,
         "epoch": trial.repeat,
-        "uuid": uuid_of(index, trial.trial),
+        "uuid": uuid_of(source, trial.trial),
         "started_at": trial.enqueued_at,
         "completed_at": trial.ended_at,
-        "total_time": round((index.end_time(trial.trial) - index.enqueue_time(trial.trial)) / 1_000_000_000, 6),
+        "total_time": round((source.end_time(trial.trial) - source.enqueue_time(trial.trial)) / 1_000_000_000, 6),
         "working_time": round(trial.times.run_time, 6),
         "model_usage": model_usage(trial, call_of_trial(trial, task)),
     }

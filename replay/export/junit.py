@@ -11,7 +11,6 @@ from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.text import as_text, escape_char, plural
 from evaljournal.replay.trial import AttemptDetails, TrialDetails
 from evaljournal.replay.trial_state import Outcome, outcome_of
@@ -23,16 +22,15 @@ _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U001
 
 def junit(source: Source) -> Iterator[bytes]:
     """Write the run as test suites."""
-    index = TrialIndex.load(source)
     yield b'<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
-    for number, variant in enumerate(index.variants or [""]):
-        yield from _suite(source, index, variant, number)
+    for number, variant in enumerate(source.variants or [""]):
+        yield from _suite(source, variant, number)
     yield b"</testsuites>\n"
 
 
-def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iterator[bytes]:
+def _suite(source: Source, variant: str, number: int) -> Iterator[bytes]:
     """Write the trials of a variant, or all trials of a run without variants."""
-    state, run_started = index.state, index.state.started
+    state, run_started = source.state, source.state.started
     outcomes: dict[str, Outcome] = {
         name: outcome_of(trial)
         for name, trial in state.trials.items()
@@ -42,9 +40,9 @@ def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iter
     name = run_started.evaluation if run_started is not None and run_started.evaluation.strip() else "evaluation"
     name = f"{name}@{variant}" if variant else name
     first_session = state.sessions[0] if state.sessions else None
-    seconds = sum(session.end - session.start for session in index.timeline.sessions)
+    seconds = sum(session.end - session.start for session in source.timeline.sessions)
     if variant:
-        seconds = sum(index.timeline.times[trial].run_time for trial in outcomes)
+        seconds = sum(source.timeline.times[trial].run_time for trial in outcomes)
     suite = {
         "name": name,
         "package": name,
@@ -66,17 +64,17 @@ def _suite(source: Source, index: TrialIndex, variant: str, number: int) -> Iter
         yield b"    " + _tag("property", {"name": key, "value": value}, closed=True) + b"\n"
     yield b"  </properties>\n"
     for trial, outcome in outcomes.items():
-        yield _test_case(index, name, trial, outcome)
+        yield _test_case(source, name, trial, outcome)
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n"
 
 
-def _test_case(index: TrialIndex, suite: str, trial: str, outcome: Outcome) -> bytes:
-    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{index.timeline.times[trial].run_time:.3f}"})
+def _test_case(source: Source, suite: str, trial: str, outcome: Outcome) -> bytes:
+    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{source.timeline.times[trial].run_time:.3f}"})
     match outcome:
         case "error":
-            content = _error(index.trial(trial))
+            content = _error(source.trial(trial))
         case "failure":
-            content = _failure(index.trial(trial))
+            content = _failure(source.trial(trial))
         case "skipped":
             content = b"<skipped/>"
         case "passed":

@@ -12,7 +12,6 @@ from typing import Any, Final
 from evaljournal.replay.comparison import Comparison, Side, TrialChange, compare, output_digests
 from evaljournal.replay.ending import ending_text, progress_text
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.pairing import PairedDifference
 from evaljournal.replay.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text, verdict
 from evaljournal.replay.state import RunState
@@ -79,30 +78,28 @@ def markdown(
     Raises:
         NothingInCommon: No trial is in both runs with the same content.
     """
-    index = TrialIndex.load(source)
     if baseline is None:
-        document = _Document(_head("run", index))
-        _add_summary(document, index.state)
-        _add_trials_not_passed(document, index)
+        document = _Document(_head("run", source))
+        _add_summary(document, source.state)
+        _add_trials_not_passed(document, source)
     else:
-        baseline_index = TrialIndex.load(baseline)
-        side_a = Side(baseline_index.state, output_digests(baseline.records()), baseline_variant)
-        side_b = Side(index.state, output_digests(source.records()), variant)
+        side_a = Side(baseline.state, output_digests(baseline.records()), baseline_variant)
+        side_b = Side(source.state, output_digests(source.records()), variant)
         comparison = compare(side_a, side_b)
-        document = _Document(_head("run", index, variant), _head("baseline", baseline_index, baseline_variant))
+        document = _Document(_head("run", source, variant), _head("baseline", baseline, baseline_variant))
         baseline_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}
-        _add_summary(document, index.state)
+        _add_summary(document, source.state)
         _add_differences(document, comparison)
         for kind, changes, share in (("broken", comparison.broken, 0.7), ("fixed", comparison.fixed, 1.0)):
             columns = ("trial", "input", "expected", "baseline", "run")
-            rows = _changed_trials(changes, baseline_index, index, baseline_ids)
+            rows = _changed_trials(changes, baseline, source, baseline_ids)
             document.add_table(f"{plural(len(changes), 'trial')} {kind}", columns, rows, len(changes), share)
     yield document.encode()
 
 
-def _head(name: str, index: TrialIndex, variant: str | None = None) -> str:
+def _head(name: str, source: Source, variant: str | None = None) -> str:
     variant_text = "" if variant is None else f", variant {_cell(variant)}"
-    return f"{name} {_cell(index.source.run_id)}{variant_text}, seq {index.state.seq:,}, head `{index.state.head}`"
+    return f"{name} {_cell(source.run_id)}{variant_text}, seq {source.state.seq:,}, head `{source.state.head}`"
 
 
 def _add_summary(document: _Document, state: RunState) -> None:
@@ -141,22 +138,22 @@ def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:
     return [*difference_cells(difference, unit)[:2], f"{sentence(difference, verdict(difference), unit=unit)}{scorer_note}"]
 
 
-def _add_trials_not_passed(document: _Document, index: TrialIndex) -> None:
+def _add_trials_not_passed(document: _Document, source: Source) -> None:
     """Add the trials that did not pass: errors first, then false scores."""
-    outcomes = {name: outcome_of(trial) for name, trial in index.state.trials.items() if trial.stage != "withdrawn"}
+    outcomes = {name: outcome_of(trial) for name, trial in source.state.trials.items() if trial.stage != "withdrawn"}
     names = [name for kind in ("error", "failure") for name, outcome in outcomes.items() if outcome == kind]
-    trials = map(index.trial, names)
+    trials = map(source.trial, names)
     rows = ([*map(_cell, (trial.trial, trial.input, trial.expected, _result(trial)))] for trial in trials)
     title = f"{len(names):,} of {len(outcomes):,} trials did not pass"
     document.add_table(title, ("trial", "input", "expected", "output or error"), rows, len(names))
 
 
 def _changed_trials(
-    changes: Iterable[TrialChange], baseline_index: TrialIndex, index: TrialIndex, baseline_ids: Mapping[str, str]
+    changes: Iterable[TrialChange], baseline: Source, source: Source, baseline_ids: Mapping[str, str]
 ) -> Iterator[Sequence[str]]:
     """Yield the cells of trials that broke or were fixed, with both outputs; `baseline_ids` has their ids in the baseline."""
     for change in changes:
-        trial, baseline_trial = index.trial(change.trial), baseline_index.trial(baseline_ids[change.trial])
+        trial, baseline_trial = source.trial(change.trial), baseline.trial(baseline_ids[change.trial])
         yield [*map(_cell, (change.trial, trial.input, trial.expected, _result(baseline_trial), _result(trial)))]
 
 

@@ -14,7 +14,6 @@ import orjson
 from evaljournal.replay.export.file_names import file_names
 from evaljournal.replay.export.model_call import call_of_step
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.model_messages import messages_of, reply_of
 from evaljournal.replay.summary import score_of
 from evaljournal.replay.trajectory_text import message_text
@@ -39,26 +38,25 @@ _TOKEN_KEYS: Final = (("input_tokens", "prompt_tokens"), ("output_tokens", "comp
 
 def nat(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Yield the name and content of each file; with variants, the lines of all trials, and a directory for each variant."""
-    index = TrialIndex.load(source)
-    if not index.variants:
-        yield from _files(index, None)
+    if not source.variants:
+        yield from _files(source, None)
         return
-    yield LINES_FILE, _lines(index, None)
-    directories = file_names(index.variants, "", reserved_names=[LINES_FILE, LIST_FILE])
-    for variant in index.variants:
-        yield from ((f"{directories[variant]}/{name}", content) for name, content in _files(index, variant))
+    yield LINES_FILE, _lines(source, None)
+    directories = file_names(source.variants, "", reserved_names=[LINES_FILE, LIST_FILE])
+    for variant in source.variants:
+        yield from ((f"{directories[variant]}/{name}", content) for name, content in _files(source, variant))
 
 
-def _files(index: TrialIndex, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
-    yield LIST_FILE, _list(item(trial) for trial in index.trials(*DONE_STAGES, variant=variant))
-    yield LINES_FILE, _lines(index, variant)
-    names = file_names(index.scorers, "_output.json", reserved_names=[LIST_FILE])
-    for scorer in index.scorers:
-        yield names[scorer], _scorer_file(index, scorer, variant)
+def _files(source: Source, variant: str | None) -> Iterator[tuple[str, Iterator[bytes]]]:
+    yield LIST_FILE, _list(item(trial) for trial in source.trials(*DONE_STAGES, variant=variant))
+    yield LINES_FILE, _lines(source, variant)
+    names = file_names(source.scorers, "_output.json", reserved_names=[LIST_FILE])
+    for scorer in source.scorers:
+        yield names[scorer], _scorer_file(source, scorer, variant)
 
 
-def _lines(index: TrialIndex, variant: str | None) -> Iterator[bytes]:
-    return (line(index.trial(trial)) for trial in index.ended_trials(variant))
+def _lines(source: Source, variant: str | None) -> Iterator[bytes]:
+    return (line(source.trial(trial)) for trial in source.ended_trials(variant))
 
 
 def line(trial: TrialDetails) -> bytes:
@@ -154,12 +152,12 @@ def _times(end: str, elapsed: float) -> tuple[float, float]:
     return round(timestamp - elapsed, 6), timestamp
 
 
-def _scorer_file(index: TrialIndex, scorer: str, variant: str | None) -> Iterator[bytes]:
-    tally = index.totals(variant).scores.get(scorer)
+def _scorer_file(source: Source, scorer: str, variant: str | None) -> Iterator[bytes]:
+    tally = source.totals(variant).scores.get(scorer)
     score = None if tally is None else score_of(tally)
     average = score.mean if score is not None and score.kind in {"pass", "number"} else None
     yield b'{\n  "average_score": ' + orjson.dumps(average) + b',\n  "eval_output_items": '
-    yield from _list((_score(trial, scorer) for trial in index.trials(*DONE_STAGES, variant=variant)), b"  ")
+    yield from _list((_score(trial, scorer) for trial in source.trials(*DONE_STAGES, variant=variant)), b"  ")
     yield b"\n}\n"
 
 

@@ -12,10 +12,9 @@ from typing import Any, Final
 from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
 from evaljournal.replay.export.otlp_encoding import json_requests, protobuf_requests
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
 from evaljournal.replay.text import as_text
-from evaljournal.replay.timeline_columns import Span
+from evaljournal.replay.timeline import Span
 from evaljournal.replay.trajectory import StepDetails
 from evaljournal.replay.trial import AttemptDetails, ScoreDetails, TrialDetails
 from evaljournal.replay.usage import add
@@ -33,38 +32,36 @@ _PARAMETERS: Final = frozenset({"temperature", "top_p", "max_tokens", "seed", "f
 
 def otlp(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
     """Write the requests as protobuf, one per file."""
-    index = TrialIndex.load(source)
-    requests = protobuf_requests(_resource(index), _scope(index), _spans(index))
+    requests = protobuf_requests(_resource(source), _scope(source), _spans(source))
     return ((f"spans-{number:05}.pb", pieces) for number, pieces in enumerate(requests, 1))
 
 
 def otlp_json(source: Source) -> Iterator[bytes]:
     """Write the requests as JSON, one per line."""
-    index = TrialIndex.load(source)
-    return json_requests(_resource(index), _scope(index), _spans(index))
+    return json_requests(_resource(source), _scope(source), _spans(source))
 
 
-def _spans(index: TrialIndex) -> Iterator[dict[str, Any]]:
-    models = TaskModels(index.state.started)
-    for trial in index.trials():
+def _spans(source: Source) -> Iterator[dict[str, Any]]:
+    models = TaskModels(source.state.started)
+    for trial in source.trials():
         task = models.for_variant(trial.variant)
-        yield _trial_span(index, trial)
+        yield _trial_span(source, trial)
         for attempt in trial.attempts:
-            yield _attempt_span(index, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
+            yield _attempt_span(source, trial, attempt, ModelCall() if attempt.steps else task.call(attempt.request))
             numbers = {step.number for step in attempt.steps}
             for step in attempt.steps:
-                yield _step_span(index, attempt, step, step.parent if step.parent in numbers else 0)
+                yield _step_span(source, attempt, step, step.parent if step.parent in numbers else 0)
 
 
-def _scope(index: TrialIndex) -> dict[str, Any]:
-    run_started = index.state.started
+def _scope(source: Source) -> dict[str, Any]:
+    run_started = source.state.started
     version = "" if run_started is None else run_started.environment.get("evaljournal", "")
     return {"name": "evaljournal", "version": as_text(version)}
 
 
-def _resource(index: TrialIndex) -> dict[str, Any]:
-    run_started = index.state.started
-    run: dict[str, Any] = {"evaljournal.run": index.source.run_id, "evaljournal.seq": index.state.seq}
+def _resource(source: Source) -> dict[str, Any]:
+    run_started = source.state.started
+    run: dict[str, Any] = {"evaljournal.run": source.run_id, "evaljournal.seq": source.state.seq}
     if run_started is None:
         return {"attributes": _attributes({"service.name": "evaljournal", **run})}
     attributes = {
@@ -78,10 +75,10 @@ def _resource(index: TrialIndex) -> dict[str, Any]:
     return {"attributes": _attributes(attributes)}
 
 
-def _trial_span(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
-    times = [_times(index, attempt.span) for attempt in trial.attempts]
-    start = min([index.enqueue_time(trial.trial), *(start for start, _ in times)])
-    end = max([start, index.end_time(trial.trial), *(end for _, end in times)])
+def _trial_span(source: Source, trial: TrialDetails) -> dict[str, Any]:
+    times = [_times(source, attempt.span) for attempt in trial.attempts]
+    start = min([source.enqueue_time(trial.trial), *(start for start, _ in times)])
+    end = max([start, source.end_time(trial.trial), *(end for _, end in times)])
     attributes = {
         "evaljournal.trial": trial.trial,
         "evaljournal.case": trial.case,
@@ -104,11 +101,11 @@ def _trial_span(index: TrialIndex, trial: TrialDetails) -> dict[str, Any]:
     if trial.stage == "failed":
         status = {"code": _ERROR, "message": trial.failure}
         attributes["error.type"] = (trial.last_error.error if trial.last_error else "") or trial.reason
-    return _span(_ids(index, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
+    return _span(_ids(source, trial.trial), f"trial {trial.trial}", _INTERNAL, (start, end), attributes, status)
 
 
-def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
-    span, run_started = attempt.span, index.state.started
+def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, call: ModelCall) -> dict[str, Any]:
+    span, run_started = attempt.span, source.state.started
     agent = run_started.evaluation if run_started is not None else ""
     is_last = span.attempt == len(trial.attempts)
     attributes: dict[str, Any] = {
@@ -131,7 +128,7 @@ def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetail
     }
     events: list[dict[str, Any]] = []
     status: dict[str, Any] = {}
-    start, end = _times(index, span)
+    start, end = _times(source, span)
     if attempt.has_output:
         status = {"code": _OK}
         finish_reason = "length" if trial.truncated and is_last else "stop"
@@ -139,7 +136,7 @@ def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetail
         attributes |= _content("output", attempt.output)
         if is_last:  # Scores belong to the last output.
             scores = sorted(trial.scores.values(), key=lambda score: score.seq)
-            events = [_score(index.wall_time(score.seq, score.t), score) for score in scores]
+            events = [_score(source.wall_time(score.seq, score.t), score) for score in scores]
     elif attempt.category:
         status = {"code": _ERROR, "message": attempt.message}
         attributes["error.type"] = attempt.error
@@ -149,11 +146,11 @@ def _attempt_span(index: TrialIndex, trial: TrialDetails, attempt: AttemptDetail
             events = [_event("exception", end, {f"exception.{name}": value for name, value in exception.items()})]
     attributes |= _usage(attempt.own_usage)  # The usage of steps is in their spans.
     name, kind = (f"chat {call.model}", _CLIENT) if call.model else (f"invoke_agent {agent}", _INTERNAL)
-    result = _span(_ids(index, span.trial, span.attempt), name, kind, (start, end), attributes, status)
+    result = _span(_ids(source, span.trial, span.attempt), name, kind, (start, end), attributes, status)
     return result | {"events": events} if events else result
 
 
-def _step_span(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, parent_step: int) -> dict[str, Any]:
+def _step_span(source: Source, attempt: AttemptDetails, step: StepDetails, parent_step: int) -> dict[str, Any]:
     """Return a step as a child of its attempt, or of the step that called it."""
     span = attempt.span
     attributes: dict[str, Any] = {
@@ -188,12 +185,12 @@ def _step_span(index: TrialIndex, attempt: AttemptDetails, step: StepDetails, pa
         step_usage: dict[str, float] = {}
         add(step_usage, step.usage)
         attributes |= _usage(step_usage)
-    start, end = index.session_time(span.session, step.start), index.session_time(span.session, step.t)
+    start, end = source.session_time(span.session, step.start), source.session_time(span.session, step.t)
     status: dict[str, Any] = {"code": _OK}
     if step.error:
         status = {"code": _ERROR, "message": step.message}
         attributes["error.type"] = step.error
-    ids = _ids(index, span.trial, span.attempt, step.number, parent_step)
+    ids = _ids(source, span.trial, span.attempt, step.number, parent_step)
     return _span(ids, name, kind, (min(start, end), end), attributes, status)
 
 
@@ -264,8 +261,8 @@ def _content(name: str, value: Any) -> dict[str, str]:
     return {f"{name}.value": as_text(value), f"{name}.mime_type": kind}
 
 
-def _times(index: TrialIndex, span: Span) -> tuple[int, int]:
-    return index.session_time(span.session, span.start), index.session_time(span.session, span.end)
+def _times(source: Source, span: Span) -> tuple[int, int]:
+    return source.session_time(span.session, span.start), source.session_time(span.session, span.end)
 
 
 def _span(  # noqa: PLR0917  # the members of a span
@@ -282,9 +279,9 @@ def _span(  # noqa: PLR0917  # the members of a span
     }
 
 
-def _ids(index: TrialIndex, trial: str, attempt: int = 0, step: int = 0, parent_step: int = 0) -> dict[str, str]:
+def _ids(source: Source, trial: str, attempt: int = 0, step: int = 0, parent_step: int = 0) -> dict[str, str]:
     """Derive the ids of a span from the run; attempt 0 stands for the trial, step 0 for the attempt."""
-    name = f"{index.source.run_id}/{trial}"
+    name = f"{source.run_id}/{trial}"
     span, parent = f"{name}/{attempt}", f"{name}/0"
     if step:
         span, parent = f"{span}/{step}", f"{span}/{parent_step}" if parent_step else span

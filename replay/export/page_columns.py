@@ -18,9 +18,9 @@ from evaljournal.journal.lifecycle import STAGES
 from evaljournal.replay.export.page_content import STAGE_NUMBERS, TYPES, Content
 from evaljournal.replay.export.page_steps import KINDS, PageSteps
 from evaljournal.replay.export.page_text import MICRO, microseconds
+from evaljournal.replay.export.page_timeline import SeriesName
 from evaljournal.replay.scratch import Column, Scratch, Values
 from evaljournal.replay.state import RunState
-from evaljournal.replay.timeline import SeriesName
 from evaljournal.replay.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
 from evaljournal.replay.trial_state import TrialState
 from evaljournal.replay.view_json import view_json

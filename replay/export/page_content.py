@@ -16,12 +16,12 @@ from evaljournal.journal.codec import TYPE_NAMES
 from evaljournal.journal.lifecycle import STAGES, TRIAL_RULES
 from evaljournal.replay.export.page_steps import PageSteps
 from evaljournal.replay.export.page_text import MICRO, Text, microseconds, page_text, truncate, visible_text
+from evaljournal.replay.export.page_timeline import Timeline
 from evaljournal.replay.handlers import handlers
 from evaljournal.replay.loaded_run import LoadedRun
 from evaljournal.replay.scratch import Column, Scratch, Values
 from evaljournal.replay.tally import is_summable
-from evaljournal.replay.timeline import Timeline
-from evaljournal.replay.trial import attempt_fields
+from evaljournal.replay.text import as_words
 
 VALUE_LENGTH: Final = 16_384
 """Maximum characters of a value on a page; a longer one is truncated, and the page has the command that shows it in full."""
@@ -348,3 +348,29 @@ class Content:
 
 
 _HANDLERS: Final = handlers(Content)
+
+
+def attempt_fields(event: Event) -> dict[str, Any]:  # noqa: PLR0911  # one for each event
+    """Return the fields of `AttemptDetails` that an event sets."""
+    match event:
+        case events.AttemptStarted():
+            return {"reuses": event.reuses, "spent": event.spent}
+        case events.AttemptSucceeded():
+            return {"output": event.output, "usage": event.usage, "worker": event.worker}
+        case events.AttemptFailed():
+            names = ("category", "error", "message", "traceback", "retry_after", "usage", "worker")
+            return {name: getattr(event, name) for name in names}
+        case events.AttemptTimedOut():
+            timeout, message = event.timeout, f"timed out after {event.timeout:g} s"
+            fields = {"category": "timed_out", "error": "timeout", "message": message, "timeout": timeout}
+            return {**fields, "usage": event.usage, "worker": event.worker}
+        case events.AttemptInterrupted():
+            message = f"interrupted: {as_words(event.reason)}{f' ({event.detail})' if event.detail else ''}"
+            fields = {"category": "interrupted", "error": "interrupted", "message": message, "reason": event.reason}
+            return {**fields, "detail": event.detail, "worker": event.worker}
+        case events.AttemptReturnedLate():
+            return {"late_outcome": event.outcome}
+        case events.RetryScheduled():
+            return {"retry_delay": event.delay, "retry_reason": event.reason}
+        case _:
+            return {}

@@ -1,56 +1,83 @@
-"""The source of an export: a run whose large values are read from disk one at a time.
+"""The source of an export: a run and its index, whose large values are read from disk one at a time.
 
 The run may be live or damaged. Every pass reads the same records; the first problem is kept for the caller to report.
 """
 
+import bisect
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final
 
 import attrs
 
 from evaljournal.journal import Blob, Event, JournalError, Record
 from evaljournal.journal.blobs import blobs_of
-from evaljournal.journal.errors import BlobDamaged
+from evaljournal.journal.errors import BlobDamaged, InvalidRecord
 from evaljournal.journal.events import SegmentOpened
-from evaljournal.journal.reader import Finder
-from evaljournal.replay.loaded_run import Apply, LoadedRun, load
-from evaljournal.replay.trial_state import Location
+from evaljournal.replay.index import Index
+from evaljournal.replay.loaded_run import LoadedRun, load
+from evaljournal.replay.state import RunState
+from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.trial import TrialDetails, read_trial
+from evaljournal.replay.variant_totals import Totals
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 class Source:
-    """The records of a run, in order and by location."""
+    """The records of a run in order, and its trials by name."""
 
     def __init__(self, path: Path | str, at: int | None = None) -> None:
         """Read a run, in full or up to record `at`; it is loaded when it is first needed."""
-        self._path = path
+        self._path = Path(path)
         self._at = at
         self.problem: JournalError | None = None
         """The first damage."""
-        self.trial = ""
+        self.trial_name = ""
         """The trial that is being read, or was read last."""
         self.damaged_trial = ""
         """The trial with the first damaged blob."""
-        self._finder = Finder(path, load_blobs=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._finder.__exit__()
 
     @cached_property
     def run(self) -> LoadedRun:
         """The run as it was when it was loaded."""
-        return self.load_run()
+        return self._loaded(load(self._path, self._at))
 
-    def load_run(self, apply: Apply = LoadedRun.apply) -> LoadedRun:
-        """Load the run and apply each record with `apply`."""
-        run = self.run = load(self._path, self._at, apply=apply)
+    @cached_property
+    def index(self) -> Index:
+        """The index of the run, which is loaded in the same pass."""
+        index = Index(self._path)
+
+        def apply(run: LoadedRun, record: Record) -> None:
+            index.apply(record)
+            run.apply(record)
+
+        self.run = run = self._loaded(load(self._path, self._at, apply=apply))
+        if not isinstance(run.problem, InvalidRecord):
+            return index
+        index = Index(self._path)  # A part of the invalid record may be in the first one.
+        for record in run.records():
+            index.apply(record)
+        return index
+
+    def _loaded(self, run: LoadedRun) -> LoadedRun:
         self._at = run.seq
         self.problem = self.problem or run.problem
         return run
+
+    @cached_property
+    def state(self) -> RunState:
+        """The state of the run, which is loaded with its index."""
+        self.index  # noqa: B018  # loads the run
+        return self.run.state
+
+    @property
+    def timeline(self) -> Timeline:
+        """The concurrency history."""
+        return Timeline(self.index)
 
     @cached_property
     def run_id(self) -> str:
@@ -58,14 +85,14 @@ class Source:
         first_record = next(self.records(), None)
         return first_record.event.run if first_record is not None and isinstance(first_record.event, SegmentOpened) else ""
 
+    def apply(self, record: Record) -> None:
+        """Add the next record of a live run."""
+        self.run.apply(record)
+        self.index.apply(record)
+
     def records(self) -> Iterator[Record]:
         """Read the records; large values stay on disk."""
         return self.run.records()
-
-    def find(self, location: Location) -> Record:
-        """Read one record with its large values."""
-        record = self._finder.find(*location)
-        return record._replace(event=self.with_blobs(record.event))
 
     def load(self, value: Any) -> Any:
         """Load a value if it is a blob; a damaged one becomes None and is reported as a problem."""
@@ -73,7 +100,7 @@ class Source:
             return value.load() if isinstance(value, Blob) else value
         except BlobDamaged as exc:
             if self.problem is None:
-                self.problem, self.damaged_trial = exc, self.trial
+                self.problem, self.damaged_trial = exc, self.trial_name
             return None
 
     def with_blobs(self, event: Event) -> Event:
@@ -81,3 +108,71 @@ class Source:
         values = {field: self.load(blob) for field, blob in blobs_of(event).items()}
         evolvable: Any = event
         return attrs.evolve(evolvable, **values) if values else event
+
+    def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
+        """Return the trials in the order of enqueueing, or only trials in some stages or of one variant."""
+        index = self.index
+        for name, trial in self.state.trials.items():
+            if (not stages or trial.stage in stages) and variant in (None, trial.variant):
+                yield self.trial(name, index)
+
+    def trial(self, name: str, index: Index | None = None) -> TrialDetails:
+        """Read one trial."""
+        self.trial_name = name
+        details = read_trial(index or self.index, self.state, name, self.load)
+        if details.stage == "withdrawn":
+            details.scores.clear()
+        return details
+
+    def ended_trials(self, variant: str | None = None) -> Iterator[str]:
+        """Return the completed and failed trials of the run, or of one variant, in the order of their ends."""
+        for name, own_variant in self.index.rows("SELECT name, variant FROM trials WHERE end_seq > 0 ORDER BY end_seq"):
+            if variant in (None, own_variant):
+                yield name
+
+    @property
+    def variants(self) -> list[str]:
+        """The variants with trials that were not withdrawn; empty if the run has none."""
+        return [name for name, totals in self.state.variants.items() if totals.total]
+
+    def totals(self, variant: str | None) -> Totals:
+        """Return the sums over the trials of one variant, or of the run."""
+        return self.state if variant is None else self.state.variants[variant]
+
+    @property
+    def scorers(self) -> list[str]:
+        """All scorers, in the order of the definition."""
+        return list(self.state.scores)
+
+    def enqueue_time(self, trial: str) -> int:
+        """Return when a trial was enqueued, in nanoseconds since 1970."""
+        row = self.index.trial(trial)
+        return self.wall_time(row.enqueue_seq, row.enqueue_t)
+
+    def end_time(self, trial: str) -> int:
+        """Return when a trial ended, in nanoseconds since 1970; 0 if it has not."""
+        row = self.index.trial(trial)
+        return self.wall_time(row.end_seq, row.end_t) if row.end_seq else 0
+
+    def wall_time(self, seq: int, t: float) -> int:
+        """Return the wall time of `t` in the session of a record, in nanoseconds since 1970, on the timeline's axis."""
+        return self.session_time(bisect.bisect_right(self.index.sessions, seq, key=lambda session: session.seq), t)
+
+    def session_time(self, session: int, t: float) -> int:
+        """Return the wall time of `t` in a session (from 1), in nanoseconds since 1970."""
+        sessions = self.index.sessions
+        offset = sessions[session - 1].offset - sessions[0].offset
+        return _nanoseconds(sessions[0].at) + round((offset + t - sessions[0].start) * 1_000_000) * 1_000
+
+
+def iso_time(nanoseconds: int) -> str:
+    """Return nanoseconds since 1970 as text, within the years that Python supports."""
+    return (_EPOCH + timedelta(microseconds=min(max(0, nanoseconds // 1_000), _LATEST))).isoformat()
+
+
+def _nanoseconds(time: str) -> int:
+    """Return a record's wall time in nanoseconds since 1970; 0 if it is invalid."""
+    try:
+        return (datetime.fromisoformat(time) - _EPOCH) // timedelta(microseconds=1) * 1_000
+    except (ValueError, TypeError):
+        return 0

@@ -20,11 +20,10 @@ from evaljournal.journal import JournalError, events
 from evaljournal.journal.codec import RECORD_MEMBERS, event_type
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.state import RunState
 from evaljournal.replay.text import as_text
 from evaljournal.replay.trajectory import StepDetails
-from evaljournal.replay.trial import AttemptDetails, TrialDetails, attempt_fields
+from evaljournal.replay.trial import AttemptDetails, TrialDetails, read_attempt
 from evaljournal.replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "steps", "events"]
@@ -65,7 +64,7 @@ def table(source: Source, rows: Rows) -> Table:
             content = Table(_steps(source), _columns(STEP_COLUMNS))
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
-    return _with_variants(content, source.run.state) if source.run.state.variants else content
+    return _with_variants(content, source.state) if source.state.variants else content
 
 
 def _with_variants(content: Table, state: RunState) -> Table:
@@ -104,9 +103,8 @@ def data_frame(path: Path, rows: Rows) -> Any:
         pandas: Any = import_module("pandas")
     except ImportError as exc:
         raise MissingExtra("a DataFrame needs pandas, which is not installed: pip install pandas") from exc
-    with Source(path) as source:
-        content = table(source, rows)
-        records = [[column.get(row) for column in content.columns] for row in content.rows]
+    content = table(Source(path), rows)
+    records = [[column.get(row) for column in content.columns] for row in content.rows]
     frame = pandas.DataFrame(records, columns=[column.name for column in content.columns])
     for column in content.columns:
         if column.kind == "time":
@@ -201,10 +199,9 @@ TRIAL_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIA
 
 
 def _trials(source: Source) -> Table:
-    index = TrialIndex.load(source)
     columns = _columns(TRIAL_COLUMNS)
-    for scorer in index.scorers:
-        types = {_type(trial.scores[scorer][1]) for trial in index.state.trials.values() if scorer in trial.scores}
+    for scorer in source.scorers:
+        types = {_type(trial.scores[scorer][1]) for trial in source.state.trials.values() if scorer in trial.scores}
         kind: Kind = (
             "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
         )
@@ -212,10 +209,10 @@ def _trials(source: Source) -> Table:
         columns.append(Column(f"reason.{scorer}", "text", _nested_member("reasons", scorer)))
     columns += [
         Column(f"usage.{name}", "integer" if is_integer else "number", _nested_member("usage", name))
-        for name, is_integer in index.usage_names.items()
+        for name, is_integer in source.index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
-    rows = ({name: get(trial) for name, (_, get) in _TRIAL_MEMBERS.items()} for trial in index.trials())
+    rows = ({name: get(trial) for name, (_, get) in _TRIAL_MEMBERS.items()} for trial in source.trials())
     return Table(rows, columns)
 
 
@@ -248,41 +245,53 @@ ATTEMPT_COLUMNS: Final[dict[str, Kind]] = {
 }
 
 
+_ATTEMPTS: Final = """
+    SELECT attempts.id, name FROM attempts JOIN trials ON trials.id = trial
+    ORDER BY outcome = '', attempts.end_seq, attempts.id
+"""
+_NOTES: Final = "SELECT name, value FROM notes WHERE trial = ? AND attempt = ? AND seq BETWEEN ? AND ? ORDER BY seq"
+
+
 def _attempts(source: Source) -> Iterator[Row]:
     """Return the attempts in the order of their ends; those in flight come last."""
-    session = 0
-    in_flight: dict[str, Row] = {}
-    requests: dict[str, Any] = {}
-    """Trial that is not done → request of its last attempt."""
-    for record in source.records():
-        event = record.event
-        match event:
-            case events.SessionStarted():
-                session = event.session
-            case events.AttemptStarted():
-                if event.request is not None:
-                    requests[event.trial] = event.request
-                in_flight[event.trial] = dict.fromkeys(ATTEMPT_COLUMNS) | {
-                    "trial": event.trial,
-                    "attempt": event.attempt,
-                    "session": session,
-                    "slot": event.slot,
-                    "started_at": record.at,
-                    "start": record.t,
-                    "request": requests.get(event.trial),
-                }
-            case events.TrialCompleted() | events.TrialFailed() | events.TrialWithdrawn():
-                requests.pop(event.trial, None)
-            case events.Noted(trial=trial) if trial in in_flight and in_flight[trial]["attempt"] == event.attempt:
-                in_flight[trial]["usage"] = _merge_usage(in_flight[trial]["usage"], noted_usage(event.name, event.value))
-            case _ if isinstance(event, events.AttemptEnd) and event.trial in in_flight:
-                row, fields = in_flight.pop(event.trial), attempt_fields(source.with_blobs(event))
-                usage = _merge_usage(row["usage"], fields.pop("usage", None))
-                times = {"ended_at": record.at, "end": record.t, "elapsed": event.elapsed}
-                row |= times | fields | {"outcome": event_type(event).removeprefix("attempt_"), "usage": usage}
-                yield row | {"traceback": row["traceback"] or None, "request": source.load(row["request"])}
-    yield from in_flight.values()
+    index = source.index
+    index.create_indexes()
+    for attempt_id, source.trial_name in index.rows(_ATTEMPTS):
+        row = index.attempt(attempt_id)
+        attempt = read_attempt(index, source.trial_name, row, source.load)
+        span, last_seq = attempt.span, row.end_seq or index.seq
+        request = row if row.request_id in {row.id, -1} else index.attempt(row.request_id)
+        usage = None
+        for name, value in index.rows(_NOTES, row.trial, row.attempt, row.seq, last_seq):
+            usage = _merge_usage(usage, noted_usage(name, index.value(value)))
+        fields: Row = {
+            "trial": span.trial,
+            "attempt": span.attempt,
+            "session": span.session,
+            "slot": span.slot,
+            "started_at": row.started_at,
+            "start": span.start,
+            "ended_at": attempt.ended_at or None,
+            "end": span.end if span.outcome else None,
+            "outcome": (span.outcome if span.outcome in _OTHER_OUTCOMES else "failed") if span.outcome else None,
+            "elapsed": row.elapsed,
+            "request": source.load(index.value(request.request)),
+            "output": attempt.output,
+            "error": attempt.error or None,
+            "message": attempt.message if attempt.category else None,
+            "category": attempt.category or None,
+            "retry_after": attempt.retry_after,
+            "timeout": attempt.timeout,
+            "reason": attempt.reason or None,
+            "traceback": attempt.traceback or None,
+            "usage": _merge_usage(usage, attempt.usage),
+        }
+        fields |= {"detail": attempt.detail} if attempt.reason else {}
+        yield fields | ({"worker": attempt.worker} if span.outcome else {})
 
+
+_OTHER_OUTCOMES: Final = frozenset({"succeeded", "timed_out", "interrupted"})
+"""Outcomes that are not a category of failures."""
 
 _STEP_MEMBERS: Final[dict[str, tuple[Kind, Callable[[AttemptDetails, StepDetails], Any]]]] = {
     "trial": ("text", lambda attempt, _: attempt.span.trial),
@@ -311,8 +320,7 @@ STEP_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _STEP_
 
 def _steps(source: Source) -> Iterator[Row]:
     """Return the steps by trial and attempt, in the order of their starts, each with its complete input."""
-    index = TrialIndex.load(source)
-    for trial in index.trials() if index.state.steps else ():
+    for trial in source.trials() if source.state.steps else ():
         for attempt in trial.attempts:
             for step in sorted(attempt.steps, key=lambda step: step.number):
                 yield {name: get(attempt, step) for name, (_, get) in _STEP_MEMBERS.items()}

@@ -5,7 +5,6 @@ import os
 import shlex
 import stat
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -69,23 +68,23 @@ def export(
     _check_comparison(name, format_, run, has_baseline=baseline is not None, summary=summary)
     summary_file = _summary_file(target) if summary else None
     path = run.path
-    with Source(path) as source, nullcontext() if baseline is None else Source(baseline.path) as baseline_source:
-        if baseline is not None and baseline_source is not None:
-            format_ = _add_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
-        if isinstance(format_, File) and format_.write_variants is not None and source.run.state.variants:
-            format_ = Files(format_.description, format_.write_variants)
-        if summary_file is None:
-            _check_destination(name, format_, target, force=force)
-        try:
-            _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
-        except OSError:
-            raise  # A closed pipe or a full disk is not damage.
-        except Exception as exc:
-            problems = [verify_journal(reference.path).problem for reference in (run, baseline) if reference is not None]
-            problem = next(filter(None, problems), None)
-            if problem is None:
-                raise
-            raise problem from exc  # Report the damage, not its consequence.
+    source, baseline_source = Source(path), None if baseline is None else Source(baseline.path)
+    if baseline is not None and baseline_source is not None:
+        format_ = _add_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
+    if isinstance(format_, File) and format_.write_variants is not None and source.state.variants:
+        format_ = Files(format_.description, format_.write_variants)
+    if summary_file is None:
+        _check_destination(name, format_, target, force=force)
+    try:
+        _write(source, format_, target, rows or "trials", baseline=baseline_source, summary_file=summary_file)
+    except OSError:
+        raise  # A closed pipe or a full disk is not damage.
+    except Exception as exc:
+        problems = [verify_journal(reference.path).problem for reference in (run, baseline) if reference is not None]
+        problem = next(filter(None, problems), None)
+        if problem is None:
+            raise
+        raise problem from exc  # Report the damage, not its consequence.
     if target is not None or summary_file is not None:
         echo(f"exported {path} as {name} to {target or summary_file}, up to record {source.run.state.seq:,}", err=True)
     exit_if_damaged(source.problem or (baseline_source.problem if baseline_source is not None else None))

@@ -11,11 +11,11 @@ import trio
 
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import SessionStarted
-from evaljournal.replay import LoadedRun, Timeline
+from evaljournal.replay import LoadedRun
 from evaljournal.replay.ending import next_step
 from evaljournal.replay.loaded_run import reject_invalid_record
+from evaljournal.replay.sessions import SessionTimes
 from evaljournal.replay.text import printable
-from evaljournal.replay.timeline import BETWEEN_SESSIONS
 from evaljournal.runner.cli._common import run_argument
 from evaljournal.runner.cli._display import exit_if_damaged, fork_command, open_run, print_json, print_screen, status_json
 from evaljournal.runner.cli._live import FRAME_INTERVAL, Show, run_display
@@ -98,19 +98,20 @@ def _find_point(path: Path, at_time: str) -> tuple[int, float | None]:
 
 def _find_seconds(path: Path, time: float) -> tuple[int, float | None]:
     """Return the point at this many seconds after the start of the first session, gaps included."""
-    timeline = Timeline()
-    seq, last_time = 0, 0.0
-    with reject_invalid_record(path, lambda: timeline.seq + 1):
+    axis, seq, last_time, last_seq = SessionTimes(), 0, 0.0, 0
+    with reject_invalid_record(path, lambda: last_seq + 1):
         for record in read(path, load_blobs=False):
-            session = len(timeline.sessions)
-            timeline.apply(record)
-            if record.event.__class__ not in BETWEEN_SESSIONS:
-                last_time = timeline.sessions[-1].offset + timeline.sessions[-1].end
+            sessions = len(axis.sessions)
+            t = axis.apply(record)
+            if t is not None:
+                session = axis.sessions[-1]
+                last_time = session.offset + session.end
                 if last_time > time:
                     # Between two sessions, the state does not change.
-                    now = time - timeline.sessions[-1].offset if session == len(timeline.sessions) else None
+                    now = time - session.offset if sessions == session.number else None
                     return seq or record.seq - 1, now
                 seq = record.seq
+            last_seq = record.seq
     raise UsageError(f"{path} has no state at {time:g} s; its last record is at {last_time:g} s")
 
 

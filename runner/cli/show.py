@@ -16,7 +16,7 @@ from evaljournal.replay.loaded_run import reject_invalid_record
 from evaljournal.replay.sessions import Session
 from evaljournal.replay.steps import NOT_REUSED
 from evaljournal.replay.text import as_text, as_words, duration, number, one_line, plural, printable
-from evaljournal.replay.timeline_columns import Span
+from evaljournal.replay.timeline import Span
 from evaljournal.replay.trajectory_text import not_reused_text, trajectory_lines
 from evaljournal.replay.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from evaljournal.replay.trial_state import TrialState

@@ -20,7 +20,6 @@ from evaljournal.journal.events import TrialCompleted, TrialFailed
 from evaljournal.journal.reader import POLL_INTERVAL
 from evaljournal.replay.export import Source
 from evaljournal.replay.export.nat import LINES_FILE, LIST_FILE, line, nat
-from evaljournal.replay.export.trial_index import TrialIndex
 from evaljournal.replay.text import printable
 from evaljournal.replay.trial_state import DONE_STAGES
 from evaljournal.runner.atomic_write import write_atomically, write_directory
@@ -82,7 +81,7 @@ class NatOutput:
         try:
             while not await trio.Path(run, segments.name(1)).exists():  # noqa: ASYNC110  # there is no event for a new file
                 await trio.sleep(POLL_INTERVAL)
-            index = await trio.to_thread.run_sync(self._start, run, limiter=limiter)
+            source = await trio.to_thread.run_sync(self._start, run, limiter=limiter)
             send, receive = trio.open_memory_channel[Record](_BUFFER)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward, run, send)
@@ -91,26 +90,26 @@ class NatOutput:
                     with contextlib.suppress(trio.WouldBlock):
                         while True:
                             batch.append(receive.receive_nowait())
-                    await trio.to_thread.run_sync(self._apply, index, batch, limiter=limiter)
+                    await trio.to_thread.run_sync(self._apply, source, batch, limiter=limiter)
         except Exception as exc:  # noqa: BLE001  # the run continues
             self._log_failure("is no longer updated", run, exc)
 
     def finish(self, run: Path) -> str:
         """Rewrite all files at the end of a session; return what is missing and why, empty if nothing is."""
-        with Source(run) as source:
-            try:
-                self._claim(source.run_id)
-                write_directory(self.directory, nat(source))
-            except Exception as exc:  # noqa: BLE001  # what the run has recorded does not depend on it
-                item = next(iter(self._due_trials), source.trial)
-                place = f" at item {printable(item)!r}" if item else ""
-                return self._log_failure(f"could not be written{place}", run, exc)
-            if source.problem is None:
-                return ""
-            part = f"a value of item {printable(source.damaged_trial)!r}" if source.damaged_trial else "a part of the run"
-            message = f"{self.directory} is incomplete: {part} is damaged: {source.problem}"
-            _log.error("%s", message)
-            return message
+        source = Source(run)
+        try:
+            self._claim(source.run_id)
+            write_directory(self.directory, nat(source))
+        except Exception as exc:  # noqa: BLE001  # what the run has recorded does not depend on it
+            item = next(iter(self._due_trials), source.trial_name)
+            place = f" at item {printable(item)!r}" if item else ""
+            return self._log_failure(f"could not be written{place}", run, exc)
+        if source.problem is None:
+            return ""
+        part = f"a value of item {printable(source.damaged_trial)!r}" if source.damaged_trial else "a part of the run"
+        message = f"{self.directory} is incomplete: {part} is damaged: {source.problem}"
+        _log.error("%s", message)
+        return message
 
     def _log_failure(self, problem: str, run: Path, exc: Exception) -> str:
         """Log an error, with its traceback if its message is not enough; return its message."""
@@ -125,35 +124,33 @@ class NatOutput:
         self.directory.mkdir(parents=True, exist_ok=True)
         write_atomically(self.directory / OWNER, [f"{run}\n".encode()])
 
-    def _start(self, run: Path) -> TrialIndex:
+    def _start(self, run: Path) -> Source:
         source = Source(run)
         self._claim(source.run_id)
-        index = TrialIndex.load(source)
-        self._retried_trials = {trial for trial in index.ended_trials() if index.state.trials[trial].stage not in self._stages}
-        self._write(index)
-        return index
+        trials = source.state.trials
+        self._retried_trials = {trial for trial in source.ended_trials() if trials[trial].stage not in self._stages}
+        self._write(source)
+        return source
 
-    def _apply(self, index: TrialIndex, records: list[Record]) -> None:
+    def _apply(self, source: Source, records: list[Record]) -> None:
         for record in records:
-            if record.seq > index.state.seq:
-                index.state.apply(record)
-                index.apply(record)
+            if record.seq > source.state.seq:
+                source.apply(record)
                 if isinstance(record.event, TrialCompleted | TrialFailed):
                     self._due_trials.append(record.event.trial)
                     self._retried_trials.discard(record.event.trial)
         if self._due_trials:
-            self._write(index)
+            self._write(source)
 
-    def _write(self, index: TrialIndex) -> None:
+    def _write(self, source: Source) -> None:
         """Append the trials that are due, or rewrite the file; after an error, try again with the next trial."""
         try:
-            with index.source:
-                if self._size is None:
-                    ended_trials = (trial for trial in index.ended_trials() if trial not in self._retried_trials)
-                    write_atomically(self._lines, self._encode(index, ended_trials))
-                    self._size = self._lines.stat().st_size
-                else:
-                    self._append(b"".join(self._encode(index, self._due_trials)))
+            if self._size is None:
+                ended_trials = (trial for trial in source.ended_trials() if trial not in self._retried_trials)
+                write_atomically(self._lines, self._encode(source, ended_trials))
+                self._size = self._lines.stat().st_size
+            else:
+                self._append(b"".join(self._encode(source, self._due_trials)))
             self._due_trials.clear()
         except OSError as exc:
             if not self._is_failing:
@@ -176,11 +173,11 @@ class NatOutput:
             self._size = None  # It was removed.
             raise
 
-    def _encode(self, index: TrialIndex, trials: Iterable[str]) -> Iterable[bytes]:
+    def _encode(self, source: Source, trials: Iterable[str]) -> Iterable[bytes]:
         """Yield the lines of trials, without those that cannot be read."""
         for trial in trials:
             try:
-                yield line(index.trial(trial))
+                yield line(source.trial(trial))
             except (JournalError, OSError) as exc:
                 _log.error("%s: the output of %s could not be read: %s", self._lines, trial, exc)
 

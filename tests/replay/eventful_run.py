@@ -140,22 +140,22 @@ def eventful_run(path: Path) -> Path:
 
 def export_of(path: Path, name: str, rows: Rows = "trials") -> bytes:
     """Return the export of a run; several files are one JSON object."""
-    with Source(path) as source:
-        match FORMATS[name]:
-            case TableFile() as table:
-                return b"".join(table.write(source, rows))
-            case File() as file:
-                return b"".join(file.write(source))
-            case files:
-                return orjson.dumps(
-                    {name: b"".join(pieces).decode(errors="backslashreplace") for name, pieces in files.write(source)}
-                )
+    source = Source(path)
+    match FORMATS[name]:
+        case TableFile() as table:
+            return b"".join(table.write(source, rows))
+        case File() as file:
+            return b"".join(file.write(source))
+        case files:
+            return orjson.dumps(
+                {name: b"".join(pieces).decode(errors="backslashreplace") for name, pieces in files.write(source)}
+            )
 
 
 def otlp_json_of(path: Path) -> bytes:
     """Return the spans of a run as OTLP JSON."""
-    with Source(path) as source:
-        return b"".join(otlp_json(source))
+    source = Source(path)
+    return b"".join(otlp_json(source))
 
 
 def export_files(path: Path, name: str) -> dict[str, str]:

@@ -75,8 +75,7 @@ def write(path: Path, *trials: list[Event], **options: Any) -> Path:
 
 def compared_markdown(run: Path, baseline: Path) -> str:
     """Return the Markdown of a run compared with a baseline."""
-    with Source(run) as source, Source(baseline) as baseline_source:
-        return b"".join(markdown(source, baseline_source)).decode()
+    return b"".join(markdown(Source(run), Source(baseline))).decode()
 
 
 def tables(text: str) -> list[list[list[str]]]:

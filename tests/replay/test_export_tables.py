@@ -311,10 +311,10 @@ def peak_of(path: Path, name: str) -> int:
     """Export a run, discard the bytes, and return the peak memory."""
     format_ = FORMATS[name]
     tracemalloc.start()
-    with Source(path) as source:
-        pieces = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
-        for piece in pieces:
-            deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)
+    source = Source(path)
+    pieces = format_.write(source, "trials") if isinstance(format_, TableFile) else format_.write(source)
+    for piece in pieces:
+        deque(piece[1] if isinstance(piece, tuple) else (), maxlen=0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return peak

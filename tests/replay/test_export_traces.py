@@ -142,8 +142,8 @@ def test_ids(run: Path, tmp_path: Path) -> None:
 
 def protobuf_requests(path: Path) -> list[bytes]:
     """Return the protobuf files, in order."""
-    with Source(path) as source:
-        return [b"".join(pieces) for _, pieces in otlp(source)]
+    source = Source(path)
+    return [b"".join(pieces) for _, pieces in otlp(source)]
 
 
 def test_protobuf_equals_json(run: Path) -> None:

@@ -173,8 +173,8 @@ def test_views(tmp_path: Path) -> None:
     ]
     write_sync(tmp_path / "run", events, clock=lambda: ("2026-11-15T00:00:00Z", next(times)))
     run = load(tmp_path / "run")
-    with Source(tmp_path / "run") as source:
-        (row,) = [orjson.loads(line) for line in jsonl(source, "trials")]
+    source = Source(tmp_path / "run")
+    (row,) = [orjson.loads(line) for line in jsonl(source, "trials")]
     trial = run.trial("a")
 
     assert (4.0, 4.0) == (summarize(run.state).latency.p50, summarize(run.state).latency.max)

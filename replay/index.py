@@ -1,0 +1,796 @@
+"""The records of a run as tables, from which its timeline, its trials, the exports and the report are queried.
+
+The tables are in a private SQLite database: a temporary file without a name, which is in memory as long as it is small. One
+`match` over the events fills it. A row has the numbers of the records that opened and closed it. Values are JSON; large ones
+stay references to blobs. Text of a journal is only ever a parameter of a statement.
+"""
+
+import hashlib
+import heapq
+import json
+import math
+import sqlite3
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import attrs
+import orjson
+
+from evaljournal.journal import Blob, Event, Record, events
+from evaljournal.journal.lifecycle import END_STAGES, TRIAL_RULES
+from evaljournal.replay.pauses import BREAKER_REASONS
+from evaljournal.replay.sessions import BETWEEN_SESSIONS, SessionTime, SessionTimes
+from evaljournal.replay.usage import is_amount, noted_usage
+
+IDLE, QUEUED, BACKING_OFF, RUNNING, SCORING = range(5)
+"""What a trial spends its time with; it is idle before it is enqueued and after it is done."""
+
+_PHASES: Final = {"queued": QUEUED, "interrupted": QUEUED, "backing_off": BACKING_OFF, "running": RUNNING, "scoring": SCORING}
+"""Stage → phase; in all other stages a trial is idle."""
+_STAGE_AFTER: Final[dict[type[Event], tuple[str, int]]] = {
+    kind: (stage := next(iter(row.values())), _PHASES.get(stage, IDLE))
+    for kind, row in TRIAL_RULES.items()
+    if any(row[stage] != stage for stage in row)
+}
+"""Events that change the stage of a trial → its new stage and phase."""
+
+TIMELINE_EVENTS: Final = frozenset({*_STAGE_AFTER, *get_args(events.PolicyEvent), *BETWEEN_SESSIONS})
+"""The events that an index needs for times and series."""
+
+_MAX_VALUE: Final = 1 << 62
+"""Maximum limit and pace; a forged one must fit into 64 bits."""
+_MAX_INTEGER: Final = 1 << 40
+"""Maximum integer in usage; sums of such integers fit into 64 bits."""
+_BATCH_RECORDS: Final = 4_096
+_BATCH_BYTES: Final = 8 << 20
+"""Records and bytes of values after which rows are written."""
+_CACHE_KIB: Final = 32 << 10
+
+
+@attrs.define(eq=False)
+class AttemptRow:
+    """One attempt."""
+
+    id: int
+    """From 0, in the order of their starts."""
+    trial: int
+    attempt: int
+    previous: int
+    """Id of the trial's previous attempt; -1 for the first."""
+    slot: int
+    session: int
+    seq: int
+    started_at: str
+    start: float
+    reuses: int
+    spent: float
+    request: bytes | str | None
+    request_id: int
+    """Id of the attempt that holds its request; -1 if the request is unknown."""
+    queue_time: float
+    """Seconds before it that the trial was ready to start."""
+    backoff_time: float
+    changed: int
+    """The last record that changed it."""
+    end_seq: int = 0
+    """0 while in flight."""
+    ended_at: str = ""
+    """Wall time of the record of its end; empty while in flight, or if its process ended first."""
+    end: float = 0.0
+    outcome: str = ""
+    """Empty while in flight, otherwise `succeeded`, `timed_out`, `interrupted` or the category of its failure; the categories
+    `error` and `parse_error` are both `failed`."""
+    elapsed: float | None = None
+    error: int | None = None
+    """Id in `errors`, unless it was interrupted."""
+    reason: str = ""
+    """Why it was interrupted."""
+    detail: str = ""
+    timeout: float | None = None
+    retry_after: float | None = None
+    output: bytes | str | None = None
+    usage: bytes | str | None = None
+    worker: str = ""
+    late_outcome: str = ""
+    retry_seq: int = 0
+    """The record that scheduled its retry; 0 if there is none."""
+    retry_end: int = 0
+    """The record that ended the backoff before its retry."""
+    retry_delay: float | None = None
+    retry_due: float = 0.0
+    """When the retry may start, in seconds of `t`."""
+    retry_reason: str = ""
+
+
+@attrs.define(eq=False)
+class TrialRow:
+    """One trial."""
+
+    id: int
+    """From 0, in the order of enqueueing."""
+    name: str
+    case: str = ""
+    variant: str = ""
+    repeat: int = 1
+    fingerprint: str = ""
+    input: bytes | str | None = None
+    expected: bytes | str | None = None
+    metadata: bytes | str | None = None
+    enqueue_seq: int = 0
+    enqueue_t: float = 0.0
+    enqueued_at: str = ""
+    end_seq: int = 0
+    """The record that completed or failed it; 0 while it is open."""
+    end_t: float = 0.0
+    ended_at: str = ""
+    reason: str = ""
+    """Why it failed or was withdrawn."""
+    seq: int = 0
+    """Its last record."""
+    stage: str = "absent"
+    phase: int = IDLE
+    phase_start: float = 0.0
+    backoff_end: float = 0.0
+    queue_time: float = 0.0
+    backoff_time: float = 0.0
+    run_time: float = 0.0
+    scoring_time: float = 0.0
+    earlier_queue_time: float = 0.0
+    """Seconds before its last attempt started."""
+    earlier_backoff_time: float = 0.0
+    attempts: int = 0
+    attempt: int = -1
+    """Id of its last attempt."""
+    output: int = -1
+    """Id of the attempt that returned its output."""
+    last_attempt: AttemptRow | None = attrs.field(default=None, init=False)
+    scores: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]], init=False)
+    """Scorer → the row of its value."""
+    calls: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]], init=False)
+    """Scorer → the row of its call in flight."""
+
+
+def _columns(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in attrs.fields(cls) if field.init)
+
+
+SERIES: Final = ("in_flight", "queued", "backing_off", "paused", "limit", "pace")
+TABLES: Final = {
+    "trials": _columns(TrialRow),
+    "attempts": _columns(AttemptRow),
+    "errors": ("id", "seq", "category", "error", "message", "traceback"),
+    "steps": (
+        *("seq", "trial", "attempt", "t", "at", "number", "parent", "completed_seq", "name", "kind", "elapsed", "continues"),
+        *("reusable", "input", "output", "usage", "error", "message"),
+    ),
+    "scores": (
+        *("seq", "trial", "scorer", "version", "t", "elapsed", "value", "reason", "error", "message", "traceback", "end_seq"),
+    ),
+    "calls": (
+        *("seq", "trial", "scorer", "call", "session", "outcome", "elapsed", "error", "message", "retry_after", "retry_delay"),
+    ),
+    "notes": ("seq", "trial", "attempt", "name", "value"),
+    "policy": ("seq", "session", "t", "kind", "before", "after", "until", "reason", "evidence", "key", "end_seq"),
+}
+"""Table → columns; the first is the key. `steps.attempt` is the id of the attempt, `notes.attempt` its number in the trial. A
+reused step has no `kind`, and only a failed one has an `error`. `scores.end_seq` is the record that replaced or removed it."""
+
+_INDEXES: Final = {"trials": "name", "steps": "trial", "scores": "trial", "calls": "trial", "notes": "trial"}
+"""Indexes that are created when a single trial is read for the first time."""
+_TRIAL: Final = attrgetter(*TABLES["trials"])
+_ATTEMPT: Final = attrgetter(*TABLES["attempts"])
+
+
+class Index:
+    """The tables of a run up to some record."""
+
+    def __init__(self, path: Path = Path(), *, has_values: bool = True) -> None:
+        """Index the run in a directory, where its blobs are; without its values, if only times are needed."""
+        self.path = path
+        self._has_values = has_values
+        self.seq = 0
+        self.axis = SessionTimes()
+        self.usage_names: dict[str, bool] = {}
+        """Names of all numbers in usage and notes, and whether all are integers whose sums fit 64 bits."""
+        self.trial_count = self.attempt_count = self.point_count = 0
+        self.session_points: list[int] = []
+        """Id of the first point of each session."""
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        weakref.finalize(self, self._database.close)
+        for statement in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
+            self._database.execute(f"PRAGMA {statement}")
+        self._database.execute("BEGIN")  # Never committed: nothing outlives this object.
+        self._pending: dict[str, list[Any]] = {}
+        self._logs: dict[str, list[Any]] = {}
+        self._log_sizes: Counter[str] = Counter()
+        self._inserts: dict[str, str] = {}
+        for table, columns in TABLES.items():
+            self.add_table(table, columns)
+        self._points = self.add_log("points")
+        """`t`, record and the values of all series, for each change of one."""
+        self._pending_bytes = 0
+        self._flushed_seq = 0
+        self._has_indexes = False
+        self._trials: dict[str, TrialRow] = {}
+        """Open trials, and those that were changed since rows were last written."""
+        self._withdrawn: set[str] = set()
+        self._changed_trials: dict[int, TrialRow] = {}
+        self._changed_attempts: dict[int, AttemptRow] = {}
+        self._error_ids: dict[bytes, int] = {}
+        """Hash of an error → its id."""
+        self._counts = [0] * 5
+        """Phase → number of trials."""
+        self._limits: dict[str, int] = {}
+        self._paces: dict[str, int] = {}
+        self._limit: int | None = None
+        self._pace: int | None = None
+        self._pauses: dict[str, float] = {}
+        """Rate-limit key → end of its pause; infinite while the circuit breaker is open."""
+        self._paused = 0
+        self._pause_rows: dict[str, list[Any]] = {}
+        """Rate-limit key → row of its pause."""
+        self._backoff_ends: list[tuple[float, str]] = []
+        """Heap of the end of each backoff and its trial; outdated entries are skipped."""
+        self._phases_in_other_shards: dict[str, int] = {}
+        """Open trials of the shards before the current one, with their phases; the merged run continues them."""
+
+    @property
+    def sessions(self) -> list[SessionTime]:
+        """All sessions so far."""
+        return self.axis.sessions
+
+    @property
+    def now(self) -> float:
+        """Time of the last record of a session."""
+        return self.sessions[-1].end if self.sessions else 0.0
+
+    def add_table(self, table: str, columns: Iterable[str]) -> list[Any]:
+        """Create a table whose first column is its key; return the list to which its rows are added."""
+        key, *others = columns
+        names = "".join(f', "{name}"' for name in others)
+        self._database.execute(f'CREATE TABLE {table} ("{key}" INTEGER PRIMARY KEY{names})')
+        self._inserts[table] = f"INSERT OR REPLACE INTO {table} VALUES (?{', ?' * len(others)})"  # noqa: S608  # our own names
+        return self._pending.setdefault(table, [])
+
+    def add_log(self, name: str) -> list[Any]:
+        """Create a table for many short rows that are only read in order; return the list to which they are added.
+
+        A batch of rows is one row of the table, as JSON, which takes a fraction of the time.
+        """
+        self.add_table(name, ("end", "batch"))
+        return self._logs.setdefault(name, [])
+
+    def log(self, name: str, start: int = 0) -> Iterator[Any]:
+        """Yield the rows of a log, from the row with this number on."""
+        for end, batch in self.rows(f"SELECT * FROM {name} WHERE end > ? ORDER BY end", start):  # noqa: S608  # our own names
+            rows = orjson.loads(batch)
+            yield from rows[max(0, len(rows) - (end - start)) :]
+
+    def rows(self, query: str, *parameters: Any) -> Iterator[Any]:
+        """Return the rows of a query."""
+        self.flush()
+        return self._database.execute(query, parameters)
+
+    def row(self, query: str, *parameters: Any) -> Any:
+        """Return the first row of a query; None if there is none."""
+        return next(self.rows(query, *parameters), None)
+
+    def flush(self) -> None:
+        """Write all rows that were added or changed; forget trials that are done."""
+        if self._flushed_seq == self.seq:
+            return
+        for trial in self._changed_trials.values():
+            if trial.stage in END_STAGES:
+                self._trials.pop(trial.name, None)
+        self._insert("trials", map(_TRIAL, self._changed_trials.values()))
+        self._insert("attempts", map(_ATTEMPT, self._changed_attempts.values()))
+        self._changed_trials.clear()
+        self._changed_attempts.clear()
+        for table, rows in self._pending.items():
+            if rows:
+                self._insert(table, rows)
+                rows.clear()
+        for name, rows in self._logs.items():
+            if rows:
+                self._log_sizes[name] += len(rows)
+                self._insert(name, [(self._log_sizes[name], orjson.dumps(rows))])
+                rows.clear()
+        self._flushed_seq, self._pending_bytes = self.seq, 0
+
+    def _insert(self, table: str, rows: Iterable[Any]) -> None:
+        rows = list(rows)
+        try:
+            self._database.executemany(self._inserts[table], rows)
+        except OverflowError:  # An integer of a foreign record has more than 64 bits.
+            fitting_rows = ([_fit(value) for value in row] for row in rows)
+            self._database.executemany(self._inserts[table], fitting_rows)
+
+    def skip(self, record: Record) -> None:
+        """Advance the time to that of the next record, and ignore its event, unless it starts a session."""
+        self._advance(record)
+        self.seq = record.seq
+
+    def _advance(self, record: Record) -> float | None:
+        """Return the time of the next record in its session, after what has happened without a record since the last one."""
+        t = self.axis.apply(record)
+        if record.event.__class__ is events.SessionStarted:
+            self._begin_session(record.t, record.seq)
+        elif t is not None and (self._pauses or (self._backoff_ends and self._backoff_ends[0][0] <= t)):
+            self._pass_time(t)
+        return t
+
+    def apply(self, record: Record) -> None:  # noqa: C901, PLR0912  # one case for each event
+        """Add the next record."""
+        if not self.seq % _BATCH_RECORDS or self._pending_bytes > _BATCH_BYTES:
+            self.flush()
+        event, seq, t = record.event, record.seq, self._advance(record)
+        if t is not None:
+            match event:
+                case events.AttemptStarted():
+                    self._start_attempt(event, record, t)
+                case (
+                    events.AttemptSucceeded() | events.AttemptFailed() | events.AttemptTimedOut() | events.AttemptInterrupted()
+                ):
+                    self._end_attempt(event, record, t)
+                case events.TrialScored() | events.ScoringFailed():
+                    self._score(event, record)
+                case events.TrialCompleted() | events.TrialFailed():
+                    trial = self._changed_trial(event.trial, seq)
+                    trial.end_seq, trial.end_t, trial.ended_at = seq, record.t, record.at
+                    if isinstance(event, events.TrialFailed):
+                        trial.reason = event.reason
+                    self._set_stage(trial, event, t, seq)
+                case events.TrialEnqueued():
+                    self._enqueue(event, record, t)
+                case events.StepCompleted() | events.StepFailed() | events.StepReused():
+                    self._add_step(event, record)
+                case events.Noted():
+                    self._note(event, seq)
+                case events.ScorerCallStarted():
+                    trial = self._changed_trial(event.trial, seq)
+                    row = [seq, trial.id, event.scorer, event.call, len(self.sessions), "", None, "", "", None, None]
+                    trial.calls[event.scorer] = row
+                    self._pending["calls"].append(row)
+                case events.ScorerCallFailed():
+                    self._end_call(self._changed_trial(event.trial, seq), event)
+                case events.RetryScheduled():
+                    self._schedule_retry(event, t, seq)
+                case events.AttemptReturnedLate():
+                    attempt = self._attempt(self._changed_trial(event.trial, seq), event.attempt)
+                    if attempt is not None:
+                        self._changed_attempt(attempt, seq).late_outcome = event.outcome
+                case events.TrialWithdrawn():
+                    self._withdraw(event, t, seq)
+                case events.LimitChanged() | events.PaceChanged():
+                    self._change_policy(event, t, seq)
+                case events.IntakePaused() | events.IntakeResumed():
+                    self._pause(event, t, seq)
+                case _:
+                    pass
+        self.seq = seq
+
+    # Trials and attempts.
+
+    def trial(self, name: str) -> TrialRow:
+        """Return a trial; raise a `KeyError` if there is none."""
+        trial = self._trials.get(name)
+        if trial is None:
+            self.create_indexes()
+            row = self._database.execute("SELECT * FROM trials WHERE name = ?", (name,)).fetchone()
+            if row is None:
+                raise KeyError(name)
+            trial = TrialRow(*row)
+        return trial
+
+    def create_indexes(self) -> None:
+        """Create the indexes that are needed to read single trials."""
+        if not self._has_indexes:
+            self._has_indexes = True
+            for table, column in _INDEXES.items():
+                self._database.execute(f"CREATE INDEX {table}_by_{column} ON {table} ({column})")
+
+    def attempts(self, trial: TrialRow) -> list[AttemptRow]:
+        """Return the attempts of a trial, in order."""
+        self.flush()
+        attempts, attempt_id = list[AttemptRow](), trial.attempt
+        while attempt_id >= 0:
+            attempts.append(self.attempt(attempt_id))
+            attempt_id = attempts[-1].previous
+        return attempts[::-1]
+
+    def attempt(self, attempt_id: int) -> AttemptRow:
+        """Return an attempt whose row has been written."""
+        return AttemptRow(*self._database.execute("SELECT * FROM attempts WHERE id = ?", (attempt_id,)).fetchone())
+
+    def _attempt(self, trial: TrialRow, number: int) -> AttemptRow | None:
+        """Return an attempt of a trial by its number, usually the last one."""
+        last_attempt = trial.last_attempt
+        if last_attempt is None or last_attempt.attempt == number:
+            return last_attempt
+        return next((attempt for attempt in self.attempts(trial) if attempt.attempt == number), None)
+
+    def _changed_trial(self, name: str, seq: int) -> TrialRow:
+        """Return a trial that a record changes; raise a `KeyError` if there is none."""
+        trial = self._trials.get(name)
+        if trial is None:
+            trial = self._trials[name] = self.trial(name)
+            if trial.attempt >= 0:
+                trial.last_attempt = self.attempt(trial.attempt)
+            execute = self._database.execute
+            scores = execute("SELECT * FROM scores WHERE trial = ? AND end_seq = 0 AND value IS NOT NULL", (trial.id,))
+            trial.scores = {row[2]: list(row) for row in scores}
+            calls = execute("SELECT * FROM calls WHERE trial = ? AND outcome = ''", (trial.id,))
+            trial.calls = {row[2]: list(row) for row in calls}
+        trial.seq = seq
+        self._changed_trials[trial.id] = trial
+        return trial
+
+    def _changed_attempt(self, attempt: AttemptRow, seq: int) -> AttemptRow:
+        attempt.changed = seq
+        self._changed_attempts[attempt.id] = attempt
+        return attempt
+
+    def _enqueue(self, event: events.TrialEnqueued, record: Record, t: float) -> None:
+        name = event.trial
+        if name not in self._trials and name not in self._withdrawn:
+            self._trials[name] = TrialRow(self.trial_count, name)
+            self.trial_count += 1
+        trial = self._changed_trial(name, record.seq)
+        self._withdrawn.discard(name)
+        trial.case, trial.variant, trial.repeat, trial.fingerprint = event.case, event.variant, event.repeat, event.fingerprint
+        trial.input, trial.expected = self._json(event.input), self._json(event.expected)
+        trial.metadata = self._json(event.metadata)
+        trial.enqueue_seq, trial.enqueue_t, trial.enqueued_at = record.seq, record.t, record.at
+        trial.end_seq, trial.ended_at, trial.reason, trial.output = 0, "", "", -1
+        self._set_stage(trial, event, t, record.seq)
+
+    def _set_stage(self, trial: TrialRow, event: Event, t: float, seq: int, phase: int | None = None) -> None:
+        """Move a trial to its stage after an event, and to the phase of that stage, or to this one."""
+        if trial.stage == "backing_off" and trial.last_attempt is not None:
+            self._changed_attempt(trial.last_attempt, seq).retry_end = seq
+        trial.stage, new_phase = _STAGE_AFTER[event.__class__]
+        self._move(trial, new_phase if phase is None else phase, t, seq)
+
+    def _move(self, trial: TrialRow, phase: int, t: float, seq: int) -> None:
+        """Move a trial to another phase, and add up the time in its old phase."""
+        old_phase, counts = trial.phase, self._counts
+        if old_phase == phase:
+            return
+        _add_time(trial, t)
+        trial.phase, trial.phase_start = phase, t
+        counts[old_phase] -= 1
+        counts[phase] += 1
+        if QUEUED <= old_phase <= RUNNING or QUEUED <= phase <= RUNNING:
+            self._add_point(t, seq)
+
+    def _add_point(self, t: float, seq: int) -> None:
+        """Add the current values of all series."""
+        _, queued, backing_off, in_flight, _ = self._counts
+        self._points.append((t, seq, in_flight, queued, backing_off, self._paused, self._limit, self._pace))
+        self.point_count += 1
+
+    def _start_attempt(self, event: events.AttemptStarted, record: Record, t: float) -> None:
+        seq = record.seq
+        trial = self._changed_trial(event.trial, seq)
+        self._set_stage(trial, event, t, seq)
+        previous, attempt_id, request = trial.last_attempt, self.attempt_count, self._json(event.request)
+        earlier_request_id = -1 if previous is None else previous.request_id
+        trial.last_attempt = self._changed_attempts[attempt_id] = AttemptRow(
+            attempt_id,
+            trial.id,
+            event.attempt,
+            trial.attempt,
+            event.slot,
+            len(self.sessions),
+            seq,
+            record.at,
+            t,
+            event.reuses,
+            event.spent,
+            request,
+            attempt_id if request is not None else earlier_request_id,
+            trial.queue_time - trial.earlier_queue_time,
+            trial.backoff_time - trial.earlier_backoff_time,
+            seq,
+        )
+        trial.earlier_queue_time, trial.earlier_backoff_time = trial.queue_time, trial.backoff_time
+        trial.attempt = attempt_id
+        trial.attempts += 1
+        self.attempt_count += 1
+
+    def _end_attempt(self, event: events.AttemptEnd, record: Record, t: float) -> None:
+        seq = record.seq
+        trial = self._changed_trial(event.trial, seq)
+        attempt, is_interrupted = trial.last_attempt, isinstance(event, events.AttemptInterrupted)
+        has_ended = trial.phase != RUNNING  # It ended with its process, and this is the record of its end.
+        if attempt is None or (has_ended and not (is_interrupted and attempt.outcome == "interrupted")):
+            raise KeyError(f"an attempt at {event.trial}")
+        self._changed_attempt(attempt, seq)
+        attempt.end_seq, attempt.ended_at, attempt.elapsed, attempt.worker = seq, record.at, event.elapsed, event.worker
+        if not has_ended:
+            attempt.end = t
+        match event:
+            case events.AttemptSucceeded():
+                attempt.outcome, attempt.output, trial.output = "succeeded", self._json(event.output), attempt.id
+            case events.AttemptFailed():
+                attempt.outcome = "failed" if event.category in {"error", "parse_error"} else event.category
+                attempt.error = self._error_id(seq, event.category, event.error, event.message, event.traceback)
+                attempt.retry_after = event.retry_after
+            case events.AttemptTimedOut():
+                attempt.outcome, attempt.timeout = "timed_out", event.timeout
+                attempt.error = self._error_id(seq, "timed_out", "timeout", f"timed out after {event.timeout:g} s", "")
+            case events.AttemptInterrupted():
+                attempt.outcome, attempt.reason, attempt.detail = "interrupted", event.reason, event.detail
+        if not isinstance(event, events.AttemptInterrupted) and event.usage is not None:
+            attempt.usage = self._json(event.usage)
+            self._add_usage_names(event.usage)
+        self._set_stage(trial, event, t, seq)
+
+    def _error_id(self, seq: int, *texts: str) -> int:
+        key = hashlib.sha256(orjson.dumps(texts)).digest()
+        error_id = self._error_ids.get(key)
+        if error_id is None:
+            error_id = self._error_ids[key] = len(self._error_ids)
+            self._pending["errors"].append((error_id, seq, *texts))
+        return error_id
+
+    def _schedule_retry(self, event: events.RetryScheduled, t: float, seq: int) -> None:
+        trial = self._changed_trial(event.trial, seq)
+        trial.end_seq, trial.ended_at, trial.reason = 0, "", ""
+        self._set_stage(trial, event, t, seq, BACKING_OFF if event.delay > 0 else QUEUED)
+        if event.delay > 0:
+            trial.backoff_end = t + event.delay
+            heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))
+        if trial.last_attempt is not None:
+            attempt = self._changed_attempt(trial.last_attempt, seq)
+            attempt.retry_seq, attempt.retry_end, attempt.retry_due = seq, 0, t + event.delay
+            attempt.retry_delay, attempt.retry_reason = event.delay, event.reason
+
+    def _withdraw(self, event: events.TrialWithdrawn, t: float, seq: int) -> None:
+        trial = self._changed_trial(event.trial, seq)
+        trial.end_seq, trial.ended_at, trial.reason = 0, "", event.reason
+        for row in trial.scores.values():
+            self._end_score(row, seq)
+        trial.scores.clear()
+        self._withdrawn.add(event.trial)
+        self._set_stage(trial, event, t, seq)
+
+    # Steps, scores and notes.
+
+    def _add_step(self, event: events.StepEvent, record: Record) -> None:
+        trial = self._changed_trial(event.trial, record.seq)
+        attempt = self._attempt(trial, event.attempt)
+        if attempt is None:
+            return
+        position = (record.seq, trial.id, attempt.id, record.t, record.at, event.step, event.parent)
+        match event:
+            case events.StepReused():
+                row: tuple[Any, ...] = (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "")
+            case events.StepCompleted():
+                values = self._json(event.input), self._json(event.output), self._json(event.usage)
+                row = (0, event.name, event.kind, event.elapsed, event.continues, event.reusable, *values, None, "")
+                self._add_usage_names(event.usage)
+            case events.StepFailed():
+                values = self._json(event.input), None, None
+                row = (0, event.name, event.kind, event.elapsed, event.continues, False, *values, event.error, event.message)
+        self._pending["steps"].append((*position, *row))
+
+    def _score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
+        seq = record.seq
+        trial = self._changed_trial(event.trial, seq)
+        if trial.calls:
+            self._end_call(trial, event)
+        if isinstance(event, events.TrialScored):
+            result: tuple[Any, ...] = (_score_json(event.value), event.reason, "", "", "")
+        else:
+            result = (None, "", event.error, event.message, event.traceback)
+        row = [seq, trial.id, event.scorer, event.version, record.t, event.elapsed, *result, 0]
+        if isinstance(event, events.TrialScored):
+            old_row = trial.scores.get(event.scorer)
+            if old_row is not None:
+                self._end_score(old_row, seq)
+            trial.scores[event.scorer] = row
+        self._pending["scores"].append(row)
+
+    def _end_score(self, row: list[Any], seq: int) -> None:
+        row[-1] = seq
+        if row[0] <= self._flushed_seq:
+            self._pending["scores"].append(row)
+
+    def _end_call(self, trial: TrialRow, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
+        row = trial.calls.pop(event.scorer.partition(".")[0], None)
+        if row is None:
+            return
+        row[5:] = "succeeded", event.elapsed, "", "", None, None
+        if isinstance(event, events.ScorerCallFailed):
+            row[5:] = event.category, event.elapsed, event.error, event.message, event.retry_after, event.delay
+        if row[0] <= self._flushed_seq:
+            self._pending["calls"].append(row)
+
+    def _note(self, event: events.Noted, seq: int) -> None:
+        try:
+            trial = self._changed_trial(event.trial, seq)
+        except KeyError:
+            return  # It belongs to the run.
+        self._pending["notes"].append((seq, trial.id, event.attempt, event.name, self._json(event.value)))
+        self._add_usage_names(noted_usage(event.name, event.value))
+        if trial.last_attempt is not None and trial.last_attempt.attempt == event.attempt:
+            self._changed_attempt(trial.last_attempt, seq)
+
+    def _add_usage_names(self, usage: Any) -> None:
+        if isinstance(usage, dict):
+            for name, value in usage.items():
+                if is_amount(value):
+                    is_integer = isinstance(value, int) and abs(value) <= _MAX_INTEGER
+                    self.usage_names[name] = is_integer and self.usage_names.get(name, True)
+
+    # Sessions and the policy.
+
+    def _begin_session(self, t: float, seq: int) -> None:
+        """Start a session: `t` restarts, and attempts in flight ended with their process."""
+        session, other_shards = self.sessions[-1], self._phases_in_other_shards
+        open_trials = [
+            trial for name, trial in self._trials.items() if trial.stage not in END_STAGES and name not in other_shards
+        ]
+        if session.number > 1:
+            self._carry_over(open_trials, self.sessions[-2].end, t, seq)
+        if self.axis.shards.is_first(session.number) and self.axis.shards:
+            for trial in open_trials:  # They wait until the merged run itself continues them.
+                other_shards[trial.name], trial.phase = trial.phase, IDLE
+            open_trials = []
+            self._backoff_ends.clear()
+            if not session.shard:
+                open_trials = [self._changed_trial(name, self._trials[name].seq) for name in other_shards]
+                for trial in open_trials:
+                    trial.phase, trial.phase_start = other_shards[trial.name], t
+                    if trial.phase == BACKING_OFF:
+                        heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))
+                other_shards.clear()
+        for row in self._pause_rows.values():
+            self._end_pause(row, seq)
+        for per_session in (self._limits, self._paces, self._pauses, self._pause_rows):
+            per_session.clear()
+        self._counts = [0] * 5
+        for trial in open_trials:
+            self._counts[trial.phase] += 1
+        self._paused, self._limit, self._pace = 0, None, 0 if self._pace else None
+        self.session_points.append(self.point_count)
+        self._add_point(t, seq)
+
+    def _carry_over(self, open_trials: list[TrialRow], end: float, t: float, seq: int) -> None:
+        """Keep the phases of open trials in a new session that starts at `t`; the previous session ended at `end`."""
+        self._backoff_ends.clear()
+        for trial in open_trials:
+            self._changed_trials[trial.id] = trial
+            _add_time(trial, end)
+            trial.phase_start = t
+            attempt = trial.last_attempt
+            if trial.phase == RUNNING and attempt is not None:
+                self._changed_attempt(attempt, seq)
+                attempt.end, attempt.outcome, attempt.end_seq = end, "interrupted", seq
+                trial.phase = QUEUED
+            elif trial.phase == BACKING_OFF:
+                trial.backoff_end -= end
+                if trial.backoff_end > t:
+                    heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))
+                else:
+                    trial.phase = QUEUED
+            if trial.stage == "backing_off" and attempt is not None:
+                retry_due = trial.backoff_end if trial.phase == BACKING_OFF else 0.0
+                self._changed_attempt(attempt, seq).retry_due = max(0.0, retry_due)
+
+    def _pass_time(self, t: float) -> None:
+        """End the backoffs and pauses that have expired."""
+        while self._backoff_ends and self._backoff_ends[0][0] <= t:
+            end, name = heapq.heappop(self._backoff_ends)
+            trial = self._trials.get(name)
+            if trial is not None and trial.phase == BACKING_OFF and trial.backoff_end == end:
+                self._changed_trials[trial.id] = trial
+                self._move(trial, QUEUED, end, self.seq)
+        for end, key in sorted((end, key) for key, end in self._pauses.items() if end <= t):
+            del self._pauses[key]
+            self._count_paused(end, self.seq)
+
+    def _count_paused(self, t: float, seq: int) -> None:
+        if len(self._pauses) != self._paused:
+            self._paused = len(self._pauses)
+            self._add_point(t, seq)
+
+    def _change_policy(self, event: events.LimitChanged | events.PaceChanged, t: float, seq: int) -> None:
+        is_limit, key = isinstance(event, events.LimitChanged), event.key
+        values = event.before, event.after, None, event.reason, event.evidence, key, 0
+        self._pending["policy"].append((seq, len(self.sessions), t, "limit" if is_limit else "pace", *values))
+        if key.startswith(events.SCORER_PREFIX):
+            return  # It applies to scorer calls, not to attempts.
+        if isinstance(event, events.LimitChanged):
+            self._limits[key] = event.after
+            self._limit = _clamp(sum(self._limits.values()))
+        else:
+            self._paces[key] = _clamp(1_000 * (event.after or 0.0))
+            self._pace = _clamp(sum(self._paces.values()))
+        self._add_point(t, seq)
+
+    def _pause(self, event: events.IntakePaused | events.IntakeResumed, t: float, seq: int) -> None:
+        key = event.key
+        if (row := self._pause_rows.pop(key, None)) is not None:
+            self._end_pause(row, seq)
+        if isinstance(event, events.IntakeResumed):
+            self._pauses.pop(key, None)
+        else:
+            values = None, None, event.until, event.reason, event.evidence, key, 0
+            row = self._pause_rows[key] = [seq, len(self.sessions), t, "pause", *values]
+            self._pending["policy"].append(row)
+            is_open = event.reason in BREAKER_REASONS
+            if (is_open or event.until > t) and not key.startswith(events.SCORER_PREFIX):
+                self._pauses[key] = math.inf if is_open else event.until
+        self._count_paused(t, seq)
+
+    def _end_pause(self, row: list[Any], seq: int) -> None:
+        row[-1] = seq
+        if row[0] <= self._flushed_seq:
+            self._pending["policy"].append(row)
+
+    # Values.
+
+    def _json(self, value: Any) -> bytes | str | None:
+        """Return a value as JSON, or a reference to its blob as text."""
+        if value is None or not self._has_values:
+            return None
+        if isinstance(value, Blob):
+            return f"{value.sha256} {value.bytes}"
+        try:
+            text = orjson.dumps(value)
+        except TypeError:  # A foreign value that is nested deeper than orjson writes.
+            text = json.dumps(value, ensure_ascii=False).encode()
+        self._pending_bytes += len(text)
+        return text
+
+    def value(self, column: bytes | str | None) -> Any:
+        """Return the value in a column; a large one as a `Blob`."""
+        if isinstance(column, str):
+            sha256, _, size = column.partition(" ")
+            return Blob(sha256=sha256, bytes=int(size), path=self.path)
+        return None if column is None else orjson.loads(column)
+
+    @staticmethod
+    def score(column: bytes | None) -> Any:
+        """Return the value of a score; None if the scorer failed."""
+        if column is None:
+            return None
+        try:
+            return orjson.loads(column)
+        except ValueError:
+            return json.loads(column)  # NaN or infinite.
+
+
+def _score_json(value: float | str) -> bytes:
+    """Return a score as JSON that keeps NaN and infinities."""
+    return json.dumps(value).encode() if isinstance(value, float) and not math.isfinite(value) else orjson.dumps(value)
+
+
+def _add_time(trial: TrialRow, t: float) -> None:
+    """Add the time in the current phase up to `t`."""
+    seconds = t - trial.phase_start
+    match trial.phase:
+        case 1:
+            trial.queue_time += seconds
+        case 2:
+            trial.backoff_time += seconds
+        case 3:
+            trial.run_time += seconds
+        case 4:
+            trial.scoring_time += seconds
+        case _:
+            pass  # Idle.
+
+
+def _fit(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
+
+
+def _clamp(number: float) -> int:
+    return round(max(-_MAX_VALUE, min(number, _MAX_VALUE)))
