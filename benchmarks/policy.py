@@ -49,10 +49,10 @@ class Recording:
         """The limit of the policy."""
         return self._policy.limit
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Record the signal and pass it on."""
         self.signals.append(signal)
-        return self._policy.take(signal)
+        return self._policy.observe(signal)
 
     def elapse(self, t: float) -> Decision:
         """Pass the time on."""
@@ -75,7 +75,7 @@ def cost() -> None:
         policy, signals = ours(row), recordings[0].signals
         started = time.process_time()
         for signal in signals:
-            policy.take(signal)
+            policy.observe(signal)
         spent = time.process_time() - started
         print(f"CPU: {1e6 * spent / len(signals):.1f} us per signal over {len(signals):,} signals of {row.name}")
 

@@ -61,13 +61,13 @@ class RecordedPolicy:
         """Return the decision of the policy at a time."""
         return self._record(t, self.policy.elapse(t))
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Pass a signal to the policy, and record it with the decision."""
         self._count += 1 if isinstance(signal, Started) else -1
         self.in_flight.append((signal.t, self._count))
         if isinstance(signal, Ended) and signal.outcome not in ("succeeded", "timed_out", "interrupted"):
             (self.rate_limit_times if signal.outcome == "rate_limited" else self.failure_times).append(signal.t)
-        decision = self._record(signal.t, self.policy.take(signal))
+        decision = self._record(signal.t, self.policy.observe(signal))
         if decision.probe:
             self.probes.append(signal.t)
         return decision

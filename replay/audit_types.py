@@ -13,7 +13,7 @@ from evaljournal.replay.trial_state import TrialState
 MAX_FINDINGS: Final = 100
 """Maximum number of findings to keep; further findings are only counted."""
 
-Settlement = RetryScheduled | TrialFailed
+RetryDecision = RetryScheduled | TrialFailed
 """The decision about a trial after an attempt without an output."""
 
 
@@ -25,7 +25,7 @@ class RetryRules(Protocol):
         """Why they may differ from the rules that were in force, such as another release; empty if they do not."""
         ...
 
-    def settle(self, event: Settlement, trial: TrialState, *, probe: bool, over_budget: bool) -> Settlement:
+    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_budget: bool) -> RetryDecision:
         """Return the decision for a trial in this state, where `event` is the recorded one; `probe`: its last attempt was."""
         ...
 

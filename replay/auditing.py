@@ -14,7 +14,7 @@ from evaljournal.journal.codec import event_type
 from evaljournal.journal.errors import IllegalEvent
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.lifecycle import Lifecycle
-from evaljournal.replay.audit_types import Audit, Finding, Findings, RetryRules, RulesFactory, Settlement, Totals
+from evaljournal.replay.audit_types import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, Totals
 from evaljournal.replay.budget_rules import end_problems, start_problems, stop_problems
 from evaljournal.replay.handlers import handlers
 from evaljournal.replay.idle import slots_of
@@ -318,7 +318,7 @@ class Auditor:
 
     _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_policy
 
-    def _on_retry_scheduled(self, event: Settlement, record: Record) -> None:
+    def _on_retry_scheduled(self, event: RetryDecision, record: Record) -> None:
         """Recompute the decision to retry a trial or to let it fail."""
         rules, trial = self._retry_rules, self._state.trials[event.trial]
         if rules is None:
@@ -362,7 +362,7 @@ class Auditor:
             self._add(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
 
 
-def _event_text(event: Settlement) -> str:
+def _event_text(event: RetryDecision) -> str:
     return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in non_default_fields(event).items())])
 
 

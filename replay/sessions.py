@@ -11,7 +11,7 @@ from evaljournal.journal.events import RunStarted
 from evaljournal.replay.definition import changed_files, variant_fingerprints
 from evaljournal.replay.shards import MergedShards
 
-PINNED: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
+IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
 """The fields of `RunStarted` that may change only if the user adopts the change."""
 
 _RUN_EVENTS = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)

@@ -20,7 +20,7 @@ from evaljournal.replay.definition import changed_files, code_version
 from evaljournal.replay.handlers import handlers
 from evaljournal.replay.pauses import Pause
 from evaljournal.replay.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
-from evaljournal.replay.sessions import PINNED, Session, WallTime, adopted_changes
+from evaljournal.replay.sessions import IDENTITY_FIELDS, Session, WallTime, adopted_changes
 from evaljournal.replay.shards import MergedShards
 from evaljournal.replay.steps import RunSteps, keeps_steps
 from evaljournal.replay.text import as_words
@@ -297,7 +297,8 @@ class RunState(Totals):
     def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
         if self.started is None or not isinstance(adopted_fields, dict):
             return
-        old_start, changes = self.started, {name: adopted_fields[name] for name in (*PINNED, "task") if name in adopted_fields}
+        old_start = self.started
+        changes = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
         changes["definition"] = old_start.definition if definition is None else definition
         new_start = self.started = attrs.evolve(old_start, **changes)  # type: ignore[misc]  # an event is an attrs class
         self.sessions[-1].adopted = tuple(adopted_changes(old_start, new_start))
@@ -564,12 +565,12 @@ class RunState(Totals):
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return
-        is_last = trial.attempts == event.attempt
-        if is_last and trial.stage == "running":
+        is_latest = trial.attempts == event.attempt
+        if is_latest and trial.stage == "running":
             self._usage_in_flight.setdefault(event.trial, []).append(usage)
             if event.name == _FINISH_REASON and event.value == "length":
                 self._truncated_attempts[event.trial] = event.attempt
-        elif not is_last or trial.output_location is None:
+        elif not is_latest or trial.output_location is None:
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
     def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:

@@ -10,7 +10,7 @@ from evaljournal.journal import Verification, events
 from evaljournal.journal.errors import InvalidRecord
 from evaljournal.journal.lifecycle import Lifecycle
 from evaljournal.journal.verification import Verifier
-from evaljournal.replay.audit_types import Audit, Finding, Settlement
+from evaljournal.replay.audit_types import Audit, Finding, RetryDecision
 from evaljournal.replay.auditing import Auditor
 from evaljournal.replay.loaded_run import LoadedRun
 from evaljournal.replay.text import printable
@@ -54,7 +54,7 @@ class SessionRetries:
     seed: int
     caveat: str
 
-    def settle(self, event: Settlement, trial: TrialState, *, probe: bool, over_budget: bool) -> Settlement:
+    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_budget: bool) -> RetryDecision:
         """Return the event that the rules require in place of the recorded `event`.
 
         Three things are not recorded, and follow from the event: whether a probe was free, whether a fatal failure stopped the

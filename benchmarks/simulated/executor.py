@@ -221,7 +221,7 @@ class Run:
         lane.in_flight += 1
         if self.tally.in_flight is not None:
             self.tally.in_flight.append((now, lane.in_flight))
-        decision = lane.policy.take(Started(t=now, attempt=trial.name))
+        decision = lane.policy.observe(Started(t=now, attempt=trial.name))
         lane.limit = decision.limit
         counts = lane.counts(trial, now, probe=probe)
         end = self._judged if trial.judging else self._answered
@@ -263,13 +263,13 @@ class Run:
         headers = {} if _quota is None or answer.headers is None else {"quota": _converted(answer.headers)}
         if answer.seconds > self.timeout:
             tally.unavailable += 1
-            lane.limit = lane.policy.take(Ended(t=t, outcome="timed_out", attempt=name)).limit
+            lane.limit = lane.policy.observe(Ended(t=t, outcome="timed_out", attempt=name)).limit
             trial.timeouts += counts
             trial.in_a_row = 0
             self._retry(lane, call, self._backoff(trial, trial.timeouts), failed=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
             success = Ended(t=t, attempt=name, outcome="succeeded", elapsed=t - call.start, **headers)
-            lane.limit = lane.policy.take(success).limit
+            lane.limit = lane.policy.observe(success).limit
             lane.succeeded()
             tally.work += answer.cost
             return True
@@ -277,14 +277,14 @@ class Run:
             tally.rate_limited += answer.kind == "rate_limited"
             tally.random_429 += answer.kind == "random_429"
             failure = Ended(t=t, attempt=name, outcome="rate_limited", retry_after=answer.retry_after, **headers)
-            lane.limit = lane.policy.take(failure).limit
+            lane.limit = lane.policy.observe(failure).limit
             self._rate_limited(lane, call)
         else:
             unavailable = answer.kind == "unavailable"
             tally.work += answer.cost if answer.kind == "error" else 0.0
             tally.unavailable += unavailable
             failed = Ended(t=t, attempt=name, outcome="unavailable" if unavailable else "error")
-            lane.limit = lane.policy.take(failed).limit
+            lane.limit = lane.policy.observe(failed).limit
             trial.errors += counts
             trial.in_a_row = 0
             self._retry(lane, call, self._backoff(trial, trial.errors), failed=trial.errors > ERRORS)

@@ -25,7 +25,7 @@ class Fixed:
         """Calls that may be in flight."""
         return self.slots
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Count the calls in flight, and learn from how they end."""
         self.in_flight += 1 if isinstance(signal, Started) else -1
         self.learn(signal)

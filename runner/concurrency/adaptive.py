@@ -6,7 +6,7 @@ Endpoints limit calls in different ways. Each has a module:
     in_flight   429 because too many are in flight   the limit is set just below what was rate limited
     latency     no errors, only slower               a load that adds no throughput is undone
     breaker     5xx, connection errors, no response  only probes start, until one is answered
-    background  429s at random, at any load          they are ignored
+    random_429s 429s at random, at any load          they are ignored
 
 This module passes signals to them, finds out which of them explains a 429, and makes the decision.
 
@@ -19,7 +19,6 @@ from collections import Counter
 from typing import Final, assert_never
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
-from evaljournal.runner.concurrency.background import Background
 from evaljournal.runner.concurrency.breaker import Breaker
 from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
@@ -50,6 +49,7 @@ from evaljournal.runner.concurrency.latency import Latency
 from evaljournal.runner.concurrency.pace import Pace
 from evaljournal.runner.concurrency.pause import Pause
 from evaljournal.runner.concurrency.policy import FULL, OPEN, PROBE, Decision, Ended, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.random_429s import Random429s
 from evaljournal.runner.concurrency.start import Start, Wave
 
 _NEVER: Final = float("inf")
@@ -104,7 +104,7 @@ class Adaptive:
         self._in_flight = InFlight(slots=slots, limit=self.limit, first_check=6 * slots, is_short=is_short)
         self._latency = Latency()
         self._breaker = Breaker()
-        self._background = Background(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
+        self._random_429s = Random429s(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
         self._pause = Pause()
 
     @property
@@ -116,7 +116,7 @@ class Adaptive:
     def slots(self, slots: int) -> None:
         self._in_flight.slots = slots
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Process a signal; return the decision."""
         self._changes = []
         self._advance(signal.t)
@@ -170,8 +170,8 @@ class Adaptive:
                 self._process_failure(start, arrival, failure)
             elif next_at == self._test_end:
                 self._test_end = _NEVER
-                if not self._background.extend_test(self._start_count):
-                    self._end_test(self._background.last_test_start)
+                if not self._random_429s.extend_test(self._start_count):
+                    self._end_test(self._random_429s.last_test_start)
             elif next_at == pause_end:
                 self._changes += self._pause.end(next_at)
             else:
@@ -213,9 +213,10 @@ class Adaptive:
         self._pace.record_start(self._now, self._flow(self.limit))
         if probe:
             self._breaker.record_probe(self._now)
-        if self._start_count <= self._background.last_test_start and trial in self._last_limited:
-            self._background.last_test_start += 1  # Another 429 of this trial would not count, so the test is one start longer.
-        if self._start_count == self._background.last_test_start:
+        if self._start_count <= self._random_429s.last_test_start and trial in self._last_limited:
+            # Another 429 of this trial would not count, so the test is one start longer.
+            self._random_429s.last_test_start += 1
+        if self._start_count == self._random_429s.last_test_start:
             self._test_end = self._now + 2 * self._failure_seconds
 
     def _flow(self, in_flight: int) -> float:
@@ -234,7 +235,7 @@ class Adaptive:
                 is_quick = self._latency.record_success(signal.elapsed)
                 has_closed = self._record_answer(start)
                 self._weigh_latency(start, signal.elapsed)
-                if is_quick and not has_closed and not self._breaker.open and not self._background.is_testing:
+                if is_quick and not has_closed and not self._breaker.open and not self._random_429s.is_testing:
                     self._grow(start)
             case "rate_limited" | "unavailable":
                 self._weigh_latency(start, None)
@@ -274,7 +275,7 @@ class Adaptive:
         if failure.outcome == "rate_limited":
             # If starts are not paced, a pause costs more the more are in flight.
             gap = max(_QUIET_GAP, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET_GAP
-            is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._background.share < 1
+            is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._random_429s.share < 1
             if is_first or self._pause.is_settling:
                 self._changes += self._pause.settle(self._now, wait)
             if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
@@ -293,7 +294,7 @@ class Adaptive:
     def _record_answer(self, start: Start) -> bool:
         """Process an answer of the endpoint; return whether it closed the breaker."""
         self._last_answered = max(self._last_answered, start.order)
-        if not self._background.is_testing and start.order > self._last_429:
+        if not self._random_429s.is_testing and start.order > self._last_429:
             self._pace.speed_up()
         self._newest_accepted = max(self._newest_accepted, start.order)
         self._mark_accepted(start)
@@ -350,7 +351,7 @@ class Adaptive:
             self._measure_lower(min(int(comparison.low + 0.5), lower_load(int(comparison.high))), str(comparison))
 
     def _measure_lower(self, limit: int, evidence: str) -> None:
-        if self._in_flight.limit > 1 and not self._background.is_testing:
+        if self._in_flight.limit > 1 and not self._random_429s.is_testing:
             self._latency.refresh()
             self._in_flight.measure_lower(self._now, self._start_count, limit)
             self._record_limit("trying", evidence)
@@ -397,7 +398,7 @@ class Adaptive:
         """Record that only probes may start."""
         self._pace.anchor = None  # The token bucket overflows meanwhile, and no rate can be measured across the pause.
         self._cancel_test()
-        self._background.restart(self._start_count)
+        self._random_429s.restart(self._start_count)
         pause = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
         self._pause = Pause(pause)
         self._changes.append(pause)
@@ -415,7 +416,7 @@ class Adaptive:
             limited_starts = [
                 self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
             ]
-            needed_429s = min(max(WINDOW_429S, self._background.expected(WINDOW)), WINDOW - 1)
+            needed_429s = min(max(WINDOW_429S, self._random_429s.expected(WINDOW)), WINDOW - 1)
             is_mostly_limited = len(limited_starts) >= max(needed_429s, WINDOW_SHARE * min(WINDOW, start.order))
             if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FIRST_429S:
                 is_mostly_limited = is_mostly_limited or limited_starts[-FIRST_429S].order > start.order - FIRST_429S
@@ -438,10 +439,10 @@ class Adaptive:
             if may_be_over_limit:
                 self._in_flight.doubt(self._now)
             self._learn_rate(start, arrival, retry_after, in_a_row=True)
-        elif self._background.is_testing or len(limited_starts) <= self._background.expected(WINDOW):
+        elif self._random_429s.is_testing or len(limited_starts) <= self._random_429s.expected(WINDOW):
             self._pace.starts_without_token += 1
             self._count_unexplained(start)
-            if self._background.is_decided and len(limited_starts) < TEST_ENOUGH_429S:
+            if self._random_429s.is_decided and len(limited_starts) < TEST_ENOUGH_429S:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):
@@ -484,7 +485,7 @@ class Adaptive:
     def _learn_rate(self, start: Start, arrival: float, retry_after: float | None, *, in_a_row: bool) -> None:
         pace = self._pace
         self._cancel_test()
-        self._background.first_sign = None  # No rate can be measured across a pause.
+        self._random_429s.first_sign = None  # No rate can be measured across a pause.
         self._last_change = self._start_count
         self._limited_starts.clear()
         self._last_limited.clear()
@@ -508,32 +509,32 @@ class Adaptive:
 
     def _count_unexplained(self, start: Start) -> bool:
         """Count a 429 that may be random; return whether a test begins."""
-        background = self._background
-        if not background.count(start, len(self._calls), self._total_429s) or self._in_flight.is_comparing:
+        random_429s = self._random_429s
+        if not random_429s.count(start, len(self._calls), self._total_429s) or self._in_flight.is_comparing:
             return False
-        background.begin_test(self._start_count)
-        rate = min(background.rate, self._pace.estimate or background.rate)
+        random_429s.begin_test(self._start_count)
+        rate = min(random_429s.rate, self._pace.estimate or random_429s.rate)
         # Rejected calls may have used up tokens: let the bucket refill first.
-        self._pace.fixed_pace, self._pace.next_start = TEST_PACE * rate, self._now + background.signs / rate
+        self._pace.fixed_pace, self._pace.next_start = TEST_PACE * rate, self._now + random_429s.signs / rate
         return True
 
     def _end_test(self, last_start: int) -> None:
         """End the test for random 429s with `last_start`."""
         self._test_end = _NEVER
-        background, pace = self._background, self._pace
-        if not background.is_testing:
+        random_429s, pace = self._random_429s, self._pace
+        if not random_429s.is_testing:
             return
-        if background.end_test(last_start):
+        if random_429s.end_test(last_start):
             pace.forget()
             self._in_flight.doubt(self._now)
-            self._record_limit("random_429s", f"{background.share:.0%} of calls are rate limited at any pace")
+            self._record_limit("random_429s", f"{random_429s.share:.0%} of calls are rate limited at any pace")
         else:
-            pace.adopt(background.rate, self._now)
+            pace.adopt(random_429s.rate, self._now)
             pace.next_start = self._now
 
     def _cancel_test(self) -> None:
-        if self._background.is_testing:
-            self._background.restart(self._start_count)
+        if self._random_429s.is_testing:
+            self._random_429s.restart(self._start_count)
             self._pace.fixed_pace, self._test_end = None, _NEVER
 
     def _record_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
@@ -553,7 +554,7 @@ class Adaptive:
                 return
         elif recorded_pace is not None and 0.9 * recorded_pace < pace < 1.1 * recorded_pace:
             return
-        default = "test" if self._background.is_testing else "start"
+        default = "test" if self._random_429s.is_testing else "start"
         reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed_pace is None else default
         self._recorded_pace = pace if pace is None else round(pace, 3)
         self._changes.append(PaceChanged(before=recorded_pace, after=self._recorded_pace, reason=reason, evidence=""))

@@ -63,7 +63,7 @@ class Aimd:
         """Attempts that may be in flight."""
         return int(self.target)
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Count an attempt that ended, and change the target when the window is over."""
         now = self._now = max(self._now, signal.t)
         changes: list[PolicyEvent] = self._pause.end(now)

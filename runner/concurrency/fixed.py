@@ -27,7 +27,7 @@ class Fixed:
         self._pause = Pause(pause)
         self._default_decision = Decision(limit=slots)
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Count attempts in flight, and pause for a Retry-After."""
         pause = self._pause
         changes: list[PolicyEvent] = [] if pause.event is None else pause.end(signal.t)

@@ -55,10 +55,10 @@ class Guarded:
         self._slots = slots
         self._call(lambda policy: setattr(policy, "slots", slots))
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Process a signal; return the decision."""
         (self._in_flight.add if isinstance(signal, Started) else self._in_flight.discard)(signal.attempt)
-        return self._decide(lambda policy: policy.take(signal))
+        return self._decide(lambda policy: policy.observe(signal))
 
     def elapse(self, t: float) -> Decision:
         """Process that time has passed until `t`."""

@@ -3,9 +3,8 @@
 Nothing here decides, waits or reads a clock: every time is the `t` of the record that a signal was made from.
 
 To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the permit is open, start the attempt
-and pass `Started` to `take`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its
-`check_at`,
-or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
+and pass `Started` to `observe`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its
+`check_at` or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
 """
 
 from typing import Literal, Protocol, TypeAlias, TypeVar
@@ -97,7 +96,7 @@ class Policy(Protocol):
         """Attempts that may be in flight now."""
         ...
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Process a signal; return the decision."""
         ...
 

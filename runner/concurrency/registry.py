@@ -90,7 +90,7 @@ class Member:
         self.call: Callable[[], None] = lambda: None
         """Called from any thread when there is something to record or to start."""
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         """Process a signal of this run."""
         shared_policy, name = self._shared_policy, self._prefix + signal.attempt
         with shared_policy.lock:
@@ -98,9 +98,9 @@ class Member:
                 self._start(name)
             else:
                 self._in_flight.discard(name)
-            decision = shared_policy.policy.take(evolve_fact(signal, t=signal.t + self._offset, attempt=name))
+            decision = shared_policy.policy.observe(evolve_fact(signal, t=signal.t + self._offset, attempt=name))
             other_members = self._post(decision.changes)
-            changes = self.take_changes()
+            changes = self.pop_changes()
         for member in other_members:
             member.call()
         return Decision(limit=self.limit, changes=changes)
@@ -111,12 +111,12 @@ class Member:
         with shared_policy.lock:
             decision = shared_policy.policy.elapse(t + self._offset)
             other_members = self._post(decision.changes)
-            changes = self.take_changes()
+            changes = self.pop_changes()
         for member in other_members:
             member.call()
         return Decision(limit=self.limit, changes=changes)
 
-    def take_changes(self) -> tuple[Change, ...]:
+    def pop_changes(self) -> tuple[Change, ...]:
         """Empty the inbox; return the changes, which the caller records. A limit is at most the slots of this run."""
         with self._shared_policy.lock:
             inbox, self._inbox = self._inbox, []
@@ -157,7 +157,7 @@ class Member:
             shared_policy.members.remove(self)
             shared_policy.resize()
             for name in sorted(self._in_flight):
-                self._post(shared_policy.policy.take(Ended(t=t + self._offset, outcome="interrupted", attempt=name)).changes)
+                self._post(shared_policy.policy.observe(Ended(t=t + self._offset, outcome="interrupted", attempt=name)).changes)
             other_members = list(shared_policy.members)
         for member in other_members:
             member.call()

@@ -121,7 +121,7 @@ class Attempts:
     def _note_blocking_calls(self, work: TrialWork) -> None:
         """Note that calls of an async task block its event loop, if others could have run at the same time."""
         lane = self._scheduler.queues.lanes[work.key]
-        if lane.steering.limit > 1 and (lane.trials or lane.counted_jobs > 1) and not self._scheduler.shutdown.is_over:
+        if lane.policy.limit > 1 and (lane.trials or lane.counted_jobs > 1) and not self._scheduler.shutdown.is_over:
             self._record(events.Noted(name=BLOCKING_CALLS, value={"calls": _MIN_BLOCKING_CALLS}))
 
     async def _offer_results(self, work: TrialWork, steps: AttemptSteps) -> None:
@@ -252,9 +252,9 @@ class Attempts:
         if failure.stop_run:
             self._scheduler.shutdown.stop_unauthorized(exc)
 
-    def _fail(self, work: TrialWork, *, stop_run: bool = False, **members: Any) -> None:
-        """Record that an attempt failed, and what follows; `members` are those of the event."""
-        event = events.AttemptFailed(trial=work.trial, attempt=work.state.attempts, worker=work.worker, **members)
+    def _fail(self, work: TrialWork, *, stop_run: bool = False, **fields: Any) -> None:
+        """Record that an attempt failed, and what follows; `fields` are those of the event."""
+        event = events.AttemptFailed(trial=work.trial, attempt=work.state.attempts, worker=work.worker, **fields)
         self._record_end(event, work)
         self._settle(work, stop_run=stop_run)
 
@@ -277,7 +277,7 @@ class Attempts:
         match decision:
             case events.RetryScheduled() as event:
                 self._record(event)
-                work.delay, work.is_last = event.delay, event.reason == "probe" or work.rate_limits >= SAME_TRIAL_429S
+                work.delay, work.goes_to_end = event.delay, event.reason == "probe" or work.rate_limits >= SAME_TRIAL_429S
                 self._scheduler.put(work)
             case events.TrialFailed() as event:
                 self._record(event)

@@ -9,7 +9,7 @@ import attrs
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import RunState, TrialState
 from evaljournal.replay.definition import changed_files, definition_diff, load_definition, variant_fingerprints
-from evaljournal.replay.sessions import PINNED
+from evaljournal.replay.sessions import IDENTITY_FIELDS
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.data.case import Trial
 from evaljournal.runner.definition.budget import parse_budget
@@ -70,7 +70,8 @@ def effective_settings(
 
 def changes(old_start: RunStarted, new_start: RunStarted) -> dict[str, Any]:
     """Return the fields that identify a run and have changed, with their new values."""
-    new_values = {field: value for field in PINNED if (value := getattr(new_start, field)) != getattr(old_start, field)}
+    changed_fields = [field for field in IDENTITY_FIELDS if getattr(new_start, field) != getattr(old_start, field)]
+    new_values: dict[str, Any] = {field: getattr(new_start, field) for field in changed_fields}
     variants = variant_fingerprints(new_start.definition)
     if variants != variant_fingerprints(old_start.definition):
         new_values["variants"] = variants

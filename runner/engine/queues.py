@@ -13,8 +13,8 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.replay.state import max_unscored_outputs
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.registry import Member
-from evaljournal.runner.concurrency.steering import Steering
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 
 _FAILURES: Final = attrgetter("failures")
@@ -26,7 +26,7 @@ class Lane:
     """One rate-limit key: its policy, its queued jobs, and how many are in flight."""
 
     key: str
-    steering: Steering
+    policy: KeyPolicy
     member: Member | None = None
     """The policy, if other runs may share it."""
     trials: deque[TrialWork] = attrs.field(factory=deque)
@@ -48,15 +48,15 @@ class Lane:
     """When to call the policy again, because time alone may change its decision."""
 
     def put(self, job: Job) -> None:
-        """Queue a job; one whose delay is over goes to the front, unless it `is_last`."""
+        """Queue a job; one whose delay is over goes to the front, unless it `goes_to_end`."""
         queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
-        (queue.appendleft if job.delay > 0 and not job.is_last else queue.append)(job)
+        (queue.appendleft if job.delay > 0 and not job.goes_to_end else queue.append)(job)
 
     def next_trial(self, *, probe: bool) -> TrialWork:
         """Return the next trial to start, or to be a breaker's probe; the lane has trials."""
         return min(self.trials, key=_FAILURES) if probe else self.trials[0]
 
-    def take_probe(self) -> Job:
+    def pop_probe(self) -> Job:
         """Remove and return the job for a breaker's probe; the lane has jobs."""
         queue: deque[Any] = self.calls or self.trials
         job: Job = min(queue, key=_FAILURES)
@@ -112,7 +112,7 @@ class Queues:
 
     def update_sums(self, lane: Lane) -> None:
         """Update the sums with the current limit of a lane."""
-        change, lane.counted_limit = lane.steering.limit - lane.counted_limit, lane.steering.limit
+        change, lane.counted_limit = lane.policy.limit - lane.counted_limit, lane.policy.limit
         if lane.has_trials:
             self.limit += change
         if lane.has_calls:
@@ -127,7 +127,7 @@ class Queues:
     @property
     def max_consumers(self) -> int:
         """Maximum number of consumers that can have a job."""
-        return sum(max(lane.counted_jobs, lane.steering.limit) + lane.hung_jobs for lane in self.lanes.values()) or 1
+        return sum(max(lane.counted_jobs, lane.policy.limit) + lane.hung_jobs for lane in self.lanes.values()) or 1
 
     @property
     def is_behind(self) -> bool:
@@ -157,7 +157,7 @@ class Queues:
         for lane in self.lanes.values():
             if not lane.calls and (is_behind or not lane.trials):
                 continue
-            if for_probe or (lane.counted_jobs < lane.steering.limit and lane.closed_until <= now):
+            if for_probe or (lane.counted_jobs < lane.policy.limit and lane.closed_until <= now):
                 return True
         return False
 

@@ -16,9 +16,9 @@ from evaljournal.journal.events import IntakePaused, TrialCompleted
 from evaljournal.replay.budget import Amounts, Block
 from evaljournal.replay.budget_text import block_text
 from evaljournal.replay.pauses import NO_RESPONSE
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Change, Policy
 from evaljournal.runner.concurrency.registry import Member
-from evaljournal.runner.concurrency.steering import Steering
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.queues import Lane, Queues
@@ -101,12 +101,12 @@ class Scheduler:
             self.queues.open(lane, trials=trials, calls=calls)
             return
         policy = self._new_policy(key)
-        lane = Lane(key, Steering(policy, patience=self.settings.retry.rate_limits, key=key))
+        lane = Lane(key, KeyPolicy(policy, patience=self.settings.retry.rate_limits, key=key))
         self.queues.open(lane, trials=trials, calls=calls)
         if isinstance(policy, Member):
             lane.member = policy
             policy.call = partial(self.loop.call, self._sync_shared, lane)
-        self._record(lane.steering.begin())
+        self._record(lane.policy.begin())
         if isinstance(policy, Member):
             self._sync_shared(lane)
 
@@ -225,12 +225,12 @@ class Scheduler:
             if self._workers is not None:
                 self._set_aside(lane, self._workers)
             if self._has_next(lane):
-                permit = lane.steering.may_start(now)
+                permit = lane.policy.may_start(now)
                 workers = self._workers
                 # Without room, only the first job has a place.
                 probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
                 if permit.open and (self._budget is None or lane.calls or self._is_affordable(lane, probe=probe)):
-                    job = self._take(lane, probe=probe)
+                    job = self._dequeue(lane, probe=probe)
                     job.is_probe = permit.probe
                     return job
                 if permit.check_at is not None:
@@ -292,15 +292,15 @@ class Scheduler:
         self.queues.waiting_trials += job.__class__ is TrialWork
         self.wake()
 
-    def _take(self, lane: Lane, *, probe: bool) -> Job:
+    def _dequeue(self, lane: Lane, *, probe: bool) -> Job:
         """Take the next job out of a lane, and wake a consumer for the one after it."""
-        job = lane.take_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
+        job = lane.pop_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
         if self._workers is not None and _needs_place(job, self._workers):
             self._workers.reserve(job)
         self.queues.waiting_trials -= job.__class__ is TrialWork
         lane.counted_jobs += 1
         job.epoch, lane.closed_until = lane.epoch, 0.0
-        if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.steering.limit + lane.hung_jobs:
+        if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.policy.limit + lane.hung_jobs:
             self.wake()
         return job
 
@@ -308,14 +308,14 @@ class Scheduler:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
-        events = lane.steering.take(record)
-        if events or lane.steering.limit != lane.counted_limit:
+        events = lane.policy.observe(record)
+        if events or lane.policy.limit != lane.counted_limit:
             self._apply(lane, events)
         self._set_timer(lane, record.t)
 
     def is_free_probe(self, job: Job, name: str) -> bool:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
-        return name in self.queues.lanes[job.key].steering.free_probes
+        return name in self.queues.lanes[job.key].policy.free_probes
 
     def _apply(self, lane: Lane, events: Sequence[Change]) -> None:
         """Record the decisions of a policy, and act on them."""
@@ -330,12 +330,12 @@ class Scheduler:
         """Record the changes that other runs made to a shared policy, and start the jobs that may start now."""
         if not self.shutdown.is_over and self.recorder.journal.failure is None and lane.member is not None:
             lane.closed_until = 0.0
-            self._apply(lane, lane.steering.adopt(lane.member.take_changes()))
+            self._apply(lane, lane.policy.adopt(lane.member.pop_changes()))
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Call the policy again when the passing of time may change its decision, although its limit is reached."""
-        if lane.next_check == math.inf and lane.counted_jobs >= lane.steering.limit and (lane.trials or lane.calls):
-            permit = lane.steering.may_start(now)
+        if lane.next_check == math.inf and lane.counted_jobs >= lane.policy.limit and (lane.trials or lane.calls):
+            permit = lane.policy.may_start(now)
             if not permit.open and permit.check_at is not None:
                 self._call_policy_at(lane, permit.check_at)
 
@@ -350,7 +350,7 @@ class Scheduler:
             if lane.next_check <= time:
                 lane.next_check = math.inf
                 now = self._now()
-                if self.is_open and (events := lane.steering.elapse(now)):
+                if self.is_open and (events := lane.policy.elapse(now)):
                     lane.closed_until = 0.0
                     self._apply(lane, events)
                 self._set_timer(lane, now)

@@ -19,7 +19,7 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.trajectory import StepDetails, Trajectory
 from evaljournal.replay.trial_state import unpack_location
 from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
-from evaljournal.runner.concurrency.steering import call_id
+from evaljournal.runner.concurrency.key_policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from evaljournal.runner.engine.recorder import LateRecorder
@@ -180,7 +180,7 @@ class Scoring:
             self._end_scorer(work)
             return
         call.retry_history.count_retry(decision.reason, decision.delay)
-        call.delay, call.is_last = decision.delay, decision.reason == "probe" or call.rate_limits >= SAME_TRIAL_429S
+        call.delay, call.goes_to_end = decision.delay, decision.reason == "probe" or call.rate_limits >= SAME_TRIAL_429S
         scheduler.put(call)
 
     def _record_scores(

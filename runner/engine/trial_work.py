@@ -24,7 +24,7 @@ class _QueuedJob:
     """Consecutive rate-limited calls in this session."""
     delay: float = 0.0
     """Seconds until its next call may start."""
-    is_last: bool = False
+    goes_to_end: bool = False
     """Whether it goes to the end of the queue after its delay."""
     epoch: int = 0
     """The lane's epoch when the call in flight started."""

@@ -68,8 +68,8 @@ class ConcurrencyController:
 
     def _start(self) -> None:
         """Start a call; the first one starts the first window."""
-        self._policy.take(Started(t=self._clock(), attempt=_ATTEMPT))
+        self._policy.observe(Started(t=self._clock(), attempt=_ATTEMPT))
 
     def _record(self, outcome: Literal["succeeded", "unavailable", "timed_out"], elapsed: float = 0.0) -> None:
-        self._policy.take(Ended(t=self._clock(), attempt=_ATTEMPT, outcome=outcome, elapsed=elapsed))
+        self._policy.observe(Ended(t=self._clock(), attempt=_ATTEMPT, outcome=outcome, elapsed=elapsed))
         self._start()

@@ -145,7 +145,7 @@ class Patient:
         self.elapsed: list[float] = []
         self.starts: list[float] = []
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         if isinstance(signal, Started):
             self.starts.append(signal.t)
         return Decision(limit=1)

@@ -29,9 +29,9 @@ class Drive:
         self.permit = FULL
         """The permit of the last start."""
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         self.signals.append(signal)
-        self.decisions.append(self.policy.take(signal))
+        self.decisions.append(self.policy.observe(signal))
         return self.decisions[-1]
 
     def wait(self, seconds: float) -> None:
@@ -48,7 +48,7 @@ class Drive:
         self.count += 1
         name = trial or f"trial-{self.count}"
         self.in_flight[name] = self.t
-        self.take(Started(t=self.t, attempt=name))
+        self.observe(Started(t=self.t, attempt=name))
         return name
 
     def fill(self) -> list[str]:
@@ -59,15 +59,15 @@ class Drive:
         return names
 
     def succeed(self, name: str) -> Decision:
-        return self.take(Ended(t=self.t, outcome="succeeded", attempt=name, elapsed=self.t - self.in_flight.pop(name)))
+        return self.observe(Ended(t=self.t, outcome="succeeded", attempt=name, elapsed=self.t - self.in_flight.pop(name)))
 
     def rate_limit(self, name: str, retry_after: float | None = None) -> Decision:
         del self.in_flight[name]
-        return self.take(Ended(t=self.t, attempt=name, outcome="rate_limited", retry_after=retry_after))
+        return self.observe(Ended(t=self.t, attempt=name, outcome="rate_limited", retry_after=retry_after))
 
     def fail(self, name: str) -> Decision:
         del self.in_flight[name]
-        return self.take(Ended(t=self.t, attempt=name, outcome="unavailable"))
+        return self.observe(Ended(t=self.t, attempt=name, outcome="unavailable"))
 
     def run(self, until: float, answer: Answer) -> int:
         """Start attempts whenever the policy allows it; return how many calls were rate limited."""
@@ -286,7 +286,7 @@ def test_random_429s_do_not_lower_the_limit_again_and_again() -> None:
     drive.run(120.0, lambda _t, _busy: None if chance.random() < 0.05 else chance.uniform(1.0, 3.0))
 
     assert 32 == drive.policy.limit
-    assert pytest.approx(0.05, abs=0.03) == drive.policy._background.share
+    assert pytest.approx(0.05, abs=0.03) == drive.policy._random_429s.share
 
 
 def test_random_429s_do_not_limit_a_short_run() -> None:
@@ -308,14 +308,14 @@ def test_429s_before_an_outage_do_not_count_after_it() -> None:
     for name in names[:2]:
         drive.rate_limit(name)
     drive.wait(0.5)
-    before = drive.policy._background.unexplained_429s
+    before = drive.policy._random_429s.unexplained_429s
     for name in names[2:]:
         drive.fail(name)
     drive.wait(0.5)
 
     assert 2 == before
     assert drive.policy._breaker.open
-    assert 0 == drive.policy._background.unexplained_429s
+    assert 0 == drive.policy._random_429s.unexplained_429s
 
 
 def test_the_rate_of_a_test_is_not_measured_across_a_pause() -> None:
@@ -325,14 +325,14 @@ def test_the_rate_of_a_test_is_not_measured_across_a_pause() -> None:
     drive.wait(0.1)
     drive.rate_limit(names[0], 20.0)
     drive.wait(0.5)
-    sign = drive.policy._background.first_sign
+    sign = drive.policy._random_429s.first_sign
     for name in names[16:]:
         drive.rate_limit(name, 20.0)
     drive.wait(1.0)
 
     assert sign is not None
     assert "retry_after" == drive.pauses[-1].reason
-    assert drive.policy._background.first_sign is None
+    assert drive.policy._random_429s.first_sign is None
 
 
 def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
@@ -342,7 +342,7 @@ def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
     drive.wait(0.1)
     drive.rate_limit(names[0])
     drive.wait(0.5)
-    background = drive.policy._background
+    background = drive.policy._random_429s
     background.observed_share = 0.2
     background.begin_test(drive.policy._start_count)
     last = background.last_test_start
@@ -358,16 +358,16 @@ def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
 def test_four_429s_end_a_test_unless_they_are_in_a_row(limited: tuple[int, ...], *, is_testing: bool) -> None:
     """Random 429s occur singly; an exceeded limit rejects the latest calls."""
     drive = Drive(32)
-    drive.policy._background.observed_share = 0.1
-    drive.policy._background.begin_test(drive.policy._start_count)
+    drive.policy._random_429s.observed_share = 0.1
+    drive.policy._random_429s.begin_test(drive.policy._start_count)
     for n in range(1, 19):
         name = drive.start()
         drive.wait(0.1)
         drive.rate_limit(name) if n in limited else drive.succeed(name)
         drive.wait(0.1)
 
-    assert is_testing == drive.policy._background.is_testing
-    assert is_testing == (drive.policy._background.share == 0.0)
+    assert is_testing == drive.policy._random_429s.is_testing
+    assert is_testing == (drive.policy._random_429s.share == 0.0)
 
 
 def test_429s_below_the_limit_are_not_evidence_of_a_rate() -> None:
@@ -452,7 +452,7 @@ def test_a_quicker_429_does_not_shorten_a_pause() -> None:
 def test_expected_random_429s_do_not_delay_starts() -> None:
     """Once 5 % of random 429s were found, the next one is no reason to wait."""
     drive = Drive(20)
-    drive.policy._background.share = 0.05
+    drive.policy._random_429s.share = 0.05
     name = drive.fill().pop()
     drive.t += 0.1
     drive.rate_limit(name)
@@ -612,7 +612,7 @@ def test_many_timeouts_lower_the_limit() -> None:
     drive.t += 58.0
     for name in names[4:]:
         del drive.in_flight[name]
-        drive.take(Ended(t=drive.t, outcome="timed_out", attempt=name))
+        drive.observe(Ended(t=drive.t, outcome="timed_out", attempt=name))
 
     assert drive.policy.limit < 20
 
@@ -675,6 +675,6 @@ def test_only_the_first_end_counts() -> None:
     drive.succeed(name)
     before = drive.policy.may_start(drive.t)
 
-    assert () == drive.policy.take(Ended(t=drive.t, attempt=name, outcome="unavailable")).changes
-    assert () == drive.policy.take(Ended(t=drive.t, attempt="unknown", outcome="rate_limited", retry_after=60.0)).changes
+    assert () == drive.policy.observe(Ended(t=drive.t, attempt=name, outcome="unavailable")).changes
+    assert () == drive.policy.observe(Ended(t=drive.t, attempt="unknown", outcome="rate_limited", retry_after=60.0)).changes
     assert before == drive.policy.may_start(drive.t)

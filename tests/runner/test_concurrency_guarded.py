@@ -39,7 +39,7 @@ def is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 class Careful:
     """A user's policy that allows two attempts in flight, until one of its methods raises."""
 
-    def __init__(self, slots: int, method: str = "take", after: int = 7) -> None:
+    def __init__(self, slots: int, method: str = "observe", after: int = 7) -> None:
         self.slots, self.limit = slots, 2
         self._in_flight: set[str] = set()
         self._method, self._calls_left = method, after
@@ -50,8 +50,8 @@ class Careful:
         if self._calls_left < 0:
             raise ZeroDivisionError("division by zero")
 
-    def take(self, signal: Any) -> Decision:
-        self._count("take")
+    def observe(self, signal: Any) -> Decision:
+        self._count("observe")
         (self._in_flight.add if isinstance(signal, Started) else self._in_flight.discard)(signal.attempt)
         self._next_start = signal.t + 0.01
         return Decision(limit=2)
@@ -71,8 +71,8 @@ class Careful:
 class Forgetful(Careful):
     """A user's policy that returns no decision."""
 
-    def take(self, signal: Any) -> Decision:
-        return None if self._calls_left < 3 else super().take(signal)  # type: ignore[return-value]  # on purpose
+    def observe(self, signal: Any) -> Decision:
+        return None if self._calls_left < 3 else super().observe(signal)  # type: ignore[return-value]  # on purpose
 
 
 async def answer(_: str) -> str:
@@ -94,15 +94,15 @@ def audited(disk: SimulatedDisk) -> Audit:
 
 def fail_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """Let the default policy raise an exception when it takes this many signals."""
-    take, signals = Adaptive.take, list[Any]()
+    take, signals = Adaptive.observe, list[Any]()
 
-    def failing_take(self: Adaptive, signal: Any) -> Decision:
+    def failing_observe(self: Adaptive, signal: Any) -> Decision:
         signals.append(signal)
         if len(signals) >= count:
             raise ZeroDivisionError("division by zero")
         return take(self, signal)
 
-    monkeypatch.setattr(Adaptive, "take", failing_take)
+    monkeypatch.setattr(Adaptive, "observe", failing_observe)
 
 
 @pytest.mark.usefixtures("is_guarded")
@@ -117,7 +117,7 @@ async def test_a_run_continues_with_a_fixed_limit(
     assert 30 == events(disk, RunFinished)[0].completed
     [failure] = failures(disk)
     assert ("", "ZeroDivisionError: division by zero") == (failure["key"], failure["error"])
-    assert "in failing_take" in failure["traceback"]
+    assert "in failing_observe" in failure["traceback"]
     message = "the concurrency policy failed (ZeroDivisionError: division by zero); a fixed limit of 6 applies now"
     assert [f"{message}; its traceback is in the journal"] == caplog.messages
     assert SLOTS == [event.after for event in events(disk, LimitChanged)][-1]
@@ -144,7 +144,7 @@ async def test_a_policy_that_fails_at_once(make_policy: Callable[[int], Any], di
 
 
 @pytest.mark.usefixtures("is_guarded")
-@pytest.mark.parametrize("method", ["take", "elapse", "may_start"])
+@pytest.mark.parametrize("method", ["observe", "elapse", "may_start"])
 async def test_a_policy_of_a_user_cannot_end_a_run(method: str, disk: SimulatedDisk) -> None:
     """Whichever method raises, all trials are completed, in six slots from then on, and an audit accepts the run."""
     outcome = await run_with(disk, lambda slots: Careful(slots, method))
@@ -174,8 +174,8 @@ async def test_a_test_gets_the_exception() -> None:
 class Paused(Careful):
     """A policy that pauses and sets a pace after the first start, and then raises."""
 
-    def take(self, signal: Any) -> Decision:
-        decision = super().take(signal)
+    def observe(self, signal: Any) -> Decision:
+        decision = super().observe(signal)
         pause = IntakePaused(until=10.0, reason="retry_after")
         return evolve_fact(decision, changes=(pause, PaceChanged(after=2.0, reason="rate_limit")))
 
@@ -184,8 +184,8 @@ class Paused(Careful):
 def test_the_pause_in_force_is_kept() -> None:
     """The fixed limit counts what is in flight, starts nothing before the end of the pause, and has no pace."""
     policy = Guarded(lambda slots: Paused(slots, after=1), 3)
-    policy.take(Started(t=0.0, attempt="a"))
-    decision = policy.take(Started(t=1.0, attempt="b"))
+    policy.observe(Started(t=0.0, attempt="a"))
+    decision = policy.observe(Started(t=1.0, attempt="b"))
     pace, limit = decision.changes[1:]
 
     assert ["Noted", "PaceChanged", "LimitChanged"] == [type(change).__name__ for change in decision.changes]
@@ -194,7 +194,7 @@ def test_the_pause_in_force_is_kept() -> None:
     assert StartPermit(open=False, check_at=10.0) == policy.may_start(5.0)
     assert [IntakeResumed(reason="retry_after", evidence="pause over")] == list(policy.elapse(10.0).changes)
     assert policy.may_start(10.0).open
-    policy.take(Started(t=10.0, attempt="c"))
+    policy.observe(Started(t=10.0, attempt="c"))
     assert StartPermit(open=False) == policy.may_start(11.0)
 
 
@@ -230,14 +230,14 @@ async def test_a_policy_of_a_later_key_that_cannot_be_made() -> None:
 @pytest.mark.usefixtures("is_guarded")
 async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.MonkeyPatch, disk: SimulatedDisk) -> None:
     """After the policy of one key has failed, the others decide as before."""
-    take = Adaptive.take
+    take = Adaptive.observe
 
-    def failing_take(self: Adaptive, signal: Any) -> Decision:
+    def failing_observe(self: Adaptive, signal: Any) -> Decision:
         if signal.attempt.endswith("case-4"):
             raise ZeroDivisionError("division by zero")
         return take(self, signal)
 
-    monkeypatch.setattr(Adaptive, "take", failing_take)
+    monkeypatch.setattr(Adaptive, "observe", failing_observe)
     cases = [Case(name=f"case-{n}", input=f"case-{n}", metadata={"model": "ab"[n % 2]}) for n in range(40)]
     await run_virtual(define(answer, cases, slots=SLOTS, limit_key="model"), disk)
 

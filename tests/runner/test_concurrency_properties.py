@@ -53,7 +53,7 @@ def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: li
     """For any signals, the limit is between 1 and the slots."""
     policy = make(SLOTS)
     for signal in signals(script):
-        assert 1 <= policy.take(signal).limit <= SLOTS
+        assert 1 <= policy.observe(signal).limit <= SLOTS
 
 
 @EVERY_POLICY
@@ -64,11 +64,11 @@ def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Ac
     policy = make(SLOTS)
     sent = list(signals(script))
     for signal in sent:
-        policy.take(signal)
+        policy.observe(signal)
     now = max((signal.t for signal in sent), default=0.0)
     for signal in sent:
         if isinstance(signal, Started):
-            policy.take(Ended(t=now, outcome="interrupted", attempt=signal.attempt))
+            policy.observe(Ended(t=now, outcome="interrupted", attempt=signal.attempt))
     asked_at, permit = now, policy.may_start(now)
     for _ in range(20):
         if permit.open:
@@ -96,7 +96,7 @@ def test_elapsed_time_is_processed_by_the_next_call(
         if place in elapse_at and signal.t > t:
             changes[1].extend(timed.elapse(t + (signal.t - t) / 2).changes)
         t = max(t, signal.t)
-        first, second = untimed.take(signal), timed.take(signal)
+        first, second = untimed.observe(signal), timed.observe(signal)
         changes[0].extend(first.changes)
         changes[1].extend(second.changes)
         assert first.limit == second.limit
@@ -115,7 +115,7 @@ def test_the_same_signals_give_the_same_decisions(make: Callable[[int], Policy],
             if asks:
                 for t in (signal.t, signal.t + 100.0, signal.t):
                     policy.may_start(t)
-            yield policy.take(signal)
+            yield policy.observe(signal)
 
     first = make(SLOTS)
     second = copy.deepcopy(first)

@@ -10,22 +10,22 @@ from evaljournal.runner.concurrency.policy import Ended, Policy, Started
 
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
     """Start and end one attempt, and return the limit."""
-    policy.take(Started(t=t, attempt="a"))
+    policy.observe(Started(t=t, attempt="a"))
     if succeeds:
-        return policy.take(Ended(t=t, outcome="succeeded", attempt="a", elapsed=1.0)).limit
-    return policy.take(Ended(t=t, outcome="timed_out", attempt="a")).limit
+        return policy.observe(Ended(t=t, outcome="succeeded", attempt="a", elapsed=1.0)).limit
+    return policy.observe(Ended(t=t, outcome="timed_out", attempt="a")).limit
 
 
 def test_fixed_allows_its_slots_and_no_more() -> None:
     """A fixed policy allows starts until every slot is taken, and again when one is free."""
     policy = Fixed(2)
-    policy.take(Started(t=0.0, attempt="a"))
+    policy.observe(Started(t=0.0, attempt="a"))
     assert policy.may_start(0.0).open
-    policy.take(Started(t=0.0, attempt="b"))
+    policy.observe(Started(t=0.0, attempt="b"))
 
     permit = policy.may_start(0.0)
     assert (permit.open, permit.check_at) == (False, None)
-    assert policy.take(Ended(t=1.0, outcome="succeeded", attempt="a", elapsed=1.0)).limit == 2
+    assert policy.observe(Ended(t=1.0, outcome="succeeded", attempt="a", elapsed=1.0)).limit == 2
     assert policy.may_start(1.0).open
 
 
@@ -35,8 +35,8 @@ def test_retry_after_is_honored(policy: Policy) -> None:
     categories: tuple[FailureCategory, ...] = ("rate_limited", "unavailable")
     evidence: list[str] = []
     for t, category in enumerate(categories):
-        policy.take(Started(t=t, attempt="a"))
-        decision = policy.take(Ended(t=t, attempt="a", outcome=category, retry_after=30.0))
+        policy.observe(Started(t=t, attempt="a"))
+        decision = policy.observe(Ended(t=t, attempt="a", outcome=category, retry_after=30.0))
         evidence += [change.evidence for change in decision.changes if isinstance(change, IntakePaused)]
 
         assert policy.may_start(t).check_at == t + 30.0
@@ -57,8 +57,8 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     """Two errors within 15 s collapse the target to 1, with evidence."""
     policy = Aimd(100, initial=40.0)
     attempt(policy, 0.0, succeeds=False)
-    policy.take(Started(t=14.0, attempt="b"))
-    decision = policy.take(Ended(t=14.9, attempt="b", outcome="unavailable"))
+    policy.observe(Started(t=14.0, attempt="b"))
+    decision = policy.observe(Ended(t=14.9, attempt="b", outcome="unavailable"))
 
     assert decision.limit == 1
     assert decision.changes[-1] == LimitChanged(before=40, after=1, reason="window", evidence="2 overloads in 14.9 s")
@@ -68,7 +68,7 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
     """A fatal error of the task is no evidence about the load."""
     policy = Aimd(100, initial=8.0)
     for number in range(20):
-        policy.take(Started(t=float(number), attempt="a"))
-        policy.take(Ended(t=float(number), attempt="a", outcome="error"))
+        policy.observe(Started(t=float(number), attempt="a"))
+        policy.observe(Ended(t=float(number), attempt="a", outcome="error"))
 
     assert policy.target == 8.0

@@ -28,7 +28,7 @@ class Patient:
         self._last_end = 0.0
         self._until: float | None = None
 
-    def take(self, signal: Signal) -> Decision:
+    def observe(self, signal: Signal) -> Decision:
         changes: tuple[LimitChanged | IntakePaused | IntakeResumed, ...] = ()
         if isinstance(signal, Started):
             if self._until is not None:

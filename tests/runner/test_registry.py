@@ -203,10 +203,10 @@ async def test_each_run_sees_a_pause_at_its_own_time() -> None:
     """A pause that one run's rate limit has caused is passed to the other, with its end in the other's time."""
     identity = (new_identity(),)
     first, second = (REGISTRY.join(identity, 4, t, lambda: Aimd(4)) for t in (100.0, 10.0))
-    first.take(Started(t=100.0, attempt="x"))
-    own = first.take(Ended(t=101.0, attempt="x", outcome="rate_limited", retry_after=20.0))
+    first.observe(Started(t=100.0, attempt="x"))
+    own = first.observe(Ended(t=101.0, attempt="x", outcome="rate_limited", retry_after=20.0))
     (until,) = [change.until for change in own.changes if isinstance(change, IntakePaused)]
-    (other,) = [change.until for change in second.take_changes() if isinstance(change, IntakePaused)]
+    (other,) = [change.until for change in second.pop_changes() if isinstance(change, IntakePaused)]
 
     assert until - 100.0 == pytest.approx(other - 10.0)
     assert (False, False) == (first.may_start(until - 1).open, second.may_start(other - 1).open)

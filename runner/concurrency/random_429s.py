@@ -23,7 +23,7 @@ from evaljournal.runner.concurrency.start import Start
 
 
 @define(kw_only=True)
-class Background:
+class Random429s:
     """Counts of starts and of unexplained 429s, and the test in progress."""
 
     longest_test: float

@@ -19,7 +19,7 @@ def call_id(trial: str, scorer: str) -> str:
     return f"{trial}\0{scorer}"
 
 
-class Steering:
+class KeyPolicy:
     """A policy, and the trials and calls that are its probes."""
 
     def __init__(self, policy: Policy, *, patience: float, key: str = "") -> None:
@@ -42,7 +42,7 @@ class Steering:
         """Return the event that records the first limit."""
         return events.LimitChanged(before=0, after=self.limit, reason="start", key=self._key)
 
-    def take(self, record: Record) -> list[Change]:
+    def observe(self, record: Record) -> list[Change]:
         """Process a start or an end; return the decisions to record after it.
 
         A call that returns several scores ends with the first; do not pass the others.
@@ -54,7 +54,7 @@ class Steering:
             event = cast("AttemptEvent", record.event)
             source = event.trial
             signal = _signal(event, record.t)
-        decision = self._policy.take(signal)
+        decision = self._policy.observe(signal)
         self.limit = decision.limit
         if signal.__class__ is Started:
             probe: bool = record.event.probe  # type: ignore[union-attr]  # every start has it
