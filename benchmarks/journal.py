@@ -19,6 +19,7 @@ import trio
 
 from benchmarks._figures import Figures, machine
 from evaljournal import journal
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
@@ -28,7 +29,6 @@ from evaljournal.journal.events import (
     TrialCompleted,
     TrialEnqueued,
 )
-from evaljournal.journal.files import DISK, Files
 
 ROUNDS = 7
 

@@ -25,7 +25,7 @@ from evaljournal import Case, evaluation
 from evaljournal.journal import follow, read
 from evaljournal.journal.events import RunFinished
 from evaljournal.replay import RunState, fold
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.api import arun
 from evaljournal.runner.engine.options import LiveRun
 

@@ -12,7 +12,7 @@ import click
 
 import evaljournal
 from evaljournal.runner.cli import COMMANDS, cli
-from evaljournal.runner.cli._option_decorators import ALL_OPTIONS
+from evaljournal.runner.cli.options.decorators import ALL_OPTIONS
 from evaljournal.runner.engine.options import Options
 
 HERE: Final = Path(__file__).parent

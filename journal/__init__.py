@@ -7,14 +7,14 @@ This package handles files and bytes; it defines the events of an evaluation and
 - `evaljournal.journal.events` defines the events, `evaljournal.journal.errors` the errors.
 """
 
-from evaljournal.journal.blobs import Blob
 from evaljournal.journal.clock import Clock
+from evaljournal.journal.copies.salvage import SalvageResult, salvage
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import Event, Record
-from evaljournal.journal.reader import follow, read
-from evaljournal.journal.salvaging import SalvageResult, salvage
-from evaljournal.journal.verification import Verification, verify
-from evaljournal.journal.writer import Durability, Journal, writing
+from evaljournal.journal.format.blobs import Blob
+from evaljournal.journal.readers.reader import follow, read
+from evaljournal.journal.readers.verification import Verification, verify
+from evaljournal.journal.writers.writer import Durability, Journal, writing
 
 __all__ = [
     "Blob",

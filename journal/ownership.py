@@ -17,11 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from evaljournal.journal import chain
+from evaljournal.journal.disk.files import CREATE_NEW, DISK, Files, make_directory, write_all
 from evaljournal.journal.errors import KeyUnavailable
 from evaljournal.journal.events import Record, RunStarted, SegmentOpened, SessionStarted
-from evaljournal.journal.files import CREATE_NEW, DISK, Files, make_directory, write_all
-from evaljournal.journal.reader import Finder, read
+from evaljournal.journal.format import chain
+from evaljournal.journal.readers.reader import Finder, read
 
 _DOMAIN: Final = b"evaljournal ownership 1"
 _KEY: Final = re.compile(rb"([0-9a-f]{64})\n")

@@ -3,12 +3,12 @@
 Pure functions of the records: no clock, no randomness, no nursery, no network.
 """
 
-from evaljournal.replay.loaded_run import LoadedRun, load
-from evaljournal.replay.state import RunState, fold
-from evaljournal.replay.summary_types import Summary
-from evaljournal.replay.timeline import Span, Timeline, Times
-from evaljournal.replay.trajectory import StepDetails
-from evaljournal.replay.trial_state import TrialState
+from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
+from evaljournal.replay.runs.timeline import Span, Timeline, Times
+from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.replay.state.run import RunState, fold
+from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.views import audit, compare, summarize
 
 __all__ = [

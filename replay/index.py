@@ -21,10 +21,10 @@ import attrs
 import orjson
 
 from evaljournal.journal import Blob, Event, Record, events
-from evaljournal.journal.lifecycle import END_STAGES, TRIAL_RULES
-from evaljournal.replay.pauses import BREAKER_REASONS
-from evaljournal.replay.sessions import BETWEEN_SESSIONS, SessionTime, SessionTimes
-from evaljournal.replay.usage import is_amount, noted_usage
+from evaljournal.journal.format.lifecycle import END_STAGES, TRIAL_RULES
+from evaljournal.replay.state.pauses import BREAKER_REASONS
+from evaljournal.replay.state.sessions import BETWEEN_SESSIONS, SessionTime, SessionTimes
+from evaljournal.replay.state.usage import is_amount, noted_usage
 
 IDLE, QUEUED, BACKING_OFF, RUNNING, SCORING = range(5)
 """What a trial spends its time with; it is idle before it is enqueued and after it is done."""

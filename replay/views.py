@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from evaljournal.journal import JournalError, Record
-from evaljournal.replay import auditing, comparison, summary
-from evaljournal.replay.audit_types import Audit, RulesFactory
-from evaljournal.replay.comparison import Comparison, Side, output_digests
-from evaljournal.replay.loaded_run import LoadedRun, load
-from evaljournal.replay.state import RunState
-from evaljournal.replay.summary_types import Summary
+from evaljournal.replay.auditing import auditor as auditing
+from evaljournal.replay.auditing.findings import Audit, RulesFactory
+from evaljournal.replay.results import comparison, summary
+from evaljournal.replay.results.comparison import Comparison, Side, output_digests
+from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
+from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import printable
 
 Run = Path | str | LoadedRun

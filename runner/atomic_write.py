@@ -1,6 +1,6 @@
 """Atomic writes of reports, exports and other files: a reader sees the old file or the new one, never a part of it.
 
-The journal's own files are written by `journal.files`.
+The journal's own files are written by `journal.disk.files`.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from evaljournal.journal.files import CREATE_NEW, DISK, retry_interrupted
+from evaljournal.journal.disk.files import CREATE_NEW, DISK, retry_interrupted
 
 _NUMBERS: Final = itertools.count(1)
 

@@ -9,15 +9,15 @@ from typing import Any
 import attrs
 
 from evaljournal.journal import Event, JournalError, writing
+from evaljournal.journal.copies.staging import check_target, staged_run
+from evaljournal.journal.copies.step_references import StepReferences
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
-from evaljournal.journal.files import DISK, Files
-from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import available_key, with_signatures
-from evaljournal.journal.staging import check_target, staged_run
-from evaljournal.journal.step_references import StepReferences
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import LoadedRun, RunState, load
-from evaljournal.replay.shards import first_shards
+from evaljournal.replay.state.shards import first_shards
 
 
 @attrs.frozen

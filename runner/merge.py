@@ -13,19 +13,19 @@ import attrs
 
 from evaljournal.journal import Event, Journal, JournalError, Record, events, read, writing
 from evaljournal.journal import verify as verify_journal
-from evaljournal.journal.blobs import with_loaded_blobs
+from evaljournal.journal.copies.staging import check_target, staged_run
+from evaljournal.journal.copies.step_references import StepReferences
+from evaljournal.journal.disk.files import DISK, Files
+from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import IllegalEvent, InvalidRecord, JournalLocked
-from evaljournal.journal.files import DISK, Files
-from evaljournal.journal.lifecycle import Lifecycle
-from evaljournal.journal.lock import is_held
+from evaljournal.journal.format.blobs import with_loaded_blobs
+from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import available_key, start_events
-from evaljournal.journal.staging import check_target, staged_run
-from evaljournal.journal.step_references import StepReferences
+from evaljournal.journal.readers.verification import Verification, Verifier
 from evaljournal.journal.threads import InThread, run_in_thread
-from evaljournal.journal.verification import Verification, Verifier
 from evaljournal.replay import RunState
-from evaljournal.replay.loaded_run import reject_invalid_record
-from evaljournal.replay.shards import Shard, missing_shards
+from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.state.shards import Shard, missing_shards
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS
 from evaljournal.runner.engine.changes import adopted_changes, differences
 from evaljournal.runner.errors import RunChanged, UsageError

@@ -8,11 +8,13 @@ from typing import Final
 
 import orjson
 
-from evaljournal.journal import JournalError, Record, chain, segments
+from evaljournal.journal import JournalError, Record
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import RunFinished, RunStarted
-from evaljournal.journal.files import DISK, Files
-from evaljournal.journal.reader import fetch, read
-from evaljournal.replay.shards import Shard
+from evaljournal.journal.format import chain
+from evaljournal.journal.readers.reader import fetch, read
+from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.errors import UsageError
 
 RUNS: Final = Path("runs")

@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 import orjson
 
-from evaljournal.journal.codec import exceeds
-from evaljournal.journal.files import MAX_SIZE
+from evaljournal.journal.disk.files import MAX_SIZE
+from evaljournal.journal.format.codec import exceeds
 from evaljournal.runner.secret_shapes import (
     MASK,
     is_secret_member,

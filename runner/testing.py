@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from evaljournal.journal import Event, read
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import FileEvent
-from evaljournal.journal.files import DISK, Files
 from evaljournal.runner.engine.environment import Environment
 from evaljournal.runner.retries.classify import RateLimited
 

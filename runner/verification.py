@@ -8,13 +8,13 @@ import attrs
 
 from evaljournal.journal import Verification, events
 from evaljournal.journal.errors import InvalidRecord
-from evaljournal.journal.lifecycle import Lifecycle
-from evaljournal.journal.verification import Verifier
-from evaljournal.replay.audit_types import Audit, Finding, RetryDecision
-from evaljournal.replay.auditing import Auditor
-from evaljournal.replay.loaded_run import LoadedRun
+from evaljournal.journal.format.lifecycle import Lifecycle
+from evaljournal.journal.readers.verification import Verifier
+from evaljournal.replay.auditing.auditor import Auditor
+from evaljournal.replay.auditing.findings import Audit, Finding, RetryDecision
+from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import printable
-from evaljournal.replay.trial_state import TrialState
 from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.engine.environment import installed_version
 from evaljournal.runner.errors import InvalidSetting, UsageError

@@ -15,9 +15,9 @@ import trio.lowlevel
 import trio.testing
 
 from evaljournal import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluation, run
-from evaljournal.journal import writer
 from evaljournal.journal.errors import WriteFailed
 from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.journal.writers import writer
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals

@@ -6,7 +6,7 @@ import pytest
 import evaljournal
 from evaljournal import journal, replay
 from evaljournal.runner import scorers
-from evaljournal.runner.cli.run import run
+from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.definition.settings import SettingOptions, Settings
 from evaljournal.runner.engine.options import Options, RunOptions
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS

@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from evaljournal.replay.idle import IdleReason, limit_text, pace_text, pause_text
-from evaljournal.replay.pauses import PAUSE_TEXTS, Pause
+from evaljournal.replay.runs.idle import IdleReason, limit_text, pace_text, pause_text
+from evaljournal.replay.state.pauses import PAUSE_TEXTS, Pause
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()

@@ -81,7 +81,7 @@ def imports(source: str) -> Iterator[tuple[int, str]]:
 
 
 def _short_name(name: str) -> str:
-    """Return the name of an imported module as in `ORDER`: `evaljournal.journal.files` is `journal.files`."""
+    """Return the name of an imported module as in `ORDER`: `evaljournal.journal.disk.files` is `journal.disk.files`."""
     short_name = name.removeprefix("evaljournal.")
     return short_name if short_name.partition(".")[0] in {"journal", "replay", "runner"} else name
 
@@ -156,7 +156,7 @@ def test_benchmarks_import_no_tests() -> None:
 @pytest.mark.parametrize(
     ("package", "source", "expected"),
     [
-        ("journal", "import evaljournal.journal.files\nfrom evaljournal.journal import Record", []),
+        ("journal", "import evaljournal.journal.disk.files\nfrom evaljournal.journal import Record", []),
         ("journal", "def f():\n    from evaljournal.replay import fold", ["line 2: replay.fold"]),
         ("replay", "from evaljournal import runner", ["line 1: runner"]),
         ("replay", "from evaljournal import run", ["line 1: evaljournal.run"]),

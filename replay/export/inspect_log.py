@@ -32,12 +32,12 @@ from evaljournal.replay.export.inspect_events import (
 from evaljournal.replay.export.model_call import TaskModel, TaskModels
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.spool import Spool
-from evaljournal.replay.summary import score_of
-from evaljournal.replay.summary_types import Score
+from evaljournal.replay.results.summary import score_of
+from evaljournal.replay.results.summary_types import Score
+from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.state.trial import DONE_STAGES
+from evaljournal.replay.state.usage import add
 from evaljournal.replay.text import as_text
-from evaljournal.replay.trial import AttemptDetails, TrialDetails
-from evaljournal.replay.trial_state import DONE_STAGES
-from evaljournal.replay.usage import add
 
 _VERSION: Final = 2
 """Version of Inspect's format."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
 from evaljournal.replay.export.source import Source
+from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.state.trial import Outcome, outcome_of
 from evaljournal.replay.text import as_text, escape_char, plural
-from evaljournal.replay.trial import AttemptDetails, TrialDetails
-from evaljournal.replay.trial_state import Outcome, outcome_of
 
 _VALUE_CHARS: Final = 10_000
 """Maximum characters of an input, an output or a reason."""

@@ -9,17 +9,17 @@ interpret is escaped. GitHub accepts at most 65,536 characters in a comment.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from evaljournal.replay.comparison import Comparison, Side, TrialChange, compare, output_digests
-from evaljournal.replay.ending import ending_text, progress_text
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.pairing import PairedDifference
-from evaljournal.replay.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text, verdict
-from evaljournal.replay.state import RunState
-from evaljournal.replay.summary import summarize
-from evaljournal.replay.summary_text import latency_text, trials_text, usage_text, variant_rows
+from evaljournal.replay.render.ending import ending_text, progress_text
+from evaljournal.replay.render.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text, verdict
+from evaljournal.replay.render.summary import latency_text, trials_text, usage_text, variant_rows
+from evaljournal.replay.results.comparison import Comparison, Side, TrialChange, compare, output_digests
+from evaljournal.replay.results.pairing import PairedDifference
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.runs.trial import TrialDetails
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.trial import outcome_of
 from evaljournal.replay.text import as_text, plural, printable
-from evaljournal.replay.trial import TrialDetails
-from evaljournal.replay.trial_state import outcome_of
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160

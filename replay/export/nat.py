@@ -15,11 +15,11 @@ from evaljournal.replay.export.file_names import file_names
 from evaljournal.replay.export.model_call import call_of_step
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.model_messages import messages_of, reply_of
-from evaljournal.replay.summary import score_of
-from evaljournal.replay.trajectory_text import message_text
-from evaljournal.replay.trial import AttemptDetails, TrialDetails
-from evaljournal.replay.trial_state import DONE_STAGES
-from evaljournal.replay.usage import add, as_integer
+from evaljournal.replay.render.trajectory import message_text
+from evaljournal.replay.results.summary import score_of
+from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.state.trial import DONE_STAGES
+from evaljournal.replay.state.usage import add, as_integer
 
 LINES_FILE: Final = "workflow_output.jsonl"
 LIST_FILE: Final = "workflow_output.json"

@@ -13,11 +13,11 @@ from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_
 from evaljournal.replay.export.otlp_encoding import json_requests, protobuf_requests
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
+from evaljournal.replay.runs.timeline import Span
+from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, TrialDetails
+from evaljournal.replay.state.usage import add
 from evaljournal.replay.text import as_text
-from evaljournal.replay.timeline import Span
-from evaljournal.replay.trajectory import StepDetails
-from evaljournal.replay.trial import AttemptDetails, ScoreDetails, TrialDetails
-from evaljournal.replay.usage import add
 
 _INTERNAL, _CLIENT = 1, 3
 """Span kinds."""

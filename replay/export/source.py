@@ -13,15 +13,15 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Blob, Event, JournalError, Record
-from evaljournal.journal.blobs import blobs_of
 from evaljournal.journal.errors import BlobDamaged, InvalidRecord
 from evaljournal.journal.events import SegmentOpened
+from evaljournal.journal.format.blobs import blobs_of
 from evaljournal.replay.index import Index
-from evaljournal.replay.loaded_run import LoadedRun, load
-from evaljournal.replay.state import RunState
-from evaljournal.replay.timeline import Timeline
-from evaljournal.replay.trial import TrialDetails, read_trial
-from evaljournal.replay.variant_totals import Totals
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
+from evaljournal.replay.runs.timeline import Timeline
+from evaljournal.replay.runs.trial import TrialDetails, read_trial
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.totals import Totals
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)

@@ -17,14 +17,14 @@ import attrs
 import orjson
 
 from evaljournal.journal import JournalError, events
-from evaljournal.journal.codec import RECORD_MEMBERS, event_type
 from evaljournal.journal.fact import non_default_fields
+from evaljournal.journal.format.codec import RECORD_MEMBERS, event_type
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.state import RunState
+from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails, read_attempt
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.usage import is_amount, noted_usage
 from evaljournal.replay.text import as_text
-from evaljournal.replay.trajectory import StepDetails
-from evaljournal.replay.trial import AttemptDetails, TrialDetails, read_attempt
-from evaljournal.replay.usage import is_amount, noted_usage
 
 Rows = Literal["trials", "attempts", "steps", "events"]
 Row = dict[str, Any]

@@ -22,7 +22,7 @@ function money(dollars) {
   return `$${dollars.toFixed(dollars === 0 ? 2 : Math.min(12, Math.max(2, 2 - Math.floor(Math.log10(Math.abs(dollars))))))}`;
 }
 
-// A sum of usage: the same as in replay.summary_text. `models` are those whose calls have no price.
+// A sum of usage: the same as in replay.render.summary. `models` are those whose calls have no price.
 function amount(name, value, models = []) {
   const label = oneLine(asWords(name.replace("judge.", "judge ")), 30);
   if (!/^(?:judge\.)?unpriced_calls$/.test(name)) return `${label} ${/cost/i.test(name) ? money(value) : number(value)}`;

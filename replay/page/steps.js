@@ -13,7 +13,7 @@ function sourceOf(run, step) {
   return index >= 0 && seq[index] === completed_seq[step] && outcome[index] !== STEP_REUSED ? index : -1;
 }
 
-// Steps as [depth, step] in the order of their starts, each after its caller: the same as replay.trajectory.steps_with_depth.
+// Steps as [depth, step] in the order of their starts, each after its caller: the same as replay.runs.trajectory.steps_with_depth.
 function stepsWithDepth(run, steps) {
   const { number, parent } = run.steps, sortedSteps = [...steps].sort((a, b) => number[a] - number[b]);
   const numbers = new Set(sortedSteps.map((step) => number[step])), callees = new Map();
@@ -38,7 +38,7 @@ function stepCount(run, trial) {
   return count ? `, ${plural(count, "step")}` : "";
 }
 
-// The steps that an attempt reused from earlier attempts: the same text as replay.trajectory_text.reuse_text.
+// The steps that an attempt reused from earlier attempts: the same text as replay.render.trajectory.reuse_text.
 function reuseText(run, span, steps) {
   const { outcome, number, parent, span: spans } = run.steps, { attempt, trial, details } = run.spans, firstAttempt = details[span]?.reuses;
   if (!firstAttempt || run.stepsOmitted) return "";

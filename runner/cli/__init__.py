@@ -12,13 +12,13 @@ import traceback
 from importlib import import_module
 from typing import Any, Final
 
-from evaljournal.runner.cli._stdio import prepare_streams
+from evaljournal.runner.cli.terminal.stdio import prepare_streams
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
 with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  # Exit without a traceback of the import.
     import click
 
-    from evaljournal.runner.cli._output import OutputFailed, echo, flush_output, writing_output
+    from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, writing_output
 
 _GROUPS: Final = {
     "Evaluate": {
@@ -84,7 +84,7 @@ class _Commands(click.Group):
             return None
         with _exit_on_signal():
             name = _ALIASES.get(cmd_name, cmd_name)
-            command = getattr(import_module(f"evaljournal.runner.cli.{name}"), name)
+            command = getattr(import_module(f"evaljournal.runner.cli.commands.{name}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -115,7 +115,7 @@ class _Commands(click.Group):
     def _invoke(self, ctx: click.Context) -> Any:
         with _exit_on_signal():
             from evaljournal.journal import errors  # noqa: PLC0415  # not needed for `--help`
-            from evaljournal.runner.cli._errors import exit_code, render  # noqa: PLC0415  # not needed for `--help`
+            from evaljournal.runner.cli.terminal.errors import exit_code, render  # noqa: PLC0415  # not needed for `--help`
             from evaljournal.runner.errors import InvalidSetting, UsageError, unwrap_exception_groups  # noqa: PLC0415  # not needed for `--help`
 
         try:
@@ -127,7 +127,7 @@ class _Commands(click.Group):
         except errors.JournalError as exc:
             raise CommandError(render(exc), exit_code(exc)) from exc
         except UsageError as exc:
-            from evaljournal.runner.cli._options import render_error  # noqa: PLC0415  # not needed for `--help`
+            from evaljournal.runner.cli.options.table import render_error  # noqa: PLC0415  # not needed for `--help`
 
             raise CommandError(render_error(exc), DAMAGED if isinstance(exc, InvalidSetting) else USAGE) from exc
         except KeyboardInterrupt:  # No run has started; a running one handles the signal itself.
@@ -137,8 +137,8 @@ class _Commands(click.Group):
         except OutputFailed as exc:
             raise CommandError(str(exc), OUTPUT_FAILED) from exc
         except OSError as exc:
-            from evaljournal.journal.files import NotRegularFile  # noqa: PLC0415  # not needed for `--help`
-            from evaljournal.journal.segment_file import NO_SPACE  # noqa: PLC0415  # not needed for `--help`
+            from evaljournal.journal.disk.files import NotRegularFile  # noqa: PLC0415  # not needed for `--help`
+            from evaljournal.journal.writers.segment_file import NO_SPACE  # noqa: PLC0415  # not needed for `--help`
 
             if isinstance(exc, NotRegularFile):
                 raise CommandError(f"{exc.filename} cannot be a file of a run: it is {exc.strerror}", DAMAGED) from exc

@@ -10,7 +10,7 @@ later were answered, do not count: the trial may be the reason.
 
 from attrs import define, field
 
-from evaljournal.replay.pauses import PROBE_PATIENCE
+from evaljournal.replay.state.pauses import PROBE_PATIENCE
 from evaljournal.runner.concurrency.constants import (
     FAILURES_HIGHEST,
     FAILURES_LOWEST,

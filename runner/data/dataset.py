@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, cast
 
 from attrs import evolve, field, frozen
 
-from evaljournal.replay.shards import Shard
+from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data import readers
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint

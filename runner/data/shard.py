@@ -1,6 +1,6 @@
 """Shards of a dataset: a hash of a case's content decides its shard, so that a new case does not move the others."""
 
-from evaljournal.replay.shards import Shard
+from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.errors import UsageError
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.journal.codec import reject_large
 from evaljournal.journal.errors import Unserializable
+from evaljournal.journal.format.codec import reject_large
 from evaljournal.runner.signals import is_from_signal
 
 _MAX_VALUES: Final = 1_000

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
-from evaljournal.replay.budget import UNITS, Amounts
+from evaljournal.replay.state.budget import UNITS, Amounts
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import suggest
 

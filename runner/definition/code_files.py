@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final, TypeVar, cast
 
-from evaljournal.journal import segments
+from evaljournal.journal.disk import segments
 from evaljournal.replay.definition import recorded_files
 from evaljournal.runner.data.fingerprint import digest, strip_comments, unwrap_partial
 from evaljournal.runner.definition.evaluation import Evaluation

@@ -7,8 +7,8 @@ from typing import Final, Literal, Self
 import attrs
 
 from evaljournal.replay import RunState
-from evaljournal.replay.scores import Scores
-from evaljournal.replay.summary import score_of
+from evaljournal.replay.results.summary import score_of
+from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.suggest import suggest

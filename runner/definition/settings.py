@@ -12,7 +12,7 @@ from attrs import Attribute, asdict, evolve, field, frozen
 from typing_extensions import TypedDict
 
 from evaljournal.journal import Durability
-from evaljournal.replay.steps import REUSES, Reuse
+from evaljournal.replay.state.steps import REUSES, Reuse
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.dataset import Selection, as_strings, optional_count
 from evaljournal.runner.data.fingerprint import digest, fingerprint_function

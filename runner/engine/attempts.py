@@ -9,18 +9,18 @@ from typing import Any, Final, Literal
 import attrs
 
 from evaljournal.journal import events
-from evaljournal.journal.blobs import LIMIT
-from evaljournal.journal.codec import json_round_trip
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import BlobDamaged, Unserializable
-from evaljournal.journal.files import Files
-from evaljournal.journal.reader import Finder
+from evaljournal.journal.format.blobs import LIMIT
+from evaljournal.journal.format.codec import json_round_trip
+from evaljournal.journal.readers.reader import Finder
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.budget import OVER_BUDGET
-from evaljournal.replay.budget_text import over_budget_text
-from evaljournal.replay.state import BLOCKING_CALLS
-from evaljournal.replay.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
+from evaljournal.replay.results.budget_text import over_budget_text
+from evaljournal.replay.state.budget import OVER_BUDGET
+from evaljournal.replay.state.run import BLOCKING_CALLS
+from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
+from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import plural
-from evaljournal.replay.trial_state import unpack_location
 from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
 from evaljournal.runner.data.to_json import is_large, to_json
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import trio
 
-from evaljournal.journal.codec import Blobs
 from evaljournal.journal.fact import fact
+from evaljournal.journal.format.codec import Blobs
 from evaljournal.runner.engine.recorder import Timer
 from evaljournal.runner.notes import Sink, set_note_sink
 from evaljournal.runner.signals import is_from_signal

@@ -14,8 +14,8 @@ import trio
 from evaljournal.journal.errors import JournalError, SegmentLost
 from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.budget import Amounts
-from evaljournal.replay.worker_totals import WORKER_ENDED
+from evaljournal.replay.state.budget import Amounts
+from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings

@@ -11,7 +11,7 @@ import trio
 
 from evaljournal.journal.errors import JournalError, SegmentLost
 from evaljournal.journal.events import AttemptSucceeded, RetryScheduled, TrialEnqueued, TrialFailed, TrialWithdrawn
-from evaljournal.journal.reader import fetch
+from evaljournal.journal.readers.reader import fetch
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.text import plural
 from evaljournal.runner.data.case import Trial

@@ -14,14 +14,15 @@ from typing import Final
 
 import trio
 
-from evaljournal.journal import Record, follow, segments
+from evaljournal.journal import Record, follow
+from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import TrialCompleted, TrialFailed
-from evaljournal.journal.reader import POLL_INTERVAL
+from evaljournal.journal.readers.reader import POLL_INTERVAL
 from evaljournal.replay.export import Source
 from evaljournal.replay.export.nat import LINES_FILE, LIST_FILE, line, nat
+from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.text import printable
-from evaljournal.replay.trial_state import DONE_STAGES
 from evaljournal.runner.atomic_write import write_atomically, write_directory
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import command

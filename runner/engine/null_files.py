@@ -3,7 +3,7 @@
 import math
 from typing import BinaryIO, Final
 
-from evaljournal.journal.files import Files
+from evaljournal.journal.disk.files import Files
 
 
 class NullFiles(Files):

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import attrs
 
 from evaljournal.journal import Journal, Record
-from evaljournal.journal.files import DISK, Files
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
-from evaljournal.replay.shards import Shard
+from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.settings import SettingOptions

@@ -10,8 +10,8 @@ import attrs
 
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import RunState
-from evaljournal.replay.budget import Amounts
-from evaljournal.replay.shards import Shard
+from evaljournal.replay.state.budget import Amounts
+from evaljournal.replay.state.shards import Shard
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.case import Case, Trial
 from evaljournal.runner.data.dataset import Trials

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.replay.state import max_unscored_outputs
+from evaljournal.replay.state.run import max_unscored_outputs
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.registry import Member
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork

@@ -18,11 +18,11 @@ import trio
 
 from evaljournal.journal import Event, Journal, Record
 from evaljournal.journal.clock import system_clock
-from evaljournal.journal.codec import Blobs
 from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
+from evaljournal.journal.format.codec import Blobs
 from evaljournal.replay import RunState
-from evaljournal.replay.summary import forked_sessions
+from evaljournal.replay.results.summary import forked_sessions
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import TrialWork

@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 import attrs
 
 from evaljournal.journal import read
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptSucceeded, RunStopped, StopReason, TrialEnqueued
-from evaljournal.journal.files import Files
-from evaljournal.journal.reader import fetch
+from evaljournal.journal.readers.reader import fetch
 from evaljournal.replay import RunState, TrialState, fold
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, check_name

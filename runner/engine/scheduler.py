@@ -13,9 +13,9 @@ import trio
 
 from evaljournal.journal import Record
 from evaljournal.journal.events import IntakePaused, TrialCompleted
-from evaljournal.replay.budget import Amounts, Block
-from evaljournal.replay.budget_text import block_text
-from evaljournal.replay.pauses import NO_RESPONSE
+from evaljournal.replay.results.budget_text import block_text
+from evaljournal.replay.state.budget import Amounts, Block
+from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Change, Policy
 from evaljournal.runner.concurrency.registry import Member

@@ -12,12 +12,12 @@ from typing import Any, Final
 import trio
 
 from evaljournal.journal import events
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalError, RecordTooLarge, Unserializable
-from evaljournal.journal.files import Files
-from evaljournal.journal.reader import Finder
+from evaljournal.journal.readers.reader import Finder
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.trajectory import StepDetails, Trajectory
-from evaljournal.replay.trial_state import unpack_location
+from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
+from evaljournal.replay.state.trial import unpack_location
 from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
 from evaljournal.runner.concurrency.key_policy import call_id
 from evaljournal.runner.data.to_json import is_large

@@ -14,12 +14,12 @@ import attrs
 import trio
 
 from evaljournal.journal import read, writing
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from evaljournal.journal.events import RunStopped, SessionStarted
-from evaljournal.journal.files import DISK, Files
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState, fold
-from evaljournal.replay.ending import ending_text, final_report, final_summary
+from evaljournal.replay.render.ending import ending_text, final_report, final_summary
 from evaljournal.replay.text import printable
 from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.definition.evaluation import Evaluation

@@ -5,7 +5,7 @@ from typing import Any
 
 import attrs
 
-from evaljournal.replay.trial_state import RetryHistory, TrialState
+from evaljournal.replay.state.trial import RetryHistory, TrialState
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.journal import read, segments
+from evaljournal.journal import read
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted
-from evaljournal.journal.files import DISK, Files
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import fold
 from evaljournal.replay.definition import load_definition

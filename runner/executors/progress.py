@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.screen import line
+from evaljournal.replay.render.screen import line
 from evaljournal.runner.engine.options import LiveRun
 
 INTERVAL = 0.2

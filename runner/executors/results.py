@@ -12,7 +12,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Event, Record, events
-from evaljournal.replay.handlers import handlers
+from evaljournal.replay.state.handlers import handlers
 
 
 class ExecutionStatus(Enum):

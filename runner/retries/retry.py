@@ -13,7 +13,7 @@ from attrs import Attribute, evolve, field, frozen
 from attrs.validators import deep_iterable
 
 from evaljournal.journal.events import FailureCategory, RetryScheduled, TrialFailed
-from evaljournal.replay.trial_state import RetryHistory, TrialState
+from evaljournal.replay.state.trial import RetryHistory, TrialState
 from evaljournal.runner.errors import UsageError, rule, whole_number
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError, classify, describe, leaves, worst_failure
 from evaljournal.runner.signals import is_from_signal

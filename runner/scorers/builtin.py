@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
+from evaljournal.replay.runs.trajectory import tool_calls
 from evaljournal.replay.text import as_text
-from evaljournal.replay.trajectory import tool_calls
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import fingerprint_function
 from evaljournal.runner.errors import UsageError

@@ -11,8 +11,8 @@ from typing import Any, Final
 import attrs
 import trio
 
+from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.text import as_text
-from evaljournal.replay.trajectory import StepDetails
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.data.templates import Fields, Template

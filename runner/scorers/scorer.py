@@ -11,8 +11,8 @@ from typing import Any, Final, cast
 
 from attrs import Attribute, Factory, define, evolve, field, frozen
 
-from evaljournal.journal.codec import RECORD_LIMIT
-from evaljournal.replay.trajectory import StepDetails
+from evaljournal.journal.format.codec import RECORD_LIMIT
+from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.fingerprint import definition_of, fingerprint_function
 from evaljournal.runner.errors import UsageError

@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import attrs
 
 from evaljournal.replay.model_messages import Message, ToolCall, messages_of, reply_of
+from evaljournal.replay.runs.trajectory import StepDetails, tool_calls
 from evaljournal.replay.text import as_text
-from evaljournal.replay.trajectory import StepDetails, tool_calls
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.templates import Fields

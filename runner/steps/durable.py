@@ -13,9 +13,9 @@ from typing import Any, Final, ParamSpec, TypeVar, overload
 import attrs
 import orjson
 
-from evaljournal.journal.codec import reject_large
 from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import StepKind
+from evaljournal.journal.format.codec import reject_large
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.errors import UsageError

@@ -13,11 +13,11 @@ import attrs
 import orjson
 import trio
 
-from evaljournal.journal.codec import encode, encode_payloads, exceeds
 from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import NOTE_PREFIX, AttemptSucceeded, Noted, StepEvent
+from evaljournal.journal.format.codec import encode, encode_payloads, exceeds
 from evaljournal.journal.threads import run_in_thread
-from evaljournal.replay.trajectory import StepDetails
+from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.to_json import to_json

@@ -16,9 +16,9 @@ import attrs
 import orjson
 import trio
 
-from evaljournal.journal.codec import decode
 from evaljournal.journal.errors import JournalError, RecordTooLarge
 from evaljournal.journal.events import StepEvent, StepReused
+from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.notes import Sink

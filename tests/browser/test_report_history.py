@@ -18,7 +18,7 @@ from evaljournal.journal.events import (
     PaceChanged,
 )
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.results.summary import summarize
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run, write_report
 from tests.journal.samples import session, started, write_sync

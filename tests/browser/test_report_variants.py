@@ -10,8 +10,8 @@ import orjson
 
 from evaljournal.journal import Event, read
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.export.page_columns import Cursor, encode_json
-from evaljournal.runner.cli._page import PageReader
+from evaljournal.replay.page.page_columns import Cursor, encode_json
+from evaljournal.runner.cli.page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
 from tests.browser.test_report_page import HOSTILE, assert_harmless

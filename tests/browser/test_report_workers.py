@@ -14,7 +14,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
     TrialEnqueued,
 )
-from evaljournal.replay.worker_totals import WORKER_ENDED
+from evaljournal.replay.state.workers import WORKER_ENDED
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import write_report
 from tests.journal.samples import session, started, write_sync

@@ -13,8 +13,8 @@ import pytest
 
 from evaljournal.journal import read
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
-from evaljournal.replay.export.page_content import Content
+from evaljournal.replay.page.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.page.page_content import Content
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
 from tests.cases.test_golden_merge import GOLDEN as MERGED
@@ -31,7 +31,7 @@ SERVE = """
 from functools import partial
 from pathlib import Path
 import trio
-from evaljournal.runner.cli._server import serve
+from evaljournal.runner.cli.server import serve
 
 trio.run(partial(serve, Path({run!r}), 0, {port}, on_ready=partial(print, flush=True), token="the-same"))
 """

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from evaljournal import Retry, Score, note
 from evaljournal.journal import verify
-from evaljournal.journal.blobs import LIMIT
+from evaljournal.journal.disk.files import Files
+from evaljournal.journal.disk.segments import ROLL_AT
 from evaljournal.journal.events import AttemptFailed, Noted, ScoringFailed
-from evaljournal.journal.files import Files
-from evaljournal.journal.segments import ROLL_AT
+from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.runner.cli import cli
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import session, started, trial, write_sync
@@ -236,7 +236,7 @@ def test_a_task_that_stops_its_event_loop(tmp_path: Path) -> None:
 DRIVER = """
 import json, os, sys, time
 sys.path.insert(0, {root!r})
-import evaljournal.runner.api, evaljournal.runner.cli.run, evaljournal.runner.cli._live  # Once, for all scenarios.
+import evaljournal.runner.api, evaljournal.runner.cli.commands.run, evaljournal.runner.cli.terminal.live  # Once for all.
 
 def run(prepare, *arguments):
     child = os.fork()

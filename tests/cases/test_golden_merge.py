@@ -17,8 +17,8 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.events import RunFinished, RunStopped
 from evaljournal.journal.ownership import start_events
 from evaljournal.replay import load
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.shards import missing_shards
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.state.shards import missing_shards
 from evaljournal.runner.api import arun
 from evaljournal.runner.cli import cli
 from evaljournal.runner.merge import merge

@@ -23,6 +23,7 @@ import trio
 
 from evaljournal import Case, Retry, arun, run
 from evaljournal.journal import follow, read
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
@@ -32,10 +33,9 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.journal.files import Files
 from evaljournal.replay import fold
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk

@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal
 
 import attrs
 
-from evaljournal.journal.files import Files
+from evaljournal.journal.disk.files import Files
 
 SECTOR = 512
 

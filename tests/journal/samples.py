@@ -9,8 +9,9 @@ import orjson
 import trio
 from hypothesis import settings
 
-from evaljournal.journal import Clock, Durability, Event, Record, chain, segments, writing
-from evaljournal.journal.codec import encode
+from evaljournal.journal import Clock, Durability, Event, Record, writing
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -23,7 +24,8 @@ from evaljournal.journal.events import (
     TrialEnqueued,
     TrialScored,
 )
-from evaljournal.journal.files import Files
+from evaljournal.journal.format import chain
+from evaljournal.journal.format.codec import encode
 from evaljournal.journal.threads import InThread
 
 T = TypeVar("T")

@@ -14,12 +14,13 @@ import pytest
 import trio
 import trio.testing
 
-from evaljournal.journal import Blob, Event, blob_writer, read, verify, writing
-from evaljournal.journal.blob_writer import BlobWriter
-from evaljournal.journal.blobs import LIMIT, location
+from evaljournal.journal import Blob, Event, read, verify, writing
 from evaljournal.journal.errors import BlobDamaged, JournalError
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted, Record, TrialEnqueued
-from evaljournal.journal.reader import fetch
+from evaljournal.journal.format.blobs import LIMIT, location
+from evaljournal.journal.readers.reader import fetch
+from evaljournal.journal.writers import blob_writer
+from evaljournal.journal.writers.blob_writer import BlobWriter
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import (
     UnsyncedDisk,

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from evaljournal.journal import chain
+from evaljournal.journal.format import chain
 
 
 @pytest.mark.parametrize("size", [0, 1, 1_950, 2_046, 2_047, 2_048, 4_094, 16_311, 16_312, 16_313, 100_000])

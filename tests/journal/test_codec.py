@@ -10,16 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.journal.codec import (
-    EVENT_TYPES,
-    RECORD_MEMBERS,
-    decode,
-    encode,
-    encode_payloads,
-    event_type,
-    exceeds,
-    is_payload,
-)
 from evaljournal.journal.errors import UnknownEvent, Unserializable
 from evaljournal.journal.events import (
     AttemptFailed,
@@ -32,6 +22,16 @@ from evaljournal.journal.events import (
     TrialEnqueued,
 )
 from evaljournal.journal.fact import fields_of
+from evaljournal.journal.format.codec import (
+    EVENT_TYPES,
+    RECORD_MEMBERS,
+    decode,
+    encode,
+    encode_payloads,
+    event_type,
+    exceeds,
+    is_payload,
+)
 from tests.journal.samples import enqueued, examples, members_of, started
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -10,9 +10,11 @@ import attrs
 import pytest
 import trio
 
-from evaljournal.journal import Event, blobs, read, segments, verify, writing
+from evaljournal.journal import Event, read, verify, writing
+from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
 from evaljournal.journal.events import RunStopped
+from evaljournal.journal.format import blobs
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 

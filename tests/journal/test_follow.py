@@ -8,9 +8,9 @@ from typing import BinaryIO, get_origin, get_type_hints
 import pytest
 
 from evaljournal.journal import Record, follow, read, writing
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent
 from evaljournal.journal.events import JournalRecovered, SegmentOpened, SessionStarted
-from evaljournal.journal.files import Files
 from tests.journal.samples import (
     complete_run,
     cut_tail,

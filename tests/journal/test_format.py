@@ -14,7 +14,6 @@ import orjson
 import pytest
 
 from evaljournal.journal import Event, read, verify
-from evaljournal.journal.codec import EVENT_TYPES, is_payload
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -45,7 +44,8 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.journal.fact import fields_of
-from evaljournal.journal.lifecycle import END_STAGES, STAGES, TRIAL_RULES
+from evaljournal.journal.format.codec import EVENT_TYPES, is_payload
+from evaljournal.journal.format.lifecycle import END_STAGES, STAGES, TRIAL_RULES
 from tests.journal import independent_reader as independent
 from tests.journal.samples import complete_run, content, enqueued, finished, flip, segment, session, started, trial, write_sync
 

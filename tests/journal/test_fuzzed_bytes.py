@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from evaljournal.journal import JournalError, Record, read, segments, verify
-from evaljournal.journal.open import find_end
+from evaljournal.journal import JournalError, Record, read, verify
+from evaljournal.journal.disk import segments
+from evaljournal.journal.writers.open import find_end
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import complete_run, write_sync
 

@@ -40,7 +40,7 @@ from evaljournal.journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from evaljournal.journal.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
+from evaljournal.journal.format.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
 from tests.journal.samples import enqueued, examples, finished, session, started, trial
 from tests.journal.test_format import diagram
 

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from evaljournal.journal import Event, read, segments, verify, writing
+from evaljournal.journal import Event, read, verify, writing
+from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalDamaged, JournalError
 from evaljournal.journal.events import JournalRecovered, SegmentOpened, SegmentSealed
 from tests.journal.disk import PowerFailure, SimulatedDisk

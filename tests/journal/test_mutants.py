@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from evaljournal.journal import Event, blobs, chain, codec, writer, writing
+from evaljournal.journal import Event, writing
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalError, JournalLocked
-from evaljournal.journal.files import Files
-from evaljournal.journal.segment_file import SegmentFile
+from evaljournal.journal.format import blobs, chain, codec
+from evaljournal.journal.writers import writer
+from evaljournal.journal.writers.segment_file import SegmentFile
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN, fake_clock, inline, session, started
 from tests.journal.test_faults import PATH, Fault, Progress, assert_kept, several_segments
@@ -133,7 +135,7 @@ def test_a_writer_that_ignores_partial_writes_is_detected(monkeypatch: pytest.Mo
         files.write(fd, data)
         return data[:0]
 
-    monkeypatch.setattr("evaljournal.journal.segment_file.write_some", write_once)
+    monkeypatch.setattr("evaljournal.journal.writers.segment_file.write_some", write_once)
 
     with must_fail():
         write_partially()

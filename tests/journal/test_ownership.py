@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evaljournal.journal import chain
 from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.format import chain
 from evaljournal.journal.ownership import is_signed, sign, start_events, state_directory, user_key
 from tests.journal.samples import RUN, lines_of, overwrite, segment, session, started, trial, write_sync
 

@@ -9,7 +9,7 @@ import pytest
 from evaljournal.journal import Record, read, writing
 from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent, UnknownFormat
 from evaljournal.journal.events import Extension, Noted
-from evaljournal.journal.reader import Finder, fetch
+from evaljournal.journal.readers.reader import Finder, fetch
 from tests.journal.samples import (
     RUN,
     complete_run,

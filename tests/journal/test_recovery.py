@@ -9,11 +9,13 @@ import attrs
 import pytest
 import trio
 
-from evaljournal.journal import chain, read, segments, verify, writing
+from evaljournal.journal import read, verify, writing
+from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalDamaged, JournalError
 from evaljournal.journal.events import JournalRecovered, RunFinished
-from evaljournal.journal.recovery import find_damage
-from evaljournal.journal.scan import Scan
+from evaljournal.journal.format import chain
+from evaljournal.journal.readers.recovery import find_damage
+from evaljournal.journal.readers.scan import Scan
 from tests.journal.disk import SECTOR, SECTOR_OUTCOMES, SimulatedDisk, data_after_power_failure
 from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 

@@ -10,10 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from evaljournal.journal import Durability, JournalError, read, salvage, segment_file, verify, writing
+from evaljournal.journal import Durability, JournalError, read, salvage, verify, writing
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalDamaged, SegmentLost
 from evaljournal.journal.events import Noted
-from evaljournal.journal.files import Files
+from evaljournal.journal.writers import segment_file
 from tests.journal.samples import UNSYNCED_DISK, fake_clock, inline, segment, session, started
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from evaljournal.journal import SalvageResult, salvage, segments, verify
+from evaljournal.journal import SalvageResult, salvage, verify
+from evaljournal.journal.copies.staging import staged_run
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
-from evaljournal.journal.files import DISK
-from evaljournal.journal.staging import staged_run
 from tests.journal.disk import PowerFailure, SimulatedDisk
 from tests.journal.samples import inline, session, started, trial, write
 from tests.journal.test_faults import CALLS, Fault

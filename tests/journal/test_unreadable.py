@@ -7,9 +7,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from evaljournal.journal import blobs, read, salvage, verify, writing
+from evaljournal.journal import read, salvage, verify, writing
 from evaljournal.journal.errors import BlobUnreadable, JournalDamaged, NotSalvageable
 from evaljournal.journal.events import JournalSalvaged
+from evaljournal.journal.format import blobs
 from tests.journal.samples import (
     UNSYNCED_DISK,
     UnsyncedDisk,

@@ -8,7 +8,7 @@ import pytest
 from evaljournal.journal import Event, read
 from evaljournal.journal.errors import UnknownFormat
 from evaljournal.journal.events import Noted
-from evaljournal.journal.scan import UPCASTERS, Members, Scan, major_version, upcast
+from evaljournal.journal.readers.scan import UPCASTERS, Members, Scan, major_version, upcast
 from tests.journal.samples import content, forge, opened, session, started, write_sync
 from tests.runs import events
 
@@ -18,14 +18,14 @@ Upcaster = Callable[[Members], Members]
 @pytest.fixture
 def third_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make 3 the current major version."""
-    monkeypatch.setattr("evaljournal.journal.segments.MAJOR", 3)
+    monkeypatch.setattr("evaljournal.journal.disk.segments.MAJOR", 3)
 
 
 @pytest.fixture
 def upcasters(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, str], Upcaster]:
     """Return an empty table of upcasters that is used instead of the real one."""
     table: dict[tuple[int, str], Upcaster] = {}
-    monkeypatch.setattr("evaljournal.journal.scan.UPCASTERS", table)
+    monkeypatch.setattr("evaljournal.journal.readers.scan.UPCASTERS", table)
     return table
 
 
@@ -116,8 +116,8 @@ def test_segments_of_one_run_may_have_different_versions(
 ) -> None:
     """Each segment names its version, so a run of an older format can be resumed in the current one."""
     write_sync(tmp_path / "run", [started(), session(), Noted(name="old", value=1)])
-    monkeypatch.setattr("evaljournal.journal.segments.MAJOR", 2)
-    monkeypatch.setattr("evaljournal.journal.segments.VERSION", "2.0")
+    monkeypatch.setattr("evaljournal.journal.disk.segments.MAJOR", 2)
+    monkeypatch.setattr("evaljournal.journal.disk.segments.VERSION", "2.0")
     write_sync(tmp_path / "run", [session(2), Noted(name="new", value=1)], new=False)
     upcasters[1, "noted"] = lambda members: {**members, "value": members["value"] * 2}
 

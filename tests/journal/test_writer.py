@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from evaljournal.journal import Journal, read, verify, writing
-from evaljournal.journal.codec import RECORD_LIMIT, encode
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import (
     IllegalEvent,
     JournalClosed,
@@ -31,7 +31,7 @@ from evaljournal.journal.events import (
     SegmentSealed,
     TrialCompleted,
 )
-from evaljournal.journal.files import Files
+from evaljournal.journal.format.codec import RECORD_LIMIT, encode
 from tests.journal.samples import (
     RUN,
     complete_run,
@@ -360,7 +360,7 @@ async def test_failing_clock_changes_nothing(tmp_path: Path) -> None:
 
 async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wait_room` waits while too much data is pending."""
-    monkeypatch.setattr("evaljournal.journal.writer.PENDING_LIMIT", 1000)
+    monkeypatch.setattr("evaljournal.journal.writers.writer.PENDING_LIMIT", 1000)
     latch = Latch()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=latch) as journal:
         await journal.wait_room()
@@ -379,7 +379,7 @@ async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 async def test_all_tasks_that_wait_for_room_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All tasks in `wait_room` continue when there is room."""
-    monkeypatch.setattr("evaljournal.journal.writer.PENDING_LIMIT", 1000)
+    monkeypatch.setattr("evaljournal.journal.writers.writer.PENDING_LIMIT", 1000)
     latch = Latch()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=latch) as journal:
         latch.open = trio.Event()
@@ -397,7 +397,7 @@ async def test_all_tasks_that_wait_for_room_continue(tmp_path: Path, monkeypatch
 
 async def test_large_values_count_as_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A value that is stored in a blob counts as pending until it is written, like any line."""
-    monkeypatch.setattr("evaljournal.journal.writer.PENDING_LIMIT", 300 << 10)
+    monkeypatch.setattr("evaljournal.journal.writers.writer.PENDING_LIMIT", 300 << 10)
     latch = Latch()
     async with writing(tmp_path / "run", new=True, clock=fake_clock(), in_thread=latch) as journal:
         latch.open = trio.Event()

@@ -29,7 +29,7 @@ from evaljournal.journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from evaljournal.journal.lifecycle import Lifecycle
+from evaljournal.journal.format.lifecycle import Lifecycle
 from tests.journal.samples import enqueued, started
 
 

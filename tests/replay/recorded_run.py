@@ -19,8 +19,8 @@ from evaljournal.journal.events import (
     FileEvent,
     RunFinished,
 )
-from evaljournal.replay.audit_types import Audit
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.testing import deterministic_options, inline
 from evaljournal.runner.verification import retry_rules

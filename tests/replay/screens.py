@@ -6,7 +6,7 @@ from rich.console import Console
 
 from evaljournal.journal import Event
 from evaljournal.replay import RunState
-from evaljournal.replay.screen import panel
+from evaljournal.replay.render.screen import panel
 from tests.replay.trial_events import answered
 
 SCORERS = ("exact", "closeness", "tone")

@@ -33,9 +33,9 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.journal.fact import fields_of
-from evaljournal.replay.audit_types import MAX_FINDINGS, Audit, Finding
-from evaljournal.replay.auditing import Auditor, audit
-from evaljournal.replay.start_rules import TIME_TOLERANCE
+from evaljournal.replay.auditing.auditor import Auditor, audit
+from evaljournal.replay.auditing.findings import MAX_FINDINGS, Audit, Finding
+from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE
 from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.fixed import Fixed
 from evaljournal.runner.testing import Return, Scripted, deterministic_options

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal import Case, Fatal, RateLimited, Retry
-from evaljournal.journal import blobs, read, salvage, verify
+from evaljournal.journal import read, salvage, verify
 from evaljournal.journal.errors import DiskFull
 from evaljournal.journal.events import (
     AttemptFailed,
@@ -28,9 +28,10 @@ from evaljournal.journal.events import (
     RunStopped,
     TrialFailed,
 )
+from evaljournal.journal.format import blobs
 from evaljournal.replay import fold
-from evaljournal.replay.audit_types import Audit
-from evaljournal.replay.auditing import Auditor, audit
+from evaljournal.replay.auditing.auditor import Auditor, audit
+from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, inline

@@ -21,14 +21,14 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.replay import RunState, fold
-from evaljournal.replay.audit_types import Audit
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.budget import Budget, round_up
-from evaljournal.replay.budget_text import budget_options, spent_text
-from evaljournal.replay.ending import next_command
-from evaljournal.replay.screen import line
-from evaljournal.replay.summary import summarize
-from evaljournal.replay.view_json import view_json
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.auditing.findings import Audit
+from evaljournal.replay.render.ending import next_command
+from evaljournal.replay.render.screen import line
+from evaljournal.replay.results.budget_text import budget_options, spent_text
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.state.budget import Budget, round_up
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import started

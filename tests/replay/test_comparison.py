@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from evaljournal.journal import Blob, Event
 from evaljournal.journal.events import RunFinished, TrialWithdrawn
 from evaljournal.replay import fold
-from evaljournal.replay.comparison import Comparison, NothingInCommon, Side, compare, output_digests
-from evaljournal.replay.comparison_text import lines
-from evaljournal.replay.loaded_run import Grouping
-from evaljournal.replay.pairing import PairedDifference
-from evaljournal.replay.phrases import sentence
+from evaljournal.replay.render.comparison import lines
+from evaljournal.replay.render.phrases import sentence
+from evaljournal.replay.results.comparison import Comparison, NothingInCommon, Side, compare, output_digests
+from evaljournal.replay.results.pairing import PairedDifference
+from evaljournal.replay.runs.loaded_run import Grouping
 from tests.journal.samples import examples, started
 from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from evaljournal.journal import Event
 from evaljournal.journal.events import TrialScored
-from evaljournal.replay.comparison import Side
-from evaljournal.replay.comparison_table import ComparisonTable, Row, compare_all
-from evaljournal.replay.comparison_text import table_lines as lines
-from evaljournal.replay.state import fold
+from evaljournal.replay.render.comparison import table_lines as lines
+from evaljournal.replay.results.comparison import Side
+from evaljournal.replay.results.table import ComparisonTable, Row, compare_all
+from evaljournal.replay.state.run import fold
 from tests.journal.samples import examples
 from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records

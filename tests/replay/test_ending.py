@@ -20,11 +20,11 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import RunState
-from evaljournal.replay.ending import final_report, next_command
-from evaljournal.replay.export.page import headline
-from evaljournal.replay.phrases import score_text
-from evaljournal.replay.summary import score_of, summarize
-from evaljournal.replay.tally import Tally
+from evaljournal.replay.page.page import headline
+from evaljournal.replay.render.ending import final_report, next_command
+from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.results.summary import score_of, summarize
+from evaljournal.replay.state.tally import Tally
 from tests.replay.screens import ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, queued, rate_limited, run_state
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from evaljournal.journal import Event, verify
-from evaljournal.replay.comparison import NothingInCommon
 from evaljournal.replay.export import Source
 from evaljournal.replay.export.markdown import MAX_CHARS, markdown
+from evaljournal.replay.results.comparison import NothingInCommon
 from tests.journal import samples
 from tests.journal.samples import examples, finished, forge, opened, session, started, write_sync
 from tests.replay.eventful_run import export_of

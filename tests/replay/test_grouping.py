@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from evaljournal.journal import Blob, Event
 from evaljournal.replay import fold
-from evaljournal.replay.loaded_run import Grouping
-from evaljournal.replay.summary import NO_GROUP, summarize
-from evaljournal.replay.summary_text import group_lines
-from evaljournal.replay.summary_types import Summary
+from evaljournal.replay.render.summary import group_lines
+from evaljournal.replay.results.summary import NO_GROUP, summarize
+from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.runs.loaded_run import Grouping
 from tests.journal.samples import examples
 from tests.replay.summaries import chain
 from tests.replay.trial_events import answered, enqueued, failed, records

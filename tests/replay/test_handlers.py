@@ -3,7 +3,7 @@
 import pytest
 
 from evaljournal.journal.events import TrialScored
-from evaljournal.replay.handlers import handlers
+from evaljournal.replay.state.handlers import handlers
 
 
 class _Scores:

@@ -11,9 +11,9 @@ import pytest
 from evaljournal.journal import Event
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import LoadedRun, fold
-from evaljournal.replay.digest import CaseColumns, columns_from_json, digest, run_from_json, to_json, unreadable_digest
-from evaljournal.replay.history import Entry, History, case_change, histories
-from evaljournal.replay.history_text import change_lines, sparkline, table, trend_lines
+from evaljournal.replay.history.digest import CaseColumns, columns_from_json, digest, run_from_json, to_json, unreadable_digest
+from evaljournal.replay.history.history import Entry, History, case_change, histories
+from evaljournal.replay.history.text import change_lines, sparkline, table, trend_lines
 from evaljournal.replay.statistics import wilson
 from tests.journal.samples import finished, started
 from tests.replay.trial_events import answered, failed, records

@@ -19,8 +19,8 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.replay import RunState
-from evaljournal.replay.idle import Reason, one_line, reasons
-from evaljournal.replay.pauses import BREAKER_REASONS, Pause
+from evaljournal.replay.runs.idle import Reason, one_line, reasons
+from evaljournal.replay.state.pauses import BREAKER_REASONS, Pause
 from tests.replay.trial_events import answered, attempt_started, queued, rate_limited, run_state
 
 NOW = 100.0

@@ -21,9 +21,9 @@ from evaljournal.journal.events import (
 from evaljournal.replay import load
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.tables import jsonl
-from evaljournal.replay.state import RunState
-from evaljournal.replay.summary import summarize
-from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.runs.timeline import Timeline
+from evaljournal.replay.state.run import RunState
 from tests.journal.samples import enqueued, session, started, write_sync
 
 Timed = tuple[float, Event]

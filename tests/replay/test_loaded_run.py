@@ -14,8 +14,8 @@ from evaljournal.journal import Event, JournalError, Record, read
 from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
 from evaljournal.replay import LoadedRun, fold, load
-from evaljournal.replay.screen import panel
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.render.screen import panel
+from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options
 from tests.journal.samples import (

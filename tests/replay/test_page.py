@@ -18,10 +18,10 @@ from evaljournal.journal import Event, Record
 from evaljournal.journal.errors import InvalidRecord
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
 from evaljournal.replay import LoadedRun, load
-from evaljournal.replay.export.page import is_page, security_policy
-from evaljournal.replay.export.page_columns import columns
-from evaljournal.replay.export.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.page.page import is_page, security_policy
+from evaljournal.replay.page.page_columns import columns
+from evaljournal.replay.page.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
+from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.cli import cli
 from tests.journal.samples import (
     complete_run,
@@ -234,7 +234,7 @@ def test_pages_of_many_trials_have_shorter_values() -> None:
 @pytest.mark.parametrize("planned", [0, 64])
 def test_values_of_many_trials(planned: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values are shorter the more trials there are, whether or not their number was known."""
-    monkeypatch.setattr("evaljournal.replay.export.page_content.FULL_SIZE", 6_400)
+    monkeypatch.setattr("evaljournal.replay.page.page_content.FULL_SIZE", 6_400)
     events = [enqueued(f"t{number}", "x" * 1_000) for number in range(64)]
     start = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [start, session(), *events])

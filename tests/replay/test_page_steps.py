@@ -9,9 +9,9 @@ import pytest
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.export import page_steps
-from evaljournal.replay.export.page_columns import Cursor, columns, encode_json
-from evaljournal.replay.export.page_content import Content
+from evaljournal.replay.page import page_steps
+from evaljournal.replay.page.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.page.page_content import Content
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import agent_run, completed, request
 

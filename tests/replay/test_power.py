@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaljournal.replay.comparison_table import Difference, assess
-from evaljournal.replay.gating import check_drop
-from evaljournal.replay.pairing import PairedDifference, compare_values
-from evaljournal.replay.power import POWER, Criterion, detectable_number, detectable_share
+from evaljournal.replay.results.gate import check_drop
+from evaljournal.replay.results.pairing import PairedDifference, compare_values
+from evaljournal.replay.results.power import POWER, Criterion, detectable_number, detectable_share
+from evaljournal.replay.results.table import Difference, assess
 from evaljournal.replay.statistics import mcnemar
 
 EXHAUSTIVE = 10_000

@@ -12,9 +12,9 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.phrases import score_text
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.results.summary import summarize
 from tests.journal.samples import examples, session, started
 from tests.replay.summaries import chain, summary_of
 from tests.replay.trial_events import answered, failed, records, state_of

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from evaljournal.replay import Timeline, load, scratch
-from evaljournal.replay.export.page import page
-from evaljournal.replay.scratch import Column, Scratch, Values
-from evaljournal.replay.timeline_columns import TrialNumbers
-from evaljournal.runner.cli.report import read_page_run
+from evaljournal.replay import Timeline, load
+from evaljournal.replay.page.page import page
+from evaljournal.replay.runs import scratch
+from evaljournal.replay.runs.scratch import Column, Scratch, Values
+from evaljournal.replay.runs.timeline_columns import TrialNumbers
+from evaljournal.runner.cli.commands.report import read_page_run
 from tests.journal.samples import started, write_sync
 from tests.replay.eventful_run import eventful_run
 from tests.replay.random_runs import random_records
@@ -20,7 +21,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep only a few entries in memory, so that short runs use the file."""
     for name, number in {"_BLOCK": 4, "_IN_MEMORY": 8, "_BUFFER": 64, "_RECENT": 4}.items():
         monkeypatch.setattr(scratch, name, number)
-    monkeypatch.setattr("evaljournal.replay.timeline._TRIM_INTERVAL", 8)
+    monkeypatch.setattr("evaljournal.replay.runs.timeline._TRIM_INTERVAL", 8)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -23,9 +23,9 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import RunState
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.screen import line, panel, stopping_text
-from evaljournal.replay.session_errors import LastError
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.screen import line, panel, stopping_text
+from evaljournal.replay.state.session_errors import LastError
 from tests.replay.screens import SCORERS, ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, fatal, queued, rate_limited, run_state
 

@@ -14,6 +14,7 @@ from statsmodels.stats import contingency_tables as contingency
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint
 
+from evaljournal.replay.state.tally import LARGEST, Tally
 from evaljournal.replay.statistics import (
     Estimate,
     Z,
@@ -29,7 +30,6 @@ from evaljournal.replay.statistics import (
     t_test,
     wilson,
 )
-from evaljournal.replay.tally import LARGEST, Tally
 from tests.journal.samples import examples
 
 NUMBERS = st.floats(-1e6, 1e6)

@@ -8,9 +8,9 @@ import pytest
 from evaljournal import verify
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, Event
 from evaljournal.replay import RunState, load
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.screen import line, panel
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.screen import line, panel
+from evaljournal.replay.results.summary import summarize
 from tests.journal.samples import session
 from tests.replay.agent_run import USAGE, agent_run, completed
 from tests.replay.trial_events import answered, enqueued, state_of

@@ -22,12 +22,12 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialWithdrawn,
 )
-from evaljournal.journal.lifecycle import STAGES
+from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay import RunState, fold
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.phrases import score_text
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.statistics import pass_all, pass_at, wilson
-from evaljournal.replay.summary import summarize
 from tests.journal.samples import session
 from tests.journal.test_format import GOLDEN
 from tests.replay.summaries import chain, summary_of

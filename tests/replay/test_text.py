@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from evaljournal.journal import Blob
-from evaljournal.replay.phrases import score_text
-from evaljournal.replay.summary import score_of
-from evaljournal.replay.tally import Tally
+from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.results.summary import score_of
+from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.text import digits, duration, number, printable
 
 

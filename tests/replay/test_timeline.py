@@ -24,7 +24,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.replay import RunState, Span, Timeline, Times
-from evaljournal.replay.timeline import Point, SeriesName
+from evaljournal.replay.runs.timeline import Point, SeriesName
 from tests.journal.samples import enqueued, examples, session, started
 from tests.replay.random_runs import random_records
 

@@ -18,8 +18,8 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import RunState, fold
-from evaljournal.replay.auditing import Auditor
-from evaljournal.replay.trial_state import SharedScores
+from evaljournal.replay.auditing.auditor import Auditor
+from evaljournal.replay.state.trial import SharedScores
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import session, started

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from evaljournal.journal import Event
 from evaljournal.journal.events import Noted, ScoringFailed, TrialScored, TrialWithdrawn
 from evaljournal.replay import summarize
-from evaljournal.replay.variant_totals import Totals
+from evaljournal.replay.state.totals import Totals
 from tests.replay.trial_events import answered, enqueued, failed, state_of
 
 VARIANTS = ("mini", "large", "")

@@ -4,10 +4,10 @@ import attrs
 import orjson
 import pytest
 
-from evaljournal.replay.state import RunState
-from evaljournal.replay.summary import summarize
-from evaljournal.replay.summary_types import Adoption
-from evaljournal.replay.view_json import view_json
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.results.summary_types import Adoption
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.state.run import RunState
 
 
 def test_views_inside_a_view() -> None:

@@ -17,7 +17,7 @@ from evaljournal.journal.events import (
     ScorerCallStarted,
     TrialCompleted,
 )
-from evaljournal.replay.waits import Wait, WaitLog
+from evaljournal.replay.runs.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
 from tests.replay.trial_events import TimedEvent, attempt_started
 

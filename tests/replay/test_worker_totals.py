@@ -3,7 +3,7 @@
 import pytest
 
 from evaljournal.journal.events import AttemptSucceeded
-from evaljournal.replay.worker_totals import WorkerTotals, worker_lines
+from evaljournal.replay.state.workers import WorkerTotals, worker_lines
 
 
 def counted(*attempts: tuple[int, float, float]) -> WorkerTotals:

@@ -12,8 +12,8 @@ from evaljournal import Case, Retry, UsageError, arun, durable, note
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from evaljournal.replay import RunState, fold, load
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.idle import reasons
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.runs.idle import reasons
 from evaljournal.runner import scorers
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.engine.options import LiveRun

@@ -13,8 +13,8 @@ from evaljournal import Outcome, Retry, note
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, TrialCompleted
 from evaljournal.replay import fold
-from evaljournal.replay.audit_types import Audit
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.notes import engine_note
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk

@@ -12,7 +12,7 @@ import trio
 
 from evaljournal import Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
-from evaljournal.replay.ending import final_report
+from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
 from tests.processes import TIMEOUT

@@ -16,7 +16,7 @@ from trio._core import _run as scheduler
 from benchmarks.fault_scenarios.verdicts import false_findings
 from evaljournal import note, run
 from evaljournal.journal import read
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.testing import SimulatedEndpoint
 from evaljournal.runner.verification import retry_rules, verify
 from tests.journal.disk import SimulatedDisk

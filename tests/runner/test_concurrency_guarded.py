@@ -17,8 +17,8 @@ from evaljournal.journal.events import (
     PaceChanged,
     RunFinished,
 )
-from evaljournal.replay.audit_types import Audit
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE, Guarded
 from evaljournal.runner.concurrency.policy import Decision, Started, StartPermit, evolve_fact

@@ -9,8 +9,8 @@ import pytest
 
 from evaljournal import Case, run
 from evaljournal.journal import read
-from evaljournal.journal.blobs import LIMIT
 from evaljournal.journal.events import AttemptStarted, RunStarted, SessionStarted
+from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.replay import load
 from evaljournal.replay.definition import definition_diff, definition_lines
 from evaljournal.runner.data.fingerprint import definition_of

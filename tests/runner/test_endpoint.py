@@ -25,8 +25,8 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.ending import final_report
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.render.ending import final_report
 from evaljournal.runner import scorers
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import _tls_context

@@ -19,7 +19,7 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.errors import JournalLocked, WriteFailed
 from evaljournal.journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
 from evaljournal.replay import fold
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.cli import cli
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor

@@ -21,10 +21,10 @@ from evaljournal.journal.events import (
     StepReused,
     TrialEnqueued,
 )
-from evaljournal.journal.lifecycle import END_STAGES
+from evaljournal.journal.format.lifecycle import END_STAGES
 from evaljournal.replay import load
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.state import RunState
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.state.run import RunState
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
 from evaljournal.runner.verification import retry_rules

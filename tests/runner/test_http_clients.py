@@ -18,7 +18,7 @@ import pytest
 from evaljournal import Endpoint, RateLimited, Retry, UsageError, durable, verify
 from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
 from evaljournal.replay import load
-from evaljournal.replay.ending import final_report
+from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.steps import http_clients
 from tests.runs import define_real, events, outputs, run_real

@@ -8,7 +8,7 @@ from evaljournal import Case, Retry, UsageError
 from evaljournal.journal import read, verify
 from evaljournal.journal.errors import NotAJournal
 from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.testing import SimulatedEndpoint, events_of
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk

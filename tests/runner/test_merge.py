@@ -25,8 +25,8 @@ from evaljournal.journal.events import (
     StepReused,
 )
 from evaljournal.replay import RunState, load
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.shards import missing_shards
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.state.shards import missing_shards
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.fork import fork
 from evaljournal.runner.merge import MergeResult, merge

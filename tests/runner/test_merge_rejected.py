@@ -25,7 +25,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.journal.ownership import start_events, user_key
 from evaljournal.replay import load
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.merge import merge
 from evaljournal.runner.testing import inline

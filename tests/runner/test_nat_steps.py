@@ -12,7 +12,7 @@ import pytest
 
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import AttemptFailed, StepCompleted
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.http.reply import ErrorReply, Reply
 from evaljournal.runner.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.tasks import ReportedStep

@@ -8,7 +8,7 @@ import trio
 from evaljournal import Retry
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, IntakePaused, IntakeResumed, LimitChanged
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.concurrency.policy import Decision, Signal, Started, StartPermit
 from evaljournal.runner.testing import Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk

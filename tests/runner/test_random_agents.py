@@ -17,8 +17,8 @@ from evaljournal import Case, RateLimited, Retry, durable
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepEvent, StepReused
 from evaljournal.replay import fold
-from evaljournal.replay.auditing import Auditor
-from evaljournal.replay.timeline import Timeline
+from evaljournal.replay.auditing.auditor import Auditor
+from evaljournal.replay.runs.timeline import Timeline
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, run_killed, run_virtual

@@ -11,7 +11,7 @@ import trio
 from evaljournal import Case, RateLimited, Retry, evaluation, run
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, RunStarted
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.aimd import Aimd
 from evaljournal.runner.concurrency.policy import Ended, Started

@@ -30,11 +30,11 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.phrases import score_text
-from evaljournal.replay.summary import summarize
-from evaljournal.replay.summary_types import Adoption
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.results.summary_types import Adoption
 from evaljournal.runner.api import arun
 from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.engine.session import Outcome, Session

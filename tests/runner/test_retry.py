@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal.events import RetryScheduled, TrialFailed
-from evaljournal.replay.trial_state import RetryHistory, TrialState
+from evaljournal.replay.state.trial import RetryHistory, TrialState
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal, RateLimited
 from evaljournal.runner.retries.retry import NoRetry, OneBudget, Retry, RetryIn, jitter, settle

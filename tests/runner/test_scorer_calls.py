@@ -21,7 +21,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
     TrialScored,
 )
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of

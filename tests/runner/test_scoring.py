@@ -17,9 +17,9 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.audit_types import Audit
-from evaljournal.replay.auditing import audit
-from evaljournal.replay.summary import summarize
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.auditing.findings import Audit
+from evaljournal.replay.results.summary import summarize
 from evaljournal.runner import scorers
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from evaljournal.runner.verification import retry_rules

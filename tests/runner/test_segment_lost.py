@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from evaljournal.journal import segment_file
 from evaljournal.journal.errors import SegmentLost
+from evaljournal.journal.writers import segment_file
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.testing import deterministic_options
 from tests.journal.samples import UNSYNCED_DISK, segment

@@ -32,7 +32,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import audit, fold
-from evaljournal.replay.ending import next_command
+from evaljournal.replay.render.ending import next_command
 from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
 from evaljournal.runner.verification import retry_rules

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from evaljournal import Case, UsageError, arun
-from evaljournal.replay.shards import Shard
+from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data.dataset import Dataset, Selection
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.run_paths import next_path

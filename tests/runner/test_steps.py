@@ -27,8 +27,8 @@ from evaljournal.journal.events import (
     StepReused,
     TrialFailed,
 )
-from evaljournal.replay.auditing import Auditor
-from evaljournal.replay.trajectory import Trajectory
+from evaljournal.replay.auditing.auditor import Auditor
+from evaljournal.replay.runs.trajectory import Trajectory
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (

@@ -12,7 +12,7 @@ import trio.testing
 from evaljournal import Case, Fatal, RateLimited, UsageError, durable
 from evaljournal.journal import read
 from evaljournal.journal.events import ScoringFailed, TrialScored
-from evaljournal.replay.trajectory import StepDetails, tool_calls
+from evaljournal.replay.runs.trajectory import StepDetails, tool_calls
 from evaljournal.runner import scorers
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.scorers.scorer import ScorerInput

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from evaljournal import Case, evaluation, note
 from evaljournal.journal.events import AttemptSucceeded, Noted
-from evaljournal.replay.summary import summarize
-from evaljournal.replay.summary_text import billed_usage, usage_text
+from evaljournal.replay.render.summary import billed_usage, usage_text
+from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.text import money
 from evaljournal.runner import scorers
 from evaljournal.runner.cli import cli

@@ -182,7 +182,7 @@ def test_a_bug_exits_with_70(timed_run: Path, monkeypatch: pytest.MonkeyPatch, c
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("evaljournal.runner.cli.verify.verify_run", broken)
+    monkeypatch.setattr("evaljournal.runner.cli.commands.verify.verify_run", broken)
     monkeypatch.setattr("sys.argv", ["evaljournal", "verify", str(timed_run)])
     monkeypatch.setattr("sys.stderr", sys.stderr)  # `main` replaces it.
 
@@ -365,7 +365,7 @@ def test_a_full_disk_exits_with_3(timed_run: Path, tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("evaljournal.runner.cli.export.write_atomically", full)
+    monkeypatch.setattr("evaljournal.runner.cli.commands.export.write_atomically", full)
     result = CliRunner().invoke(cli, ["export", str(timed_run), "-o", str(tmp_path / "trials.jsonl")])
 
     assert 3 == result.exit_code

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from evaljournal.journal.events import RunFinished, TrialWithdrawn
-from evaljournal.runner.cli._common import RunReference, find_reference
+from evaljournal.runner.cli.arguments import RunReference, find_reference
 from evaljournal.runner.errors import UsageError
 from tests.journal.samples import flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
@@ -90,7 +90,7 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tupl
 def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A foreign run may have as many variants as trials."""
     path = run(tmp_path / "run", mini=50, large=58, tiny=30)
-    monkeypatch.setattr("evaljournal.runner.cli.compare._MAX_ROWS", 2)
+    monkeypatch.setattr("evaljournal.runner.cli.commands.compare._MAX_ROWS", 2)
 
     assert "3 rows; at most 2 can be compared" in evaljournal("compare", path).stderr
     assert 0 == evaljournal("compare", f"{path}@mini", f"{path}@large", "--baseline", "mini").exit_code

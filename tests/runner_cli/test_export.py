@@ -250,7 +250,7 @@ def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypat
     def fail(_: object, __: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("evaljournal.journal.files.Files.fsync", fail)
+    monkeypatch.setattr("evaljournal.journal.disk.files.Files.fsync", fail)
     (tmp_path / "out").write_text("mine")
     result = evaljournal("export", run, "-o", tmp_path / "out", "--force")
 

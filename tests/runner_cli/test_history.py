@@ -10,8 +10,8 @@ import pytest
 
 from evaljournal.journal.ownership import state_directory
 from evaljournal.replay import LoadedRun
-from evaljournal.runner.cli import _digests
-from evaljournal.runner.cli._display import open_run
+from evaljournal.runner.cli import digests as _digests
+from evaljournal.runner.cli.terminal.display import open_run
 from tests.journal.samples import finished, flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered
 from tests.runner_cli.commands import evaljournal

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaljournal.runner.cli._config_file import read_config
-from evaljournal.runner.cli.run import run
+from evaljournal.runner.cli.commands.run import run
+from evaljournal.runner.cli.options.config_file import read_config
 from tests.runner_cli.commands import evaljournal
 
 pytestmark = pytest.mark.usefixtures("dataset")

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from evaljournal.journal import verify
-from evaljournal.journal.files import Files
+from evaljournal.journal.disk.files import Files
 from tests.runner_cli.commands import QUICK, define, evaljournal, process, run_in_terminal, wait_for
 
 pytestmark = pytest.mark.usefixtures("evaluations")
@@ -73,8 +73,8 @@ main()
         "evaljournal.runner",
         "evaljournal.runner.cli",
         "click",
-        "evaljournal.runner.cli._output",
-        "evaljournal.runner.cli.ls",
+        "evaljournal.runner.cli.terminal.output",
+        "evaljournal.runner.cli.commands.ls",
         "evaljournal.journal",
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 from evaljournal.journal import Event, JournalError, Record, read
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
 from evaljournal.replay.export.nat import line
-from evaljournal.replay.trial import TrialDetails
+from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
 from tests.processes import TIMEOUT

@@ -15,9 +15,9 @@ from evaljournal.journal.events import (
     SessionStarted,
     TrialEnqueued,
 )
-from evaljournal.replay.auditing import audit
-from evaljournal.runner.cli._no_code_options import evaluation_from_reference, scorers_from_options
-from evaljournal.runner.cli.run import run
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.runner.cli.commands.run import run
+from evaljournal.runner.cli.options.no_code import evaluation_from_reference, scorers_from_options
 from evaljournal.runner.verification import retry_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
 from tests.runs import events

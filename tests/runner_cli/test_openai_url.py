@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evaljournal.journal.events import RunStarted
-from evaljournal.runner.cli._openai_url import options_from_environment
+from evaljournal.runner.cli.options.openai_url import options_from_environment
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 from tests.server import Server

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from evaljournal.runner.cli import cli
-from evaljournal.runner.cli._no_code_options import evaluation_from_reference
-from evaljournal.runner.cli._options import ADVANCED, OPTIONS, TABLE, Option, render_error
-from evaljournal.runner.cli.run import run
+from evaljournal.runner.cli.commands.run import run
+from evaljournal.runner.cli.options.no_code import evaluation_from_reference
+from evaljournal.runner.cli.options.table import ADVANCED, OPTIONS, TABLE, Option, render_error
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry

@@ -13,8 +13,8 @@ from evaljournal.journal.events import (
     RunStopped,
 )
 from evaljournal.replay import load
-from evaljournal.runner.cli._live import FRAME_INTERVAL
-from evaljournal.runner.cli.replay import play_back
+from evaljournal.runner.cli.commands.replay import play_back
+from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL
 from tests.journal.samples import (
     finished,
     flip,

@@ -9,6 +9,8 @@ import orjson
 import pytest
 
 from evaljournal.journal import read, verify
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.lock import Lock
 from evaljournal.journal.events import (
     AttemptStarted,
     Noted,
@@ -17,10 +19,8 @@ from evaljournal.journal.events import (
     SessionStarted,
     TrialScored,
 )
-from evaljournal.journal.files import DISK
-from evaljournal.journal.lock import Lock
 from evaljournal.replay import fold
-from evaljournal.replay.auditing import audit
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.verification import retry_rules
 from tests.processes import Process, wait_until
 from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores

@@ -9,7 +9,7 @@ import pytest
 from evaljournal.replay.export import FORMATS
 from evaljournal.runner import scorers
 from evaljournal.runner.cli import cli
-from evaljournal.runner.cli._common import find_run, run_and_trial
+from evaljournal.runner.cli.arguments import find_run, run_and_trial
 from evaljournal.runner.errors import UsageError
 from tests.journal.samples import complete_run, write_sync
 from tests.runner_cli.commands import evaljournal

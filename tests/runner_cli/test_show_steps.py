@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal.events import AttemptStarted, StepCompleted
-from evaljournal.replay.trajectory import StepDetails, steps_with_depth
+from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
 from tests.runner_cli.commands import evaljournal

@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from evaljournal.journal import read
-from evaljournal.journal.files import DISK
-from evaljournal.journal.lock import Lock, is_held
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.lock import Lock, is_held
 from tests.journal.samples import (
     complete_run,
     content,

@@ -13,9 +13,9 @@ from rich.console import Console
 from evaljournal import Case, evaluation, note, run, verify
 from evaljournal.journal.events import TrialCompleted
 from evaljournal.replay import RunState, load, summarize
-from evaljournal.replay.ending import final_report
-from evaljournal.replay.screen import panel
-from evaljournal.replay.summary_text import variant_lines
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.screen import panel
+from evaljournal.replay.render.summary import variant_lines
 from evaljournal.runner.definition.gates import gate_results
 from tests.journal.samples import session, started, write_sync
 from tests.replay.trial_events import answered, failed, state_of

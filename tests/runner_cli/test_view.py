@@ -11,13 +11,13 @@ import trio.testing
 from click.testing import CliRunner
 
 from evaljournal.journal import read
-from evaljournal.journal.files import DISK
-from evaljournal.journal.lock import Lock
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.lock import Lock
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.export.page import variants_data
+from evaljournal.replay.page.page import variants_data
 from evaljournal.runner.cli import cli
-from evaljournal.runner.cli._page import PageReader
-from evaljournal.runner.cli._server import FollowedRun, Server
+from evaljournal.runner.cli.page import PageReader
+from evaljournal.runner.cli.server import FollowedRun, Server
 from tests.journal.samples import content, flip, lines_of, segment, session, started, write_sync
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import answered

@@ -7,10 +7,10 @@ import orjson
 import pytest
 
 from evaljournal.journal import read
-from evaljournal.journal.files import DISK
-from evaljournal.journal.lock import Lock, is_held
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.lock import Lock, is_held
 from evaljournal.replay import LoadedRun
-from evaljournal.runner.cli.watch import RunWatcher
+from evaljournal.runner.cli.commands.watch import RunWatcher
 from tests.journal.samples import (
     complete_run,
     cut_tail,

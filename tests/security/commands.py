@@ -54,9 +54,9 @@ def view(run: str) -> None:
     """Read a run as `view` does, without a browser."""
     import trio
 
-    from evaljournal.replay.export.page_columns import Cursor
-    from evaljournal.runner.cli._page import journal_size
-    from evaljournal.runner.cli._server import FollowedRun
+    from evaljournal.replay.page.page_columns import Cursor
+    from evaljournal.runner.cli.page import journal_size
+    from evaljournal.runner.cli.server import FollowedRun
 
     async def first_message() -> None:
         live = FollowedRun(Path(run), journal_size(Path(run)))
@@ -124,7 +124,7 @@ if __name__ == "__main__":
     import pyarrow.parquet  # type: ignore[import-untyped]  # noqa: F401  # before the first fork, as everything below
     from click.testing import CliRunner
 
-    import evaljournal.runner.cli._server  # noqa: F401
+    import evaljournal.runner.cli.server  # noqa: F401
     from evaljournal.runner.cli import cli
     from tests.processes import ROOT, forked_arguments
 

@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from evaljournal.journal import JournalError, read, verify
+from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.errors import JournalDamaged, WriteFailed
 from evaljournal.journal.events import Noted
-from evaljournal.journal.files import DISK
-from evaljournal.journal.reader import _Follower
+from evaljournal.journal.readers.reader import _Follower
 from evaljournal.replay import load
 from evaljournal.replay.text import escape_controls
 from evaljournal.runner.cli import cli
@@ -323,8 +323,8 @@ def test_following_a_segment_without_a_first_line(tmp_path: Path, data: bytes) -
 
 
 def test_everything_printed_is_escaped_in_one_place() -> None:
-    """No command prints except through `runner.cli._output` and the screen."""
-    for file in (ROOT / "runner" / "cli").glob("*.py"):
+    """No command prints except through `runner.cli.terminal.output` and the screen."""
+    for file in (ROOT / "runner" / "cli").rglob("*.py"):
         calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
         direct_prints = [
             call

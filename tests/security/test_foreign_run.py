@@ -15,8 +15,9 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from evaljournal.journal import Event, chain, verify, writing
+from evaljournal.journal import Event, verify, writing
 from evaljournal.journal.events import RunStarted, RunStopped, SessionStarted
+from evaljournal.journal.format import chain
 from evaljournal.journal.ownership import start_events, user_key
 from evaljournal.replay import load
 from evaljournal.runner.api import run as run_in_python

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from evaljournal.journal import events
-from evaljournal.journal.codec import EVENT_TYPES, decode
+from evaljournal.journal.format.codec import EVENT_TYPES, decode
 from evaljournal.runner.cli import cli
 from tests.journal.samples import RUN, forge, members_of, opened, overwrite, write_sync
 from tests.processes import Forks

@@ -71,7 +71,7 @@ def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: 
         on_ready("http://127.0.0.1:1/the-token/")
 
     monkeypatch.setattr(webbrowser, "open", record)
-    monkeypatch.setattr("evaljournal.runner.cli._server.serve", serve)
+    monkeypatch.setattr("evaljournal.runner.cli.server.serve", serve)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = CliRunner().invoke(cli, ["view", str(run), "--open"])
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from evaljournal.replay import load
 from evaljournal.runner.cli import cli
-from evaljournal.runner.cli._head_file import write_head
+from evaljournal.runner.cli.head_file import write_head
 from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
 

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.journal import Event, chain, read
+from evaljournal.journal import Event, read
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted, SessionStarted
+from evaljournal.journal.format import chain
 from evaljournal.journal.ownership import start_events, user_key
 from evaljournal.runner.cli import cli
 from tests.journal.samples import examples, lines_of, overwrite, segment, session, write_sync

@@ -1,0 +1,1 @@
+"""Copy the records of a journal into a new one."""

@@ -1,0 +1,317 @@
+"""Encoding of records as JSON, without their hashes, and decoding of events.
+
+An event is tagged by the member `type`. For speed, the encoder and the decoder of each event type are generated once, from its
+fields. This module decides which values a payload may contain; `journal.format.blobs` stores the large ones.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, cast, get_args, get_origin
+
+import attrs
+import orjson
+
+from evaljournal.journal.disk.files import MAX_SIZE
+from evaljournal.journal.errors import UnknownEvent, Unserializable
+from evaljournal.journal.events import Event, Extension, KnownEvent
+from evaljournal.journal.fact import PAYLOAD, fields_of
+
+RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "mac", "d", "h", "blobs"})
+"""Members of a line that belong to the record, not to its event."""
+
+Blobs = Mapping[str, Mapping[str, Any]]
+"""Field → reference to the blob with its value; the line's member `blobs`."""
+
+Decoder = Callable[[dict[str, Any]], Event]
+Encoder = Callable[[Any, int, str, float], dict[str, Any]]
+
+RECORD_LIMIT: Final = 1 << 20
+"""Maximum length of a line in bytes, without its hash."""
+MAX_TIME: Final = 1e12
+"""Bound of `t` in seconds, so that sums and differences of times are finite and exact to a millisecond."""
+_MAX_REPR: Final = 80
+_MAX_DEPTH: Final = 255
+"""Maximum depth of the search for a value that JSON cannot represent; orjson supports one level less."""
+_OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS
+"""Rejects dataclasses: orjson would not check their values, and they would be read back as objects."""
+_UNCHANGED_BY_JSON: Final = frozenset({str, int, float, bool})
+_SMALL: Final = frozenset({type(None), int, float, bool})
+_CONTAINERS: Final = frozenset({dict, list, tuple})
+_WITH_LENGTH: Final = _CONTAINERS | {str}
+_MANY: Final = 100
+"""Number of values from which a faster check of all of them pays off."""
+
+
+def type_name(event: type[Event]) -> str:
+    """Return the type of an event class: `attempt_started` for `AttemptStarted`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", event.__name__).lower()
+
+
+def event_type(event: Event) -> str:
+    """Return the type of an event, as in its line."""
+    return event.type if isinstance(event, Extension) else TYPE_NAMES[type(event)]
+
+
+def is_payload(field: "attrs.Attribute[Any]") -> bool:
+    """Whether the field contains user data: any JSON, possibly large."""
+    return PAYLOAD in getattr(field.type, "__metadata__", ())
+
+
+EVENT_TYPES: Final[dict[str, type[KnownEvent]]] = {type_name(cls): cls for cls in get_args(KnownEvent)}
+TYPE_NAMES: Final[dict[type[Event], str]] = {cls: name for name, cls in EVENT_TYPES.items()}
+PAYLOAD_FIELDS: Final[dict[type[Event], tuple[str, ...]]] = {
+    cls: tuple(field.name for field in fields_of(cls) if is_payload(field)) for cls in EVENT_TYPES.values()
+}
+_MAY_CONTAIN_NAN: Final = frozenset(
+    cls for cls in EVENT_TYPES.values() if any(is_payload(field) or "float" in str(field.type) for field in fields_of(cls))
+)
+
+
+def _decoder(cls: type[KnownEvent]) -> Decoder:
+    """Generate a function that sets the fields directly, which takes half the time of calling the class.
+
+    It checks types, because the correct hashes of a foreign journal do not imply correct types.
+    """
+    names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_member, "mapping": _is_mapping_of_text}
+    lines = ["def decode_event(members):", "event = new(cls)"]
+    for field in fields_of(cls):
+        member, indent = field.name, ""
+        if field.default is not attrs.NOTHING:
+            names[f"default_{member}"] = field.default
+            lines += [f"if {member!r} not in members: event.{member} = default_{member}", "else:"]
+            indent = "    "
+        lines.append(f"{indent}event.{member} = value = members[{member!r}]")
+        if not is_payload(field):
+            check, names[f"legal_{member}"] = _type_check(field)
+            condition = check.format(value="value", legal=f"legal_{member}")
+            lines.append(f"{indent}if {condition}: raise invalid({member!r}, value)")
+    exec("\n    ".join([*lines, "return event"]), names)  # noqa: S102  # built from our own field names
+    return cast("Decoder", names["decode_event"])
+
+
+def _type_check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
+    """Return an expression that is true if `{value}` is invalid, and the types or values that are `{legal}` in it."""
+    if get_origin(field.type) is Literal:
+        return "{value} not in {legal}", get_args(field.type)
+    if get_origin(field.type) is Mapping:
+        return "{value}.__class__ is not {legal} or not mapping({value})", dict
+    annotation: Any = field.type
+    types = set(get_args(annotation) or (annotation,))
+    if len(types) == 1 and float not in types:
+        return "{value}.__class__ is not {legal}", types.pop()
+    return "{value}.__class__ not in {legal}", frozenset(types | {int} if float in types else types)
+
+
+def _is_mapping_of_text(value: dict[str, Any]) -> bool:
+    return all(item.__class__ is str for item in value.values())
+
+
+def _invalid_member(member: str, value: Any) -> ValueError:
+    return ValueError(f"{member} is {_short_repr(value)}")
+
+
+def reject_large(value: Any, event: str, member: str = "") -> None:
+    """Raise if a value is too large for a file of the journal: orjson crashes if there is not enough memory for its JSON."""
+    if exceeds(value, MAX_SIZE):
+        raise Unserializable(
+            event, member, f"has more than {MAX_SIZE:,} bytes as JSON; write it to a file, and use its path instead"
+        )
+
+
+def exceeds(value: Any, size: int) -> bool:
+    """Return whether the JSON of a value has more than `size` bytes, by a lower bound: one byte for each character."""
+    if value.__class__ is str:
+        return len(value) > size
+    try:
+        return value.__class__ in _CONTAINERS and _remaining_size(value, size, _MAX_DEPTH) < 0
+    except (TypeError, RecursionError):
+        return False  # A key is not a string, or the value is nested too deeply: the encoder rejects it.
+
+
+def _remaining_size(value: Any, size: int, depth: int) -> int:
+    """Return `size` minus a lower bound of the bytes of an object or a list; negative if it is larger than `size`."""
+    if not depth:
+        raise RecursionError
+    size -= 2 * len(value)  # A comma or a bracket after each value.
+    if value.__class__ is dict:
+        if len(value) > _MANY:  # A small object is not worth the time.
+            size -= sum(map(len, value))
+        value = value.values()
+    if size < 0 or (len(value) > _MANY and _WITH_LENGTH.isdisjoint(map(type, value))):
+        return size
+    for item in value:
+        kind = item.__class__
+        if kind is str:
+            size -= len(item)
+        elif kind in _CONTAINERS:
+            size = _remaining_size(item, size, depth - 1)
+            if size < 0:
+                break
+    return size
+
+
+def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
+    """Generate a function that returns the members of a line for an event; a loop would take three times as long.
+
+    It checks types, because an invalid record could not be removed from the journal, and omits fields that have their default.
+    Of payloads, only the size is checked. They are omitted only if they are None: an array has no truth value.
+    """
+    names: dict[str, Any] = {
+        "invalid": _invalid_field,
+        "mapping": _is_mapping_of_text,
+        "small": _SMALL,
+        "reject_large": reject_large,
+    }
+    checks: list[str] = []
+    literal_items = ["'seq': seq", "'at': at", "'t': t", f"'type': {name!r}"]
+    assignments: list[str] = []
+    optional_assignments: list[str] = []
+    for field in fields_of(cls):
+        member = field.name
+        is_required, assignment = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
+        checks.append(f"{member} = event.{member}")
+        if not is_payload(field):
+            check, names[f"legal_{member}"] = _type_check(field)
+            checks.append(f"if {check.format(value=member, legal=f'legal_{member}')}: raise invalid(event, {member!r})")
+        else:
+            checks.append(f"if {member}.__class__ not in small: reject_large({member}, {cls.__name__!r}, {member!r})")
+        if is_required and not assignments:
+            literal_items.append(f"{member!r}: {member}")
+        elif is_required:
+            assignments.append(assignment)
+        elif is_payload(field):
+            assignments.append(f"if {member} is not None: {assignment}")
+        else:
+            names[f"default_{member}"] = field.default
+            optional_assignments.append(f"if {member} != default_{member}: {assignment}")
+    body = [*checks, f"members = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments, "return members"]
+    exec("\n    ".join(["def members_of(event, seq, at, t):", *body]), names)  # noqa: S102  # built from our own field names
+    return cast("Encoder", names["members_of"])
+
+
+def _invalid_field(event: Event, field: str) -> Unserializable:
+    return Unserializable(type(event).__name__, field, f"has the invalid value {_short_repr(getattr(event, field))}")
+
+
+_ENCODERS: Final[dict[type[Event], tuple[Encoder, bool]]] = {
+    cls: (_encoder(cls, name), cls in _MAY_CONTAIN_NAN) for name, cls in EVENT_TYPES.items()
+}
+"""Event class → its encoder, and whether it may contain NaN or infinity."""
+DECODERS: Final = {name: _decoder(cls) for name, cls in EVENT_TYPES.items()}
+"""Event type → its decoder."""
+
+
+def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, in_blobs: Blobs | None = None) -> bytes:
+    """Encode a record as a JSON object without hash and closing brace; fields `in_blobs` are replaced by references."""
+    members_of, may_contain_nan = _ENCODERS.get(event.__class__, _EXTENSION)
+    members = members_of(event, seq, at, t)
+    if in_blobs:
+        for field in in_blobs:
+            del members[field]
+        members["blobs"] = in_blobs
+    if d is not None:
+        members["d"] = d
+    try:
+        text = orjson.dumps(members, option=_OPTIONS)
+    except TypeError as exc:
+        raise _unserializable(members, _name(event), str(exc)) from exc
+    # orjson writes NaN as null, and a search of all values is slow. `rfind` takes half the time of `in`.
+    if may_contain_nan and text.rfind(b"null") >= 0:
+        _reject_non_finite(members, _name(event))
+    return text[:-1]
+
+
+def encode_payloads(event: Event) -> dict[str, bytes]:
+    """Encode the user data of an event, field by field; fields that are None are omitted."""
+    texts: dict[str, bytes] = {}
+    for field in PAYLOAD_FIELDS.get(type(event), ()):
+        value = getattr(event, field)
+        if value is not None:
+            reject_large(value, _name(event), field)
+            try:
+                text = texts[field] = orjson.dumps(value, option=_OPTIONS)
+            except TypeError as exc:
+                raise _unserializable({field: value}, _name(event), str(exc)) from exc
+            if b"null" in text:
+                _reject_non_finite({field: value}, _name(event))
+    return texts
+
+
+def _name(event: Event) -> str:
+    return event.type if isinstance(event, Extension) else type(event).__name__
+
+
+def _extension_members(event: Any, seq: int, at: str, t: float) -> dict[str, Any]:
+    if not isinstance(event, Extension):
+        raise Unserializable(_short_repr(event), "", "is not an event")
+    if not event.type.startswith("x-"):
+        raise Unserializable(repr(event.type), "", "is not a type for an extension, which starts with 'x-'")
+    if reserved_members := RECORD_MEMBERS & event.data.keys():
+        raise Unserializable(event.type, min(reserved_members), "is reserved for the record")
+    return {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
+
+
+_EXTENSION: Final = (_extension_members, True)
+
+
+def json_round_trip(value: Any) -> Any:
+    """Return a value as it will be read back: a tuple as a list, a date as text."""
+    if value is None or value.__class__ in _UNCHANGED_BY_JSON:
+        return value
+    return orjson.loads(orjson.dumps(value, option=_OPTIONS))
+
+
+def decode(members: dict[str, Any]) -> Event:
+    """Return the event in the members of a line."""
+    type_ = members["type"]
+    decoder = DECODERS.get(type_)
+    if decoder is not None:
+        return decoder(members)
+    if isinstance(type_, str) and type_.startswith("x-"):
+        return Extension(type=type_, data={name: value for name, value in members.items() if name not in RECORD_MEMBERS})
+    raise UnknownEvent(members.get("seq"), type_)
+
+
+def _unserializable(members: Mapping[str, Any], event: str, reason: str) -> Unserializable:
+    member, value = _find_unserializable("", members)
+    member = member.encode(errors="backslashreplace").decode()
+    text = f"cannot be written as JSON: {type(value).__name__} {_short_repr(value)} ({reason})"
+    return Unserializable(event, member, text)
+
+
+def _find_unserializable(path: str, value: Any, depth: int = 0) -> tuple[str, Any]:
+    """Return path and value of the innermost value that JSON cannot represent, or that is nested too deeply."""
+    if depth > _MAX_DEPTH:
+        return f"{path[:_MAX_REPR]}…", value
+    children: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        children = [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        children = [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    for child, item in children:
+        try:
+            orjson.dumps(item, option=_OPTIONS)
+        except TypeError:
+            return _find_unserializable(child, item, depth + 1)
+    return path, value
+
+
+def _reject_non_finite(value: Any, event: str, path: str = "") -> None:
+    """Raise if there is a NaN or an infinity, which orjson would silently write as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Unserializable(event, path, f"is {value!r}, which JSON cannot represent")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _reject_non_finite(item, event, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _reject_non_finite(item, event, f"{path}[{index}]")
+
+
+def _short_repr(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (Exception, SystemExit) as exc:  # noqa: BLE001  # user code
+        return f"(repr() raised {type(exc).__name__})"
+    return text if len(text) <= _MAX_REPR else f"{text[:_MAX_REPR]}…"

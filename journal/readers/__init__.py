@@ -1,0 +1,1 @@
+"""Read a journal: scan, follow, verify, and recover after a crash."""

@@ -1,0 +1,380 @@
+"""Read lines into records, up to the first line that cannot be trusted.
+
+A `Cursor` has the number, the previous hash and the file that are expected of the next line; all readers use one.
+`journal.readers.recovery` decides what an invalid line means.
+"""
+
+import collections
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+import attrs
+from orjson import loads
+
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import DISK, Files, NotRegularFile, is_unreadable
+from evaljournal.journal.errors import InvalidRecord, UnknownFormat
+from evaljournal.journal.events import Event, Record, SegmentOpened, SegmentSealed, new_record
+from evaljournal.journal.format import chain
+from evaljournal.journal.format.blobs import unloaded_blobs
+from evaljournal.journal.format.codec import DECODERS, MAX_TIME, RECORD_LIMIT, decode
+
+MAX_LINE: Final = RECORD_LIMIT + chain.LINE_TAIL
+"""Maximum length of a line in bytes."""
+_BLOCK: Final = 4096
+"""Block size in bytes for reading a file that is partly unreadable."""
+
+Members = dict[str, Any]
+
+UPCASTERS: Final[dict[tuple[int, str], Callable[[Members], Members]]] = {}
+"""(Major version of a line, event type) → function that converts the members of the line to the next major version, after its
+hash was checked. Version 1 is the first, so there is none yet."""
+
+
+class BadLine(Exception):  # Internal to this package.
+    """A line is not the expected one; the message is the check that failed."""
+
+    unfinished_line: bytes | None = None
+    """The line, if it has no LF. A writer may have added to the file since it was read."""
+
+
+class Cursor:
+    """A position in a journal, which the next line must continue."""
+
+    def __init__(self, path: Path, *, check_all: bool = False) -> None:
+        self.path = path
+        self.run = b""
+        """The run's id; empty before the first line."""
+        self.seq = 0
+        """The last valid record."""
+        self.h = chain.GENESIS
+        self.watermark = 0
+        """The highest seq that a valid record reports as durable."""
+        self.segment = 0
+        self.offset = 0
+        """Start of the next line."""
+        self.records = 0
+        """Number of valid records in this segment so far."""
+        self.is_sealed = False
+        self.seqs_with_blobs: list[int] = []
+        """Records that refer to blobs."""
+        self.major = segments.MAJOR
+        self._check_all = check_all
+        """Whether to check the checksums of files and the order of `d` and `seq`, too."""
+        self._digest = sha256()
+        self._previous_file = (0, "")
+        """Length and SHA-256 of the previous file."""
+
+    def enter(self, segment: int) -> None:
+        """Move to the start of the next file."""
+        self._previous_file = (self.offset, self._digest.hexdigest())
+        self._digest = sha256()
+        self.segment = segment
+        self.offset = 0
+        self.records = 0
+        self.is_sealed = False
+
+    def take(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for speed
+        """Yield the records in the next lines; raise `BadLine`, and stay before it, at an unexpected one."""
+        # The inner loop of every reader: it uses local names and few calls, and writes the position back when it is left.
+        run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
+        watermark, decoders, check_all = self.watermark, DECODERS, self._check_all
+        link, opening, closing, tail = chain.link, chain.OPENING, chain.LINE_CLOSING, -chain.LINE_TAIL
+        is_old = self.major != segments.MAJOR
+        try:
+            for line in lines:
+                if not records:
+                    self.read_header(line)
+                    run, is_old = self.run, self.major != segments.MAJOR
+                digits = link(run, h, line[:tail])
+                next_h = digits.encode()
+                if not line.endswith(opening + next_h + closing):
+                    raise _bad_line(line)
+                try:
+                    members = loads(line)
+                    if "blobs" in members or is_old:
+                        members = self._prepare(members)
+                    decoder = decoders.get(members["type"])
+                    event = decoder(members) if decoder else decode(members)
+                    number, at, t, d = record_members(members)
+                    if d > watermark:  # noqa: PLR1730  # faster than `max`
+                        watermark = d
+                    record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
+                except (ValueError, KeyError, TypeError, AttributeError) as exc:
+                    raise InvalidRecord(self.path, seq + 1, f"not a record ({_reason(exc)})") from exc
+                if number != seq + 1:
+                    raise InvalidRecord(self.path, seq + 1, f"expected seq {seq + 1}, got {number}")
+                if self.is_sealed or not records or event.__class__ is SegmentSealed or event.__class__ is SegmentOpened:
+                    self.seq, self.h, self.offset, self.records = seq, h, offset, records
+                    self._check_file(event)
+                if check_all:
+                    if d > seq:
+                        raise InvalidRecord(self.path, seq + 1, f"d is {d}, expected at most {seq}")
+                    self._digest.update(line)
+                seq += 1
+                h = next_h
+                offset += len(line)
+                records += 1
+                yield record
+        finally:
+            self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
+
+    def read_one(self, header: Members, previous_h: bytes, line: bytes, offset: int) -> Record:
+        """Return the record in one line of the file, given the file's header and the hash before the line."""
+        parts = chain.split(line[:-1])
+        h = previous_h or header.get("previous_h", "").encode() or chain.GENESIS
+        if parts is None or chain.link(self.run, h, parts[0]).encode() != parts[1]:
+            raise _bad_line(line)
+        try:
+            members = self._prepare(loads(line))
+            event, (seq, at, t, d) = decode(members), record_members(members)
+            return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise BadLine(f"not a record ({exc})") from exc
+
+    def _prepare(self, members: Members) -> Members:
+        """Resolve blob references and convert older formats; few lines need either."""
+        if "blobs" in members:
+            members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
+            self.seqs_with_blobs.append(members["seq"])
+        return upcast(members, self.major)
+
+    def read_header(self, line: bytes) -> Members:
+        """Read format and run from the first line of a file."""
+        try:
+            header: Any = loads(line)
+        except ValueError as exc:
+            raise BadLine(f"the first line of the file is not JSON ({exc})") from exc
+        if not isinstance(header, dict) or header.get("type") != "segment_opened":
+            raise BadLine("the file does not start with segment_opened")
+        try:
+            major = major_version(header, f"{self.path}/{segments.name(self.segment)}")
+        except UnknownFormat as exc:
+            if _has_correct_hash(line, header):  # The first line is hashed in the same way in every version.
+                raise
+            raise BadLine("the first line of the file was changed after it was written") from exc
+        run = str(header.get("run")).encode()
+        if self.run and run != self.run:
+            raise BadLine(f"the file belongs to another run, {header.get('run')!r}")
+        self.run, self.major = run, major
+        return dict(header)
+
+    def _error(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(self.path, self.seq + 1, reason)
+
+    def _check_file(self, event: Event) -> None:
+        """Check the records at the start and at the end of a file."""
+        match event:
+            case SegmentOpened() if not self.records:
+                length, digest = self._previous_file
+                if (event.segment, event.previous_seq, event.previous_bytes) != (self.segment, self.seq, length):
+                    raise self._error("it does not continue the previous file")
+                if (event.previous_h.encode() or chain.GENESIS) != self.h:
+                    raise self._error("its previous_h is not the hash of the previous record")
+                if self._check_all and self.segment > 1 and event.previous_sha256 != digest:
+                    raise self._error("its previous_sha256 is not the SHA-256 of the previous file")
+            case SegmentSealed() if self.records and not self.is_sealed:
+                if (event.run.encode(), event.segment) != (self.run, self.segment):
+                    expected = f"segment {self.segment} of run {self.run.decode()!r}"
+                    raise self._error(f"it seals segment {event.segment} of run {event.run!r}, expected {expected}")
+                if (event.records, event.bytes) != (self.records, self.offset):
+                    expected = f"{self.records} in {self.offset}"
+                    raise self._error(f"it seals {event.records} records in {event.bytes} bytes, expected {expected}")
+                if self._check_all and event.sha256 != self._digest.hexdigest():
+                    raise self._error("its sha256 is not the SHA-256 of the bytes before it")
+                self.is_sealed = True
+            case _:
+                raise self._error("it follows segment_sealed" if self.is_sealed else "it is not at the start of a file")
+
+
+def major_version(header: Mapping[str, Any], file: str) -> int:
+    """Return the major version in the first record of a file; raise if it cannot be read."""
+    version = str(header.get("version"))
+    major = version.partition(".")[0]
+    if header.get("format") != segments.FORMAT or not re.fullmatch("[1-9][0-9]{0,5}", major) or int(major) > segments.MAJOR:
+        raise UnknownFormat(file, format=str(header.get("format")), version=version, readable=segments.MAJOR)
+    return int(major)
+
+
+def upcast(members: Members, major: int) -> Members:
+    """Convert the members of a line to the current format, one major version at a time."""
+    for version in range(major, segments.MAJOR):
+        convert = UPCASTERS.get((version, members["type"]))
+        if convert is not None:
+            members = convert(members)
+    return members
+
+
+def _has_correct_hash(line: bytes, header: Members) -> bool:
+    parts = chain.split(line[:-1])
+    previous_h = str(header.get("previous_h") or "").encode() or chain.GENESIS
+    return parts is not None and chain.link(str(header.get("run")).encode(), previous_h, parts[0]).encode() == parts[1]
+
+
+def record_members(members: Members) -> tuple[int, str, float, int]:
+    """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
+    seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
+    if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
+        raise ValueError(f"invalid seq, at or d: {seq!r:.80}, {at!r:.80}, {d!r:.80}")
+    if (t.__class__ is not float and t.__class__ is not int) or not -MAX_TIME < t < MAX_TIME:
+        raise ValueError(f"invalid t: {t!r:.80}")
+    return seq, at, t, d
+
+
+def _reason(exc: Exception) -> str:
+    return f"{exc.args[0]} is missing" if isinstance(exc, KeyError) else str(exc)
+
+
+def lines_in(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a segment; one that is longer than a record may be is divided."""
+    return iter(partial(stream.readline, MAX_LINE), b"")
+
+
+def _bad_line(line: bytes) -> BadLine:
+    """Return the error for a line without the expected hash."""
+    if len(line) >= MAX_LINE:
+        return BadLine(f"the line has more than {RECORD_LIMIT:,} bytes")
+    if not line.endswith(b"\n"):
+        error = BadLine("the line is incomplete")
+        error.unfinished_line = line
+        return error
+    if line.endswith(chain.CLOSING + b"\r\n"):
+        return BadLine("the line ends with CR LF; if git has converted it, add `*.jsonl -text` to .gitattributes")
+    if chain.split(line[:-1]) is None:
+        return BadLine("the line does not end with a hash")
+    return BadLine("its hash does not follow from the previous record")
+
+
+@attrs.frozen
+class ScanStop:
+    """Where a scan stopped, and why."""
+
+    segment: int
+    byte: int
+    seq: int
+    """The record expected there."""
+    check: str
+    is_in_header: bool
+    """Whether it is the first line of a file, which is synced before the file gets its name."""
+    unfinished_line: bytes | None = None
+    """Everything after the last valid record, if that is an incomplete line."""
+    is_unreadable: bool = False
+    """Whether the system cannot read the file there."""
+
+
+@attrs.frozen
+class LostRecord:
+    """An unconfirmed record whose blob is lost; it counts as not written."""
+
+    seq: int
+    reason: str
+
+
+class Scan:
+    """One pass over a journal, up to the first byte that cannot be trusted."""
+
+    def __init__(self, path: Path, files: Files = DISK, *, check_all: bool = False, loss: "LostRecord | None" = None) -> None:
+        """The pass ends before the record `loss`."""
+        self.path = path
+        self.files = files
+        self._loss = loss
+        self.numbers = segments.numbers(path, files)
+        self.cursor = Cursor(path, check_all=check_all)
+        self.stop: ScanStop | None = None
+        """Set if the pass stopped before the last byte."""
+        self.unreadable_files: set[str] = set()
+        """Segments that the system could not read, or only in part."""
+
+    def __iter__(self) -> Iterator[Record]:
+        """Yield every valid record, then set `stop`."""
+        cursor = self.cursor
+        for expected, number in enumerate(self.numbers, start=1):
+            if number != expected:
+                self._stop_at(expected, f"{segments.name(expected)} is missing")
+                return
+            if expected > 1 and not cursor.is_sealed:
+                self._stop_at(cursor.segment, "the file is not sealed, but another one follows")
+                return
+            cursor.enter(number)
+            try:
+                with self.files.read(segments.file(self.path, number)) as stream:
+                    lines = lines_in(stream)
+                    yield from (cursor.take(lines) if self._loss is None else self._take_before(lines, self._loss.seq))
+            except BadLine as exc:
+                self._stop_at(number, str(exc), exc)
+                return
+            except OSError as exc:
+                if not is_unreadable(exc):
+                    raise
+                self.unreadable_files.add(segments.name(number))
+                self._stop_at(number, f"the file cannot be read ({exc.strerror})", exc)
+                return
+            if self._loss is not None and cursor.seq + 1 == self._loss.seq:
+                self._stop_at(number, self._loss.reason)
+                return
+            if not cursor.records:
+                self._stop_at(number, "the file is empty")
+                return
+
+    def _take_before(self, lines: Iterable[bytes], seq: int) -> Iterator[Record]:
+        for record in self.cursor.take(lines):
+            yield record
+            if record.seq + 1 == seq:
+                return
+
+    def read_all(self) -> Self:
+        """Read every record; return the scan in its final state."""
+        collections.deque(self, maxlen=0)
+        return self
+
+    def remainder(self) -> bytes:
+        """Return the bytes after the last valid record, in the file where the pass stopped."""
+        if self.stop is None or self.stop.segment not in self.numbers:
+            return b""
+        if self.stop.unfinished_line is not None:
+            return self.stop.unfinished_line
+        return self.read_from(self.stop.segment, self.stop.byte)
+
+    def read_from(self, segment: int, byte: int) -> bytes:
+        """Return the bytes of a segment from an offset on; blocks that cannot be read become zeros."""
+        file = segments.file(self.path, segment)
+        try:
+            with self.files.read(file) as stream:
+                stream.seek(byte)
+                return stream.read()
+        except NotRegularFile:
+            self.unreadable_files.add(segments.name(segment))
+            return b""
+        except OSError as exc:
+            if not is_unreadable(exc):
+                raise
+        self.unreadable_files.add(segments.name(segment))
+        blocks: list[bytes] = []
+        size = self.files.size(file) or 0
+        for block in range(byte - byte % _BLOCK, size, _BLOCK):
+            start = max(block, byte)
+            length = min(block + _BLOCK, size) - start
+            try:
+                with self.files.read(file) as stream:
+                    stream.seek(start)
+                    blocks.append(stream.read(length))
+            except OSError:
+                blocks.append(bytes(length))
+        return b"".join(blocks)
+
+    def _stop_at(self, segment: int, check: str, exc: BadLine | OSError | None = None) -> None:
+        cursor = self.cursor
+        is_current = segment == cursor.segment  # Otherwise it is missing.
+        self.stop = ScanStop(
+            segment=segment,
+            byte=cursor.offset if is_current else 0,
+            seq=cursor.seq + 1,
+            check=check,
+            is_in_header=not (is_current and cursor.records),
+            unfinished_line=exc.unfinished_line if isinstance(exc, BadLine) else None,
+            is_unreadable=isinstance(exc, OSError),
+        )

@@ -1,0 +1,1 @@
+"""Write a journal: open it, append records, and write blobs."""

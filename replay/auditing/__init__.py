@@ -1,0 +1,1 @@
+"""Check the rules that the records of a run must follow."""

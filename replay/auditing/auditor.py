@@ -1,0 +1,370 @@
+"""Check whether a run followed its own rules.
+
+`journal.verify` checks that a journal is undamaged. An audit checks whether its events are possible: slots, delays, times,
+totals, and every start against the recorded limits, pauses and paces; retries and budgets are recomputed, the decisions of
+policies are not. A finding means that a record breaks a rule, not that it is damaged. The retry rules of a session belong to
+the runner; the caller passes a function that rebuilds them from its settings.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, get_args
+
+from evaljournal.journal import Record, events
+from evaljournal.journal.errors import IllegalEvent
+from evaljournal.journal.fact import non_default_fields
+from evaljournal.journal.format.codec import event_type
+from evaljournal.journal.format.lifecycle import Lifecycle
+from evaljournal.replay.auditing.budget_rules import end_problems, start_problems, stop_problems
+from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, Totals
+from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
+from evaljournal.replay.auditing.step_rules import StepRules
+from evaljournal.replay.render.summary import version_notes
+from evaljournal.replay.runs.idle import slots_of
+from evaljournal.replay.state.handlers import handlers
+from evaljournal.replay.state.pauses import NO_RESPONSE
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.text import plural
+
+
+def audit(records: Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
+    """Audit the records of a run, starting with the first; without `rules`, retries are not recomputed."""
+    auditor = Auditor(rules)
+    for record in records:
+        auditor.apply(record)
+    return auditor.result()
+
+
+class Auditor:
+    """An audit in progress."""
+
+    def __init__(
+        self, rules: RulesFactory | None = None, state: RunState | None = None, lifecycle: Lifecycle | None = None
+    ) -> None:
+        """Keep its own state and lifecycle, or use the caller's.
+
+        The caller applies each record to `lifecycle` before `apply`, and to `state` after it.
+        """
+        self._rules_factory = rules
+        self._owns_state = state is None
+        self._owns_lifecycle = lifecycle is None
+        self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
+        self._state = RunState() if state is None else state
+        self._findings = Findings()
+        self._add, self._add_all = self._findings.add, self._findings.add_all
+        self._before_run = 1, 0, 0
+        """The first record of the run, or of the current shard of a merged run, and the findings kept and counted before it."""
+        self._is_over = False
+        """Whether a record was invalid; the records after it are not checked."""
+        self._open_trials: int | None = None
+        """Number of open trials at that record."""
+
+        self._t = 0.0
+        """`t` of the previous record in this session."""
+        self._t_before_notes = 0.0
+        """`t` of the previous record in this session that is not a note."""
+        self._hash = ""
+        """Hash of the last record that is not a file event."""
+        self._slots: dict[int, str] = {}
+        """Slot → trial in it."""
+        self._starts = StartRules(self._state)
+        self._hung_attempts = 0
+        """Attempts in flight when an endpoint stopped responding, in this session."""
+        self._highest_limit = 0
+        """Highest concurrency limit of attempts in this session."""
+        self._calls: dict[tuple[str, str], int] = {}
+        """Trial that is not completed and scorer → number of the last call in this session."""
+        self._output_times: dict[str, float] = {}
+        """Trial that waits for scores → `t` of its output in this session."""
+        self._steps = StepRules(self._state)
+        self._retry_rules: RetryRules | None = None
+        """The retry rules of the session; None if retries are not recomputed."""
+        self._probes: set[str] = set()
+        """Trials whose last attempt in this session was a probe."""
+        self._decisions_reproduced = 0
+
+    def apply(self, record: Record) -> None:
+        """Check the next record."""
+        if self._is_over:
+            return
+        is_file_event = record.event.__class__ in _FILE_EVENTS
+        try:
+            if not is_file_event:
+                if self._owns_lifecycle:
+                    self._lifecycle.advance(record.event)
+                self._check(record)
+            if self._owns_state:
+                self._state.apply(record)
+        except IllegalEvent as exc:
+            self._stop(record, str(exc))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
+            self._stop(record, f"invalid record ({type(exc).__name__}: {exc})")
+        if not is_file_event:
+            self._hash = record.h
+
+    @property
+    def state(self) -> RunState:
+        """The state after the last record."""
+        return self._state
+
+    def result(self) -> Audit:
+        """Return the result so far."""
+        state = self._state
+        totals = Totals(
+            enqueued=len(state.trials),
+            completed=state.completed,
+            failed=state.failed,
+            withdrawn=state.stages["withdrawn"],
+            open=self._lifecycle.open_trials if self._open_trials is None else self._open_trials,
+        )
+        accounted_trials = totals.completed + totals.failed + totals.withdrawn + totals.open
+        findings, count = list(self._findings.findings), self._findings.count
+        if not self._is_over and totals.enqueued != accounted_trials:
+            count += 1
+            message = f"{plural(totals.enqueued, 'trial')} enqueued, but {accounted_trials:,} accounted for"
+            findings.append(Finding(state.seq, "totals", message))
+        return Audit(
+            findings=tuple(findings),
+            findings_omitted=count - len(findings),
+            notes=(*self._findings.notes, *version_notes(state)),
+            totals=totals,
+            decisions_reproduced=self._decisions_reproduced,
+            budget={} if state.budget is None else state.budget.use(),
+        )
+
+    def _on_step_completed(self, event: events.StepEvent, record: Record) -> None:
+        self._add_all(record, "steps", self._steps.end(event))
+
+    _on_step_failed = _on_step_reused = _on_step_completed
+
+    def _stop(self, record: Record, message: str) -> None:
+        self._add(record, "lifecycle", message)
+        self._findings.note(f"nothing after record {record.seq:,} was checked")
+        self._is_over, self._open_trials = True, self._lifecycle.open_trials
+
+    def _check(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, events.SessionStarted):
+            self._begin_session(event, record)
+        elif isinstance(event, events.JournalSalvaged):
+            self._note_gaps(record)
+        elif self._lifecycle.stage == "in_session" or isinstance(event, events.RunStopped | events.RunFinished):
+            if record.t < self._t:
+                message = f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
+                self._add(record, "time", message)
+            check = _CHECKS.get(event.__class__)
+            if check is not None:
+                check(self, event, record)
+            self._t = max(self._t, record.t)
+            if event.__class__ is not events.Noted:
+                self._t_before_notes = self._t
+
+    def _begin_session(self, event: events.SessionStarted, record: Record) -> None:
+        self._t, self._t_before_notes, self._highest_limit, self._hung_attempts = record.t, record.t, 0, 0
+        if self._state.merged and self._state.merged.is_first(event.session):
+            self._before_run = record.seq, len(self._findings.findings), self._findings.count
+        self._starts = StartRules(self._state)
+        for per_session in (self._slots, self._calls, self._output_times, self._probes):
+            per_session.clear()
+        self._retry_rules = self._rules_of(event)
+
+    def _rules_of(self, event: events.SessionStarted) -> RetryRules | None:
+        """Return the retry rules of a session; None if retries are not recomputed."""
+        run_started = self._state.started
+        if self._rules_factory is None or run_started is None:
+            return None
+        settings = {**self._state.settings, **(event.settings if isinstance(event.settings, dict) else {})}
+        rules = self._rules_factory(run_started, settings)
+        if isinstance(rules, str):
+            self._findings.note(f"retries of session {event.session} were not recomputed: {rules}")
+            return None
+        return rules
+
+    def _note_gaps(self, record: Record) -> None:
+        """Remove the findings about salvaged records."""
+        first_seq, length, count = self._before_run
+        self._findings.truncate(length, count)
+        gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
+        self._findings.note(f"records {first_seq:,} to {record.seq:,} {gaps}")
+
+    def _check_score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
+        call_id = event.trial, event.scorer.partition(".")[0]
+        if call_id in self._starts:
+            self._check_call_end(call_id, event.elapsed, record)
+            return
+        output_at = self._output_times.get(event.trial)
+        origin = "the session started" if output_at is None else "the output"
+        self._check_elapsed(record, event.elapsed, 0.0, record.t - (output_at or 0.0), origin)
+
+    _on_trial_scored = _on_scoring_failed = _check_score
+
+    def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
+        call_id = event.trial, event.scorer
+        subject = f"call of {event.scorer!r} for {event.trial!r}"
+        if call_id in self._starts:
+            self._add(record, "calls", f"{subject} starts while call {self._calls[call_id]} is in flight")
+            self._starts.end(call_id)
+        expected = self._calls.get(call_id, 0) + 1
+        if event.call != expected:
+            self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
+        self._calls[call_id] = event.call
+        backoff_end = self._state.delayed_calls.get(call_id, 0.0)
+        if record.t < backoff_end - TIME_TOLERANCE:
+            self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
+        for check, message in self._starts.start(call_id, subject, event, record):
+            self._add(record, check, message)
+
+    def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
+        call_id = event.trial, event.scorer
+        if call_id not in self._starts or event.call != self._calls[call_id]:
+            message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
+            self._add(record, "calls", message)
+            return
+        self._check_call_end(call_id, event.elapsed, record)
+
+    def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
+        self._starts.end(call_id)
+        start = self._state.scorer_calls[call_id].start
+        self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
+
+    def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
+        self._output_times.pop(event.trial, None)
+        if self._calls and self._state.started is not None:
+            for scorer in self._state.started.scorers:
+                self._calls.pop((event.trial, scorer), None)
+
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
+        if event.reason not in {"process_died", "forked"}:  # These belong to an earlier session.
+            self._check_end(event, record)
+
+    def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
+        self._add_all(record, "budget", end_problems(self._state, event) if self._state.budget is not None else ())
+        self._check_end(event, record)
+
+    _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
+
+    def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
+        state = self._state
+        trial = state.trials[event.trial]
+        if trial.stage == "interrupted" and trial.ended_with_worker:
+            self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
+        holder = self._slots.get(event.slot)
+        if holder is not None:
+            self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
+        self._slots[event.slot] = event.trial
+        if state.repeated_error.stops_run(state.settings):
+            self._add(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
+        if (state.budget is not None and state.budget.limits) or event.reserved is not None:
+            self._check_budget(record, list(start_problems(state, event)))
+        self._steps.clear(event.trial)
+        if state.steps.open or event.reuses or event.spent:
+            self._add_all(record, "steps", self._steps.start(event))
+        (self._probes.add if event.probe else self._probes.discard)(event.trial)
+        for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
+            self._add(record, check, message)
+        if event.key in state.limits and not 0 <= event.slot < max(self._highest_limit + self._hung_attempts, len(self._slots)):
+            message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
+            self._add(record, "slots", message)
+        backoff_end = state.backing_off.get(event.trial, 0.0)
+        if record.t < backoff_end - TIME_TOLERANCE:
+            message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s"
+            self._add(record, "delay", message)
+
+    def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
+        """Add the problems of a budget decision; if there are none, count the decision as reproduced."""
+        self._add_all(record, "budget", problems)
+        self._decisions_reproduced += not problems
+
+    def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
+        _, slot, start, _ = self._state.running[event.trial]
+        self._starts.end(event.trial)
+        if self._slots.get(slot) == event.trial:
+            del self._slots[slot]
+        if isinstance(event, events.AttemptSucceeded):
+            self._output_times[event.trial] = record.t
+        if event.elapsed is None:
+            return
+        # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
+        # text and an output's conversion to JSON are user code.
+        self._check_elapsed(record, event.elapsed, self._t_before_notes - start, record.t - start, "the attempt started")
+        if isinstance(event, events.AttemptTimedOut):
+            timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
+            if event.elapsed < event.timeout - TIME_TOLERANCE:
+                self._add(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
+            if timeout != event.timeout:
+                self._add(record, "elapsed", f"its timeout is {event.timeout:g} s, but the settings have timeout={timeout!r}")
+
+    def _check_elapsed(self, record: Record, elapsed: float, low: float, high: float, origin: str) -> None:
+        if not low - TIME_TOLERANCE <= elapsed <= high + TIME_TOLERANCE:
+            message = f"elapsed is {elapsed:.6f} s, but {max(low, 0):.6f} to {high:.6f} s have passed since {origin}"
+            self._add(record, "elapsed", message)
+
+    def _check_policy(self, event: events.PolicyEvent, record: Record) -> None:
+        state = self._state
+        if isinstance(event, events.LimitChanged):
+            limits = {**state.limits, event.key: event.after}
+            attempt_limits = (limit for key, limit in limits.items() if not key.startswith(events.SCORER_PREFIX))
+            self._highest_limit = max(self._highest_limit, sum(attempt_limits))
+            slots = slots_of(state, event.key)
+            limit = state.limits.get(event.key, 0)
+            if event.before != limit:
+                self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
+            if event.after < 1 or (slots is not None and event.after > slots):
+                self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
+        elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
+            self._add(record, "intake", "it ends a pause, but starts were not paused")
+        elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
+            self._hung_attempts = len(self._slots)
+        self._starts.change(event)
+
+    _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_policy
+
+    def _on_retry_scheduled(self, event: RetryDecision, record: Record) -> None:
+        """Recompute the decision to retry a trial or to let it fail."""
+        rules, trial = self._retry_rules, self._state.trials[event.trial]
+        if rules is None:
+            return
+        over_budget = self._state.is_over_budget(event.trial)
+        expected = rules.settle(event, trial, probe=event.trial in self._probes, over_budget=over_budget)
+        if expected == event:
+            self._decisions_reproduced += 1
+            return
+        message = f"the retry rules decide {_event_text(expected)}, but the record is {_event_text(event)}"
+        message = f"after attempt {trial.attempts} of {event.trial!r} {message}"
+        if rules.caveat:
+            self._findings.note(f"record {record.seq:,}: {message}; but {rules.caveat}")
+        else:
+            self._add(record, "retry", message)
+
+    _on_trial_failed = _on_retry_scheduled
+
+    def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
+        if isinstance(event, events.RunFinished):
+            self._check_totals(event, record)
+        elif event.reason == "budget":
+            self._check_budget(record, list(stop_problems(self._state)))
+        elif event.reason == "same_error":
+            if self._state.repeated_error.stops_run(self._state.settings):
+                self._decisions_reproduced += 1
+            else:
+                self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
+
+    _on_run_stopped = _on_run_finished = _check_end_of_run
+
+    def _check_totals(self, event: events.RunFinished, record: Record) -> None:
+        state = self._state
+        counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
+        for name, count in counts.items():
+            if getattr(event, name) != count:
+                self._add(record, "totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")
+        if event.elapsed is not None and abs(event.elapsed - state.elapsed) > TIME_TOLERANCE:
+            self._add(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
+        if event.head not in ("", self._hash):
+            self._add(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
+
+
+def _event_text(event: RetryDecision) -> str:
+    return " ".join([event_type(event), *(f"{name}={value!r}" for name, value in non_default_fields(event).items())])
+
+
+_FILE_EVENTS: Final = frozenset(get_args(events.FileEvent))
+_CHECKS: Final = handlers(Auditor)

@@ -1,0 +1,61 @@
+"""Step rules of an audit: the steps that an attempt may reuse, its remaining timeout, and the numbers of its steps."""
+
+from collections.abc import Iterator
+
+from evaljournal.journal import events
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.steps import first_reused_attempt, remaining_timeout
+
+
+class StepRules:
+    """Checks the steps of each attempt in flight."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        """The state before the record that is checked."""
+        self._numbers: dict[str, set[int]] = {}
+        """Trial → the numbers of its attempt's steps."""
+        self._reused_seqs: dict[str, set[int]] = {}
+        """Trial → the records that its attempt has reused."""
+        self._seconds_spent: dict[str, float] = {}
+        """Trial → `spent` of its attempt, if not 0."""
+
+    def start(self, event: events.AttemptStarted) -> Iterator[str]:
+        """Check which steps an attempt may reuse, and how much of its timeout they have used."""
+        state, steps = self._state, self._state.steps.open.get(event.trial)
+        first_attempt = first_reused_attempt(steps, state.trials[event.trial], state.settings.get("reuse_steps", ""))
+        seconds_spent = round(steps.seconds_spent, 6) if steps is not None and first_attempt else 0.0
+        if (event.reuses, event.spent) != (first_attempt, seconds_spent):
+            yield (
+                f"{event.trial!r} reuses steps from attempt {event.reuses} on and has spent {event.spent:g} s, "
+                f"but its settings and its earlier attempts give {first_attempt} and {seconds_spent:g} s"
+            )
+        if event.spent:
+            self._seconds_spent[event.trial] = event.spent
+
+    def end(self, event: events.StepEvent) -> Iterator[str]:
+        """Check a step that was completed, failed or reused."""
+        numbers = self._numbers.setdefault(event.trial, set())
+        if event.step < 1 or event.step in numbers:
+            yield f"{event.trial!r} has a second step {event.step} in attempt {event.attempt}"
+        if not isinstance(event, events.StepReused):
+            if event.continues and event.continues not in numbers:
+                yield f"step {event.step} of {event.trial!r} continues step {event.continues}, which had not ended"
+        else:
+            steps, reused_seqs = self._state.steps.open.get(event.trial), self._reused_seqs.setdefault(event.trial, set())
+            step = None if steps is None else steps.steps.get(event.completed_seq)
+            if step is None or step.attempt == event.attempt:
+                yield f"{event.trial!r} reuses record {event.completed_seq}, which is not a step that it may reuse"
+            elif event.completed_seq in reused_seqs:
+                yield f"{event.trial!r} reuses record {event.completed_seq} twice in attempt {event.attempt}"
+            reused_seqs.add(event.completed_seq)
+        numbers.add(event.step)
+
+    def clear(self, trial: str) -> None:
+        """Forget the last attempt at a trial."""
+        for per_attempt in (self._numbers, self._reused_seqs, self._seconds_spent):
+            per_attempt.pop(trial, None)
+
+    def timeout(self, trial: str, timeout: float | None) -> float | None:
+        """Return the timeout of the attempt in flight; `timeout` is that of the settings."""
+        return remaining_timeout(timeout, self._seconds_spent.get(trial, 0.0))

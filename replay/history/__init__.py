@@ -1,0 +1,1 @@
+"""The runs of an evaluation over time."""

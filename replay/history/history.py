@@ -1,0 +1,259 @@
+"""The history of an evaluation: its results run by run, and the cases that broke, were fixed or are flaky.
+
+Each run is compared with the reference, usually the newest finished run, on the cases that have the same name and content in
+both. Pure functions of digests.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+import attrs
+
+from evaljournal.replay.history.digest import (
+    ERROR,
+    MIXED,
+    OPEN,
+    PASSED,
+    CaseColumns,
+    RunDigest,
+    ScoreDigest,
+    VariantDigest,
+    first_score,
+    score_digest,
+)
+from evaljournal.replay.state.tally import Tally
+
+_UNUSABLE: Final = frozenset(("damaged", "unreadable"))
+_MIN_SHARE: Final = 0.5
+"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; a run with a smaller share of
+the cases of the reference is not part of the trend."""
+
+
+class Entry(NamedTuple):
+    """A run in a history."""
+
+    path: str
+    run: RunDigest
+    columns: Sequence[CaseColumns]
+
+
+@attrs.frozen(kw_only=True)
+class Point:
+    """The results of a run, or of one variant of it."""
+
+    path: str
+    variant: str
+    """Empty without variants."""
+    started_at: str | None
+    git: str
+    """The git revision; empty if unknown."""
+    head: str
+    status: str
+    """`running`, `finished`, `stopped`, `interrupted`, `damaged` or `unreadable`; the last two have no results."""
+    outcome: str
+    """How the run ended, in a few words."""
+    cases: int
+    """All cases of the run."""
+    common: int
+    """Cases with the same name and content as in the reference."""
+    has_other_data: bool
+    """Whether it has cases that are missing in the reference or have different content there."""
+    is_partial: bool
+    """Whether `common` is less than half of the cases of the reference; then it is not part of the trend."""
+    score: ScoreDigest | None
+    """The mean over the common cases; None without numbers."""
+    scorer_changed: bool
+    """Whether the scorer's version is not that of the reference."""
+    failed: int
+    """Failed trials."""
+    p95: float | None
+    """95th percentile of the latency of all outputs, in seconds."""
+    cost: float | None
+    """Cost of all cases, in dollars; None if unknown."""
+    unpriced_calls: int
+    """Calls that the cost does not include."""
+
+
+@attrs.frozen(kw_only=True)
+class CaseHistory:
+    """The outcomes of one case, run by run."""
+
+    case: str
+    variant: str
+    outcomes: str
+    """A letter for each run, oldest first: `p` passed, `f` false score, `e` error, `m` repeats differ, `-` no result."""
+    since: str | None
+    """The first run in which it was broken or fixed; None for a flaky case."""
+
+
+@attrs.frozen(kw_only=True)
+class History:
+    """The runs of an evaluation, oldest first."""
+
+    evaluation: str
+    scorer: str | None
+    """The score that is shown; None if there is no score with numbers."""
+    reference: str | None
+    """The run on whose cases the others are compared; None without results."""
+    cases: int
+    """Cases of the reference."""
+    runs: Sequence[str]
+    """Paths of the usable runs, oldest first; each letter of `CaseHistory.outcomes` belongs to one."""
+    points: Sequence[Point]
+    broken: Sequence[CaseHistory]
+    """Cases that passed in an earlier run and no longer do."""
+    fixed: Sequence[CaseHistory]
+    """Cases with a false score in an earlier run that pass now."""
+    flaky: Sequence[CaseHistory]
+    """Cases that changed more than once, or whose repeats differ."""
+
+
+def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str | None = None) -> list[History]:
+    """Return the history of each evaluation, sorted by name; with `last`, only that many newest runs."""
+    by_name: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: (entry.run.started_at or "", entry.path)):
+        by_name.setdefault(entry.run.evaluation or "", []).append(entry)
+    return [_history(name, runs[-last:] if last else runs, scorer) for name, runs in sorted(by_name.items())]
+
+
+def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> History:
+    usable_entries = [entry for entry in entries if entry.run.status not in _UNUSABLE]
+    reference = _reference(usable_entries)
+    fingerprints = {} if reference is None else _fingerprints(reference)
+    if reference is not None and scorer is None:
+        scorer = next(filter(None, map(first_score, reference.run.variants)), None)
+    version = None if reference is None or scorer is None else _version(reference, scorer)
+    points = [point for entry in entries for point in _points(entry, fingerprints, scorer, version)]
+    changes = _changes(usable_entries, fingerprints)
+    return History(
+        evaluation=evaluation,
+        scorer=scorer,
+        reference=None if reference is None else reference.path,
+        cases=len(fingerprints),
+        runs=[entry.path for entry in usable_entries],
+        points=points,
+        broken=changes["broken"],
+        fixed=changes["fixed"],
+        flaky=changes["flaky"],
+    )
+
+
+def _reference(entries: Sequence[Entry]) -> Entry | None:
+    """Return the newest finished run, or the newest run if none is finished; one with few cases is skipped."""
+    nonempty_entries = [entry for entry in entries if any(columns.cases for columns in entry.columns)]
+    candidates = [entry for entry in nonempty_entries if entry.run.status == "finished"] or nonempty_entries
+    sizes = [len(_fingerprints(entry)) for entry in candidates]
+    large_entries = [entry for entry, size in zip(candidates, sizes, strict=True) if size >= _MIN_SHARE * max(sizes)]
+    return large_entries[-1] if large_entries else None
+
+
+def _fingerprints(entry: Entry) -> dict[str, str]:
+    fingerprints: dict[str, str] = {}
+    for columns in entry.columns:
+        fingerprints.update(zip(columns.cases, columns.fingerprints, strict=True))
+    return fingerprints
+
+
+def _version(entry: Entry, scorer: str) -> str | None:
+    return next((variant.scores[scorer].version for variant in entry.run.variants if scorer in variant.scores), None)
+
+
+def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, version: str | None) -> Iterator[Point]:
+    run = entry.run
+    is_usable = run.status not in _UNUSABLE and run.variants
+    no_results = VariantDigest(
+        variant="", completed=0, failed=0, p95=None, cost=None, unpriced_calls=0, scores=dict[str, ScoreDigest]()
+    )
+    no_cases = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
+    variants, all_columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
+    for variant, columns in zip(variants, all_columns, strict=True):
+        common_flags = [True] * len(fingerprints)
+        if not _has_same_cases(columns, fingerprints):
+            cases = zip(columns.cases, columns.fingerprints, strict=True)
+            common_flags = [fingerprints.get(case) == fingerprint for case, fingerprint in cases]
+        score = _score(variant, columns, common_flags, scorer)
+        yield Point(
+            path=entry.path,
+            variant=variant.variant,
+            started_at=run.started_at,
+            git=run.git,
+            head=run.head,
+            status=run.status,
+            outcome=run.outcome,
+            cases=len(columns.cases),
+            common=sum(common_flags),
+            has_other_data=not all(common_flags),
+            is_partial=sum(common_flags) < _MIN_SHARE * len(fingerprints),
+            score=score,
+            scorer_changed=score is not None and score.version != version,
+            failed=variant.failed,
+            p95=variant.p95,
+            cost=variant.cost,
+            unpriced_calls=variant.unpriced_calls,
+        )
+
+
+def _score(variant: VariantDigest, columns: CaseColumns, flags: Sequence[bool], scorer: str | None) -> ScoreDigest | None:
+    score = None if scorer is None else variant.scores.get(scorer)
+    if score is None or scorer is None or all(flags):
+        return score
+    values = columns.values[scorer]
+    tally = Tally(by_case={} if any(isinstance(value, list) for value in values) else None)
+    for case, value, is_common in zip(columns.cases, values, flags, strict=True):
+        if is_common and value is not None:
+            for number in value if isinstance(value, list) else (value,):
+                tally.add(number, 1, case)
+    common_score = score_digest(tally)
+    return None if common_score is None else attrs.evolve(common_score, version=score.version)
+
+
+def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
+    no_outcomes = OPEN * len(fingerprints)
+    rows: dict[str, list[str]] = {}
+    for index, (_, run, all_columns) in enumerate(entries):
+        for variant, columns in zip(run.variants, all_columns, strict=True):
+            rows.setdefault(variant.variant, [no_outcomes] * len(entries))[index] = _outcomes(columns, fingerprints)
+    changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
+    for name, by_run in rows.items():
+        for case, letters in zip(fingerprints, zip(*by_run, strict=True), strict=True):
+            kind, start = case_change("".join(letters))
+            if kind != "unchanged":
+                path = None if start is None else entries[start].path
+                changes[kind].append(CaseHistory(case=case, variant=name, outcomes="".join(letters), since=path))
+    return changes
+
+
+def _outcomes(columns: CaseColumns, fingerprints: Mapping[str, str]) -> str:
+    """Return the outcomes of the cases of the reference, in their order."""
+    if _has_same_cases(columns, fingerprints):
+        return columns.outcomes
+    cases = zip(columns.cases, columns.fingerprints, columns.outcomes, strict=True)
+    outcomes = {case: outcome for case, fingerprint, outcome in cases if fingerprints.get(case) == fingerprint}
+    return "".join(outcomes.get(case, OPEN) for case in fingerprints)
+
+
+def _has_same_cases(columns: CaseColumns, fingerprints: Mapping[str, str]) -> bool:
+    return columns.cases == [*fingerprints] and columns.fingerprints == [*fingerprints.values()]
+
+
+def case_change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
+    """Return how a case changed over some runs, and the index of the first run in which it is broken or fixed (None otherwise).
+
+    An error before a later result does not count, because an outage must not make a case flaky. An error at the end counts.
+    """
+    if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
+        return "unchanged", None
+    results = [(index, outcome) for index, outcome in enumerate(outcomes) if outcome != OPEN]
+    end = len(results)
+    while end and results[end - 1][1] == ERROR:
+        end -= 1
+    results = [(index, outcome) for index, outcome in results[:end] if outcome != ERROR] + results[end : end + 1]
+    if any(outcome == MIXED for _, outcome in results):
+        return "flaky", None
+    passes = [outcome == PASSED for _, outcome in results]
+    flips = [index for index in range(1, len(passes)) if passes[index] != passes[index - 1]]
+    if not flips:
+        return "unchanged", None
+    if len(flips) > 1:
+        return "flaky", None
+    return "fixed" if passes[-1] else "broken", results[flips[0]][0]

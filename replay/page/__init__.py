@@ -1,0 +1,1 @@
+"""The HTML page of a run: its data, and the scripts that show it."""

@@ -1,0 +1,127 @@
+"""The steps of a run on a page.
+
+A page has at most `MAX_STEPS` steps, and at most `MAX_CHARS` characters of their inputs and outputs; the fewer remain, the
+fewer a step gets. A step that continues a conversation has only the new messages. A reused step has no content of its own; it
+names the record of the completed step.
+"""
+
+from typing import Any, Final
+
+from evaljournal.journal import Blob, Record, events
+from evaljournal.replay.model_messages import Message, messages_of, reply_of
+from evaljournal.replay.page.page_text import Text, microseconds, page_text, truncate, visible_text
+from evaljournal.replay.render.trajectory import message_text
+from evaljournal.replay.runs.scratch import Column, Scratch, Values
+from evaljournal.replay.state.usage import is_amount
+from evaljournal.replay.text import printable
+
+MAX_STEPS: Final = 200_000
+MAX_CHARS: Final = 32 << 20
+KINDS: Final = ("model", "tool", "other")
+COMPLETED, FAILED, REUSED, NOT_REUSABLE = range(4)
+"""How a step ended; `NOT_REUSABLE` is completed, but never reused."""
+
+_SHARE: Final = 128
+"""One value gets at most 1/128 of the remaining characters."""
+_MIN_CHARS: Final = 40
+_MAX_MESSAGES: Final = 50
+_NAME_CHARS: Final = 200
+_ERROR_CHARS: Final = 1_000
+_MAX_UNITS: Final = 8
+"""Maximum amounts of usage per step."""
+
+
+class PageSteps:
+    """The steps that have ended, one entry for each."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self.seq, self.span, self.number, self.parent, self.completed_seq, self.end, self.duration, self.name = (
+            Column[int]("q", scratch) for _ in range(8)
+        )
+        """The record, the attempt, the number, the number of the caller, the record of the step that is reused (0: none), the
+        time and the duration in microseconds, and the index in `names`."""
+        self.kind, self.outcome = (Column[int]("B", scratch) for _ in range(2))
+        self.content = Values(scratch)
+        self.names: dict[str, int] = {}
+        self.omitted = 0
+        self._remaining_chars = MAX_CHARS
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    def add(self, event: events.StepEvent, span: int, record: Record, length: int) -> None:
+        """Add a step of an attempt; each of its values gets at most `length` characters."""
+        if len(self) >= MAX_STEPS:
+            self.omitted += 1
+            return
+        if isinstance(event, events.StepReused):
+            completed_seq, duration, name, kind = event.completed_seq, 0, 0, 0
+        else:
+            completed_seq, duration, kind = 0, microseconds(event.elapsed), KINDS.index(event.kind)
+            name = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
+            self.content[len(self)] = self._content(event, length)
+        self.seq.append(record.seq)
+        self.span.append(span)
+        self.number.append(event.step)
+        self.parent.append(event.parent)
+        self.completed_seq.append(completed_seq)
+        self.end.append(microseconds(record.t))
+        self.duration.append(duration)
+        self.name.append(name)
+        self.kind.append(kind)
+        self.outcome.append(_outcome(event))
+
+    def _content(self, event: events.StepCompleted | events.StepFailed, length: int) -> dict[str, Any] | None:
+        content: dict[str, Any] = {}
+        if event.continues:
+            content["continues"] = event.continues
+        if isinstance(event, events.StepFailed):
+            content["error"] = f"{event.error}: {event.message}"[:_ERROR_CHARS]
+        elif isinstance(event.usage, dict):
+            amounts = {printable(name, 40): value for name, value in event.usage.items() if is_amount(value)}
+            content["usage"] = dict(list(amounts.items())[:_MAX_UNITS])
+        length = min(length, self._remaining_chars // _SHARE)
+        if length < _MIN_CHARS:
+            content["shortened"] = 1
+            return content
+        is_model = event.kind == "model"
+        messages = messages_of(event.input) if is_model and isinstance(event.input, dict) else []
+        if messages and isinstance(event.input, dict):
+            has_prompt = event.continues and any(event.input.get(name) for name in ("system", "instructions"))
+            content["messages"] = self._messages(messages[1:] if has_prompt else messages, length)  # The prompt is the same.
+        else:
+            content["input"] = self._text(event.input, length)
+        if isinstance(event, events.StepCompleted):
+            reply = reply_of(event.output) if is_model and not isinstance(event.output, Blob) else None
+            name = "output" if reply is None else "reply"
+            content[name] = self._text(event.output, length) if reply is None else self._message(reply, length)
+        return content
+
+    def _messages(self, messages: list[Message], length: int) -> list[Any]:
+        """Return the role and the text of each message."""
+        last_messages = messages[-_MAX_MESSAGES:]
+        share = max(_MIN_CHARS, length // max(1, len(last_messages)))
+        omitted_count = len(messages) - len(last_messages)
+        omission = [["", f"({omitted_count:,} earlier messages)"]] if omitted_count else []
+        return omission + [[message.role[:_MIN_CHARS], self._message(message, share)] for message in last_messages]
+
+    def _message(self, message: Message, length: int) -> Text:
+        return self._count_chars(truncate(message_text(message), length))
+
+    def _text(self, value: Any, length: int) -> Text:
+        return self._count_chars(page_text(value, length))
+
+    def _count_chars(self, text: Text) -> Text:
+        """Return a text after subtracting its length from the remaining characters."""
+        self._remaining_chars -= len(visible_text(text))
+        return text
+
+
+def _outcome(event: events.StepEvent) -> int:
+    match event:
+        case events.StepCompleted():
+            return COMPLETED if event.reusable else NOT_REUSABLE
+        case events.StepFailed():
+            return FAILED
+        case events.StepReused():
+            return REUSED

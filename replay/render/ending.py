@@ -1,0 +1,326 @@
+"""The final report of a run: how it ended, the counts and scores, the failures, and the next command."""
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.replay.render import summary as summary_text
+from evaljournal.replay.results.budget_text import budget_lines, budget_options
+from evaljournal.replay.results.summary import crashes, forked_sessions, summarize
+from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.steps import keeps_steps
+from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.state.workers import worker_lines
+from evaljournal.replay.text import as_words, duration, one_line, plural, printable
+
+_NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
+"""In the error of an endpoint that does not know the model or the path."""
+_MAX_COMMAND: Final = 1_000
+_MAX_FAILURES: Final = 5
+"""Failed trials shown one by one."""
+_MAX_SHARDS: Final = 20
+"""Missing shards that are listed."""
+
+CRASHED: Final = "ended without a final record (killed, power loss or disk full)"
+_OUTCOMES: Final = {
+    "finished": "finished",
+    "interrupted": "interrupted",
+    "failed_fast": "stopped (too many trials failed)",
+    "same_error": "stopped (every trial failed with the same error)",
+    "unauthorized": "stopped (unauthorized: check the key, its permissions and the credit)",
+    "deadline": "stopped at its deadline",
+    "disk_full": "stopped (disk full)",
+    "dataset_failed": "stopped (the cases could not be read)",
+    "budget": "stopped by its budget",
+}
+"""How a session ended → its text."""
+
+
+def final_report(state: RunState, *, path: Path | str, head: str = "", **options: Any) -> str:
+    """Return the final summary of a run, the hash of its last record and the next command."""
+    heads = [f"head: {head}"] if head else []
+    return "\n".join([final_summary(state, path=path, **options), *heads, f"next: {next_step(state, path)}"])
+
+
+def final_summary(
+    state: RunState, *, path: Path | str, total: int | None = None, stop_reason: str = "", detail: str = ""
+) -> str:
+    """Return how a run ended: the counts, the scores, repeated calls, and failures.
+
+    `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
+    stopped the run.
+    """
+    summary = summarize(state)
+    name = printable(state.started.evaluation) if state.started else "the run"
+    name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
+    progress, directory = progress_text(state, total), printable(str(path), 500)
+    lines = [f"{name} {ending_text(state, stop_reason)}: {progress} done, in {directory}"]
+    if detail:
+        lines.append(f"  {one_line(detail, 500)}")
+    if state.sessions:
+        sessions = f" in {plural(len(state.sessions), 'session')}" if len(state.sessions) > 1 else ""
+        shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
+        lines.append(f"  took {duration(state.elapsed)}{sessions}{shards}")
+    lines += [f"  {row}" for row in _summary_lines(state, summary)]
+    if missing_shards := summary.missing_shards:
+        suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
+        lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
+    lines += [f"  {row}" for row in _events(state, detail)]
+    lines += _failures(state)
+    lines += [f"details: {command}" for command in _detail_commands(state, path)]
+    lines += unscored_lines(summary.unscored, path)
+    lines += _rescore_lines(state, path)
+    return "\n".join(lines)
+
+
+def ending_text(state: RunState, stop_reason: str = "") -> str:
+    """Return how the last session ended."""
+    outcome = state.outcome or stop_reason
+    if not outcome and state.sessions and state.sessions[-1].number in forked_sessions(state):
+        return "forked while running"
+    return _OUTCOMES.get(outcome, printable(outcome)) if outcome else CRASHED
+
+
+def progress_text(state: RunState, total: int | None = None) -> str:
+    """Return how many trials are done, of how many if that is known."""
+    trials = total_trials(state, total)
+    return plural(state.done, "trial") if trials is None else f"{state.done:,} of {plural(trials, 'trial')}"
+
+
+def total_trials(state: RunState, total: int | None = None) -> int | None:
+    """Return how many trials a run has, including those not enqueued yet; None if unknown."""
+    if state.outcome == "finished":
+        return max(total or 0, state.total)
+    return max(total or 0, state.total, state.planned) if total or state.planned else None
+
+
+def next_step(state: RunState, path: Path | str) -> str:
+    """Return the command to run next, and before it the edit without which the trials would fail again."""
+    repair = _repair(state)
+    return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{next_command(state, path)}"
+
+
+def next_command(state: RunState, path: Path | str) -> str:
+    """Return the command to run next, ready to copy."""
+    repair = _repair(state)
+    if repair is not None and repair.new_run:
+        return repair.new_run
+    run = _quote(path)
+    has_task = state.started is not None and state.started.task
+    task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
+    if repair is not None:
+        return f"evaljournal resume {run} {repair.options}{task}"
+    if state.outcome != "finished":
+        options = " --adopt --retry-failed" if state.outcome == "same_error" else ""
+        if state.outcome == "budget":
+            options = budget_options(state, (total_trials(state) or state.total) - state.done)
+        return f"evaljournal resume {run}{options}{task}"
+    if state.failed:
+        return f"evaljournal resume {run} --retry-failed{task}"
+    return f"evaljournal verify {run}"
+
+
+@attrs.frozen
+class _Repair:
+    """What makes failed trials succeed, if a retry alone cannot."""
+
+    edit: str
+    """What to change before the command; empty if its options are the change."""
+    options: str = "--adopt --retry-failed"
+    """Options of `resume`."""
+    new_run: str = ""
+    """The command of a new run, which replaces `resume`."""
+
+
+def _repair(state: RunState) -> _Repair | None:
+    """Return what the most frequent failure needs: a longer timeout, another model or URL, or a fix of the line that raised."""
+    trials = failed_trials(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
+    failures = Counter((trial.reason, trial.error, trial.location) for _, trial in trials)
+    if not failures:
+        return None
+    reason, error, location = failures.most_common(1)[0][0]
+    timeout, task = state.settings.get("timeout"), state.started.task if state.started else ""
+    if reason == "timed_out" and isinstance(timeout, int | float):
+        return _Repair("", f"--retry-failed --timeout {2 * timeout:g}")
+    if reason != "fatal":
+        return None
+    if not _NOT_FOUND.search(error):
+        return _Repair(f"fix {printable(location, 200)}") if location else None
+    edit = "correct the model name or the URL"
+    if task.startswith("--"):
+        options = _copied_options(task)
+        resume_options = f"--adopt --retry-failed --task {shlex.quote(options)}"
+        return _Repair(edit, resume_options, new_run="" if state.completed else f"evaljournal run {options}")
+    place = location or task
+    return _Repair(f"{edit} in {printable(place, 200)}" if place else edit)
+
+
+def _copied_options(options: str) -> str:
+    """Return the recorded options of a run, quoted again, because a journal may be foreign.
+
+    Options that cannot be copied from a terminal are omitted.
+    """
+    try:
+        line = shlex.join(shlex.split(options))
+    except ValueError:
+        line = ""
+    return line if line.isprintable() and 0 < len(line) <= _MAX_COMMAND else "…"
+
+
+def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]:
+    """Yield how many outputs each scorer has not scored, and the command that scores them."""
+    if counts:
+        parts = (f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in counts.items())
+        yield f"{', '.join(parts)}: evaljournal rescore {_quote(path)}"
+
+
+def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
+    yield summary_text.trials_text(state)
+    yield from summary_text.variant_lines(state)
+    scores = summary_text.score_lines(summary.scores, failed_trials=summary.trials.failed)
+    yield from (f"all variants: {row}" for row in scores) if state.variants else scores
+    yield from summary_text.pass_lines(summary.scores)
+    if summary.steps is not None:
+        yield summary_text.steps_text(summary.steps)
+    yield from summary_text.missing_step_lines(state)
+    yield from summary_text.blocking_call_lines(state)
+    if summary.latency.count:
+        yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"))
+    yield from summary_text.truncated_lines(state)
+    usage = summary_text.billed_usage(summary.usage)
+    if usage:
+        unproductive = summary_text.billed_usage(summary.usage_without_output)
+        usage_text = summary_text.usage_text
+        part = f"; of this {usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
+        yield f"{usage_text(usage, summary.unpriced_models)}{part}"
+    yield from budget_lines(state)
+    yield from worker_lines(state.workers)
+
+
+def _calls_in_flight(attempts: int) -> str:
+    """Return the words for the calls of attempts with steps, of which several can be in flight."""
+    return f"{'its' if attempts == 1 else 'their'} calls in flight"
+
+
+def _repeated_calls(state: RunState) -> str:
+    """Return what may have been paid for twice; without steps, an attempt may have made any number of calls."""
+    if not state.steps.completed:
+        return f"up to {plural(state.repeated_attempts, 'attempt')}"
+    attempts = state.repeated_attempts
+    steps = state.repeated_calls - attempts
+    calls = _calls_in_flight(attempts)
+    return f"{calls} and {plural(steps, 'completed step')}" if steps else calls
+
+
+def _events(state: RunState, detail: str) -> Iterator[str]:
+    yield from summary_text.adopted_lines(state)
+    if state.retries:
+        labels = {"stopped": "run stopped"}
+        counts = [f"{count:,} × {labels.get(reason) or as_words(reason)}" for reason, count in state.retries.most_common()]
+        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
+    if state.interrupted:
+        verb = "was" if state.interrupted == 1 else "were"
+        subject = "it" if state.interrupted == 1 else "they"
+        subject = _calls_in_flight(state.interrupted) if state.steps.completed else subject
+        consequence = f"; if repeated, {subject} may be paid for twice"
+        if attempts := state.repeated_attempts:
+            count = "" if attempts == state.interrupted else f"{attempts:,} "
+            consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
+        yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
+    scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if not _has_failures(state, scorer)}
+    if state.outcome == "unauthorized" and (unauthorized_scorer := state.unauthorized_scorer) is not None:
+        message = f": {one_line(unauthorized_scorer.message, 200)}" if unauthorized_scorer.message not in detail else ""
+        yield f"scorer {printable(unauthorized_scorer.scorer, 24)}: unauthorized{message}"
+        scorer_errors.pop(unauthorized_scorer.scorer, None)
+    yield from summary_text.scorer_error_lines(scorer_errors)
+    error = state.last_error
+    is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
+    if error is not None and is_last and error.message not in detail:
+        yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
+    if state.running:
+        reusable_steps = _reusable_steps(state)
+        action = f"continued after {plural(reusable_steps, 'completed step')}" if reusable_steps else "repeated"
+        yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be {action} on resume"
+    if crash_count := crashes(state):
+        yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
+    if state.late_returns:
+        yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
+    if state.recoveries:
+        yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
+
+
+def _has_failures(state: RunState, scorer: str) -> bool:
+    """Return whether the scores show the last error of a scorer."""
+    return (tally := state.scores.get(scorer)) is not None and tally.failed > 0
+
+
+def _reusable_steps(state: RunState) -> int:
+    """Return how many completed steps of the attempts in flight are reused when the run is resumed."""
+    if not keeps_steps(state.settings.get("reuse_steps", ""), "interrupted"):
+        return 0
+    return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.running)
+
+
+def _failures(state: RunState) -> Iterator[str]:
+    """Yield a few failed trials, those with different errors first."""
+    if not state.failed:
+        return
+    yield f"{plural(state.failed, 'trial')} failed:"
+    visible_trials: dict[str, TrialState] = {}
+    errors: set[tuple[str, str]] = set()
+    repeated_trials: list[tuple[str, TrialState]] = []
+    for name, trial in failed_trials(state):
+        if (trial.reason, trial.error) in errors:
+            repeated_trials += [(name, trial)] if len(repeated_trials) < _MAX_FAILURES else []
+        elif len(visible_trials) < _MAX_FAILURES:
+            errors.add((trial.reason, trial.error))
+            visible_trials[name] = trial
+    visible_trials.update(islice(repeated_trials, _MAX_FAILURES - len(visible_trials)))
+    for name, trial in visible_trials.items():
+        error = "interrupted, and not repeated" if trial.reason == "ambiguous" else one_line(trial.error, 200)
+        yield f"  {printable(name)}: {error} ({as_words(trial.reason)}, {plural(trial.attempts, 'attempt')})"
+    if state.failed > len(visible_trials):
+        yield f"  and {state.failed - len(visible_trials):,} more"
+
+
+def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
+    """Return the failed trials, in the order of enqueueing."""
+    return ((name, trial) for name, trial in state.trials.items() if trial.stage == "failed")
+
+
+def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
+    """Yield commands that compare the variants, and show what went wrong."""
+    if sum(totals.done > 0 for totals in state.variants.values()) > 1:
+        yield f"evaljournal compare {_quote(path)}"
+    for name, _ in islice(failed_trials(state), 1):
+        yield f"evaljournal log {_quote(path)} {printable(shlex.quote(name), 200)}"
+    if any(tally.failed for tally in state.scores.values()):
+        yield f"evaljournal log {_quote(path)} --type scoring_failed"
+
+
+def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
+    """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
+    rescore = f"evaljournal rescore {_quote(path)}"
+    task, scorers = (state.started.task, state.started.scorers) if state.started else ("", {})
+    failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]
+    if state.outcome == "finished" and failed_scorers:
+        errors = (state.scorer_errors[scorer].message for scorer in failed_scorers if scorer in state.scorer_errors)
+        if task.startswith("--") and any(map(_NOT_FOUND.search, errors)):
+            options = f" --task {shlex.quote(_copied_options(task))}"
+            yield f"correct the judge's model or URL, then score the outputs it failed on: {rescore}{options}"
+        else:
+            yield f"after fixing the scorer, score the outputs it failed on: {rescore}"
+    scorer_names = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
+    if scorer_names:
+        yield f"re-score everything with one version of {', '.join(scorer_names)}: {rescore}"
+
+
+def _quote(path: Path | str) -> str:
+    return printable(shlex.quote(str(path)), 1_000)

@@ -1,0 +1,245 @@
+"""The words for scores and differences: means, confidence intervals, n, verdicts.
+
+Every view lays these strings out: text, Markdown, tables, and the page, which gets them ready.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+import attrs
+
+from evaljournal.replay.results.summary_types import Score
+from evaljournal.replay.text import UNKNOWN, digits, one_line, plural, printable
+
+if TYPE_CHECKING:
+    from evaljournal.replay.results.comparison import Comparison
+    from evaljournal.replay.results.pairing import PairedDifference
+    from evaljournal.replay.results.table import Difference
+
+_MAX_LABELS: Final = 6
+"""Maximum number of labels to list, most frequent first."""
+_MIN_P: Final = 0.0001
+
+
+class Estimate(Protocol):
+    """A mean with its 95 % confidence interval."""
+
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def mean(self) -> float | None: ...  # noqa: D102
+    @property
+    def low(self) -> float | None: ...  # noqa: D102
+    @property
+    def high(self) -> float | None: ...  # noqa: D102
+
+
+def mean_text(kind: str, mean: float | None, unit: str = "") -> str:
+    """Return a mean: `93.3 %` for passes, `0.82` for other numbers."""
+    if mean is None:
+        return UNKNOWN
+    return f"{100 * mean:.1f} %" if kind == "pass" else f"{digits(mean, 3)}{unit}"
+
+
+def interval_text(kind: str, low: float | None, high: float | None) -> str:
+    """Return the confidence interval of a mean: `84.1–97.4`, `0.79 to 0.85`; empty if there is none."""
+    if low is None or high is None:
+        return ""
+    return f"{100 * low:.1f}–{100 * high:.1f}" if kind == "pass" else f"{digits(low, 3)} to {digits(high, 3)}"
+
+
+def estimate_text(estimate: Estimate) -> str:
+    """Return a mean with its 95 % confidence interval: `93.3 % (84.1–97.4)`."""
+    interval = interval_text(estimate.kind, estimate.low, estimate.high)
+    return f"{mean_text(estimate.kind, estimate.mean)}{f' ({interval})' if interval else ''}"
+
+
+def range_text(estimates: Sequence[Estimate]) -> str:
+    """Return the smallest and the largest mean of a score: `78.3 % to 93.3 %`."""
+    ends = [choose(estimates, key=lambda estimate: estimate.mean or 0.0) for choose in (min, max)]
+    return " to ".join(mean_text(end.kind, end.mean) for end in ends[: len(estimates)])
+
+
+def brief_score(score: Score) -> str:
+    """Return the mean of a score with its interval, or the most frequent label with its share: `yes 60 %`."""
+    return estimate_text(score) if score.mean is not None else next(_label_shares(score), UNKNOWN)
+
+
+def _label_shares(score: Score) -> Iterator[str]:
+    return (f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in score.labels.items())
+
+
+@attrs.frozen
+class ScoreText:
+    """The results of a scorer as strings, each empty if there is nothing to report."""
+
+    figure: str
+    """The mean, or the most frequent label."""
+    basis: str
+    """What the mean is of: `53 of 58 passed`, `mean of 58 scored in 20 cases`."""
+    interval: str
+    """`95 % CI 81.4–96.3 %`."""
+    labels: str
+    """`yes 60 %, no 40 %  of 58 scored`."""
+    exclusions: str
+    """`2 failed, 1 scorer failure`."""
+    versions: str
+    """Which versions of the scorer the values are from, if not all are from the current one."""
+
+    @property
+    def notes(self) -> str:
+        """What is excluded, and the versions of the scorer."""
+        return "; ".join(filter(None, (self.exclusions and f"excluded: {self.exclusions}", self.versions)))
+
+
+def describe_score(score: Score, *, failed_trials: int = 0, unscored_outputs: int = 0) -> ScoreText:
+    """Return the results of a scorer; `failed_trials` and `unscored_outputs` are excluded from them."""
+    cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
+    is_pass, interval = score.passed is not None, interval_text(score.kind, score.low, score.high)
+    basis = f"{score.passed:,} of {score.numbers:,}{cases} passed" if is_pass else f"mean of {score.numbers:,} scored{cases}"
+    labels = ", ".join(islice(_label_shares(score), _MAX_LABELS))
+    if omitted_count := max(0, len(score.labels) - _MAX_LABELS):
+        labels += f" and {plural(omitted_count, 'more label')}"
+    failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
+    counts = [
+        (failed_trials, "failed"),
+        (score.failed, failures),
+        (score.out_of_range, "not finite or too large"),
+        (unscored_outputs, "unscored"),
+    ]
+    return ScoreText(
+        figure=next(_label_shares(score), "") if score.mean is None else mean_text(score.kind, score.mean),
+        basis="" if score.mean is None else basis,
+        interval=f"95 % CI {interval}{' %' if is_pass else ''}" if interval else "",
+        labels=f"{labels}  of {score.scored:,} scored" if labels else "",
+        exclusions=", ".join(f"{count:,} {reason}" for count, reason in counts if count),
+        versions=versions_text(score.versions, score.from_older_version),
+    )
+
+
+def score_text(score: Score, *, failed_trials: int = 0) -> str:
+    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 failed`."""
+    text = describe_score(score, failed_trials=failed_trials)
+    mean = f"{text.figure}  {text.basis}" if text.basis else ""
+    results = " ".join(filter(None, (mean, text.interval and f"({text.interval})", text.labels)))
+    if not results:
+        return f"no score: {text.exclusions}" if text.exclusions else "no score yet"
+    return f"{results}; {text.notes}" if text.notes else results
+
+
+def pass_at_k_texts(score: Score) -> Iterator[tuple[str, str]]:
+    """Yield `pass@4 97.5 %` and `pass^4 81.0 %` for each k, if cases have repeats."""
+    for estimate in score.pass_at_k:
+        if estimate.k > 1:
+            yield f"pass@{estimate.k} {100 * estimate.at_least_one:.1f} %", f"pass^{estimate.k} {100 * estimate.all:.1f} %"
+
+
+def versions_text(versions: int, from_older_version: int) -> str:
+    """Return which versions of a scorer its values are from; empty if all are from the current one."""
+    if not from_older_version:
+        return ""
+    if versions == 1:
+        return "all from an older version of the scorer"
+    return f"from {plural(versions, 'version')} of the scorer, {from_older_version:,} from an older one"
+
+
+def signed_difference(kind: str, difference: float, unit: str = "") -> str:
+    """Return a difference with its sign: `+6.2 points` of passes, `-0.38` of other numbers."""
+    amount = _amount(kind, difference)
+    return f"{'' if amount.startswith('-') else '+'}{amount}{' points' if kind == 'pass' else unit}"
+
+
+def _amount(kind: str, value: float) -> str:
+    return f"{100 * value:.1f}" if kind == "pass" else digits(value, 3)
+
+
+def difference_interval(kind: str, low: float | None, high: float | None) -> str:
+    """Return the confidence interval of a difference: `1.2 to 11.3`; empty if there is none."""
+    return "" if low is None or high is None else f"{_amount(kind, low)} to {_amount(kind, high)}"
+
+
+def figures(kind: str, difference: float, low: float | None, high: float | None, n: int, *notes: str, unit: str = "") -> str:
+    """Return a difference with its 95 % confidence interval: `+6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
+    interval = difference_interval(kind, low, high)
+    details = (f"95 % CI {interval}" if interval else "no interval", f"n = {n:,}", *filter(None, notes))
+    return f"{signed_difference(kind, difference, unit)} ({', '.join(details)})"
+
+
+def difference_cells(difference: "PairedDifference", unit: str = "") -> list[str]:
+    """Return the cells of a table: both means, the difference, its 95 % confidence interval, and n."""
+    kind, low, high = difference.kind, difference.low, difference.high
+    means = [mean_text(kind, mean, unit) for mean in (difference.mean_a, difference.mean_b)]
+    amount = UNKNOWN if difference.difference is None else signed_difference(kind, difference.difference, unit)
+    return [*means, amount, difference_interval(kind, low, high) or UNKNOWN, f"{difference.n:,}"]
+
+
+def verdict(difference: "PairedDifference", subject: str = "", words: tuple[str, str] = ("higher", "lower")) -> str:
+    """Return in a few words whether B differs from A: `B is better` with the subject `B is `, `no significant difference`.
+
+    `words` are for a higher and a lower value of B; passes are better or worse.
+    """
+    if not difference.n:
+        return "no case has a value in both"
+    if difference.kind == "label":
+        return f"{difference.changed:,} of {plural(difference.n, 'label')} changed"
+    if _is_unchanged(difference):
+        return "no difference"
+    if not difference.significant or difference.difference is None:
+        return "no significant difference"
+    return f"{subject}{_direction(difference, words)}"
+
+
+def _is_unchanged(difference: "PairedDifference") -> bool:
+    """Return whether no number differs; passes that do not differ have an interval."""
+    return difference.kind == "number" and not difference.changed
+
+
+def _direction(difference: "PairedDifference", words: tuple[str, str] = ("higher", "lower")) -> str:
+    return (("better", "worse") if difference.kind == "pass" else words)[(difference.difference or 0) < 0]
+
+
+def sentence(difference: "PairedDifference", result: str = "", *notes: str, unit: str = "") -> str:
+    """Return a verdict (default: on B) with its figures: `B is better: +6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
+    result = result or verdict(difference, "B is ")
+    if not difference.n or difference.kind == "label":
+        return result
+    if difference.difference is None or _is_unchanged(difference):
+        return f"{result} (n = {difference.n:,})"
+    low, high, n = difference.low, difference.high, difference.n
+    return f"{result}: {figures(difference.kind, difference.difference, low, high, n, *notes, unit=unit)}"
+
+
+def adjusted_verdict(difference: "Difference") -> tuple[str, str, str]:
+    """Return how a row of a table differs from the baseline, the p-value, and the minimum detectable difference.
+
+    For example `not distinguishable`, `p = 0.4` and `minimum detectable difference: 4.2 points`; the last two may be empty.
+    """
+    pairs, p = difference.paired_difference, difference.p_adjusted
+    if p is None or pairs.difference is None or _is_unchanged(pairs):
+        return verdict(pairs), "", ""
+    p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
+    if difference.is_distinguishable:
+        return _direction(pairs), p_value, ""
+    power = "n is too small to detect any difference"
+    if difference.minimum_detectable is not None:
+        unit = " points" if pairs.kind == "pass" else ""
+        power = f"minimum detectable difference: {_amount(pairs.kind, difference.minimum_detectable)}{unit}"
+    return "not distinguishable", p_value, power
+
+
+def compared_text(comparison: "Comparison", baseline: str = "") -> str:
+    """Return what became of the trials: `3 trials compared: 0 broken, 1 fixed, 0 changed, 2 unchanged`."""
+    changes: Mapping[str, Sized] = {"broken": comparison.broken, "fixed": comparison.fixed, "changed": comparison.changed}
+    counts = "".join(f"{len(trials):,} {kind}, " for kind, trials in changes.items())
+    return f"{plural(comparison.compared, 'trial')} compared{baseline}: {counts}{comparison.unchanged:,} unchanged"
+
+
+def unpaired_text(comparison: "Comparison", a: str = "A", b: str = "B") -> str:
+    """Return the trials that are not compared: `2 only in A, 1 with different content`; empty if there are none."""
+    lists: Mapping[str, Sized] = {
+        f"only in {a}": comparison.only_a,
+        f"only in {b}": comparison.only_b,
+        "with different content": comparison.different_content,
+    }
+    return ", ".join(f"{len(trials):,} {place}" for place, trials in lists.items() if trials)

@@ -1,0 +1,286 @@
+"""The status of a run for people: the live screen, and one line for a log.
+
+Nothing here reads a clock, a file or the terminal's size, so the live run, `status` and `replay` show the same screen. Names,
+errors and labels are untrusted and are printed escaped.
+"""
+
+import heapq
+import math
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from evaljournal.replay.render import summary as summary_text
+from evaljournal.replay.render.phrases import mean_text
+from evaljournal.replay.results.budget_text import spent_text
+from evaljournal.replay.results.summary import latency, score_of, steps_of
+from evaljournal.replay.runs.idle import in_backoff, one_line, reasons
+from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.trial import RunningAttempt
+from evaljournal.replay.state.workers import ended_workers
+from evaljournal.replay.text import digits, duration, escape_controls, plural, printable
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.text import Text
+
+LONG_PAUSE: Final = 5.0
+"""Seconds from which a pause is reported; shorter pauses are normal."""
+_RECENT_OUTPUTS: Final = 1_000
+"""Outputs in the latency on the screen; the final report includes all."""
+_LONGEST_RUNNING: Final = 4
+"""Attempts in flight shown one by one."""
+_MIN_DONE: Final = 3
+"""Trials that must be done before the remaining time is estimated."""
+_QUIET_SECONDS: Final = 10.0
+_QUIET_TRIALS: Final = 5
+"""Without a finished trial for 10 s and for 5 times the average time per trial, a run counts as stalled."""
+_MINUTE: Final = 60
+_LABEL_WIDTH: Final = 9
+_MAX_ERROR_ROWS: Final = 3
+
+_STOP_REASONS: Final = {
+    "failed_fast": "too many trials failed",
+    "same_error": "every trial failed with the same error",
+    "unauthorized": "unauthorized",
+    "deadline": "deadline reached",
+    "disk_full": "disk full",
+    "dataset_failed": "the cases could not be read",
+    "budget": "budget reached",
+}
+"""Why a run is being stopped, if the user has not interrupted it."""
+
+
+def seconds_left(state: RunState, *, now: float, total: int | None, done_before: int) -> float | None:
+    """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
+    done = state.done - done_before
+    if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now, done_before=done_before):
+        return None
+    return max(0, total - state.done) * now / done
+
+
+def stall_reason(state: RunState, *, now: float, done_before: int, min_pause: float = LONG_PAUSE) -> str:
+    """Return why the run is stalled: all starts are paused, or no trial has ended for a long time; empty if it is not.
+
+    A pause of at most `min_pause` seconds is ignored.
+    """
+    return _pause_text(state, now, min_pause) or _quiet_text(state, now, done_before)
+
+
+def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
+    """Return why the attempts of all rate-limit keys are paused; empty if those of any key are not."""
+    if state.outcome:
+        return ""
+    active_pauses = {key: pause for key, pause in state.pauses.items() if pause.is_in_force(now)}
+    if not active_pauses or not active_pauses.keys() >= (state.attempt_limits or state.limits).keys():
+        return ""
+    for pause in active_pauses.values():
+        if pause.reason in BREAKER_REASONS:
+            return f"{PAUSE_TEXTS[pause.reason]}; probing"
+    time_left = min(pause.until for pause in active_pauses.values()) - now
+    return f"paused for {duration(time_left)}" if time_left > min_pause else ""
+
+
+def _quiet_text(state: RunState, now: float, done_before: int) -> str:
+    """Return how long no trial has ended; empty unless that is a long time."""
+    quiet_seconds, done = now - state.done_at, state.done - done_before
+    is_scoring = state.scorer_calls or state.delayed_calls
+    is_waiting = (
+        state.running or state.backing_off or is_scoring or any(pause.is_in_force(now) for pause in state.pauses.values())
+    )
+    min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
+    return (
+        f"no trial done for {duration(quiet_seconds)}"
+        if not state.outcome and is_waiting and quiet_seconds > min_seconds
+        else ""
+    )
+
+
+def panel(
+    state: RunState,
+    *,
+    now: float,
+    durable: int,
+    total: int | None,
+    width: int,
+    done_before: int = 0,
+    title: str = "",
+    stop_status: tuple[str, float] | None = None,
+    show_rate: bool = True,
+) -> "Group":
+    """Return the live screen.
+
+    `now` is in seconds of `t`; `durable` is the last record known to be on disk; `total` is the number of trials, if known;
+    `done_before` is how many were done when the session started; `stop_status` is why the run is being stopped, and how many
+    seconds attempts in flight have left. `show_rate` is False for a run that may not be running, such as a damaged one.
+    """
+    from rich.console import Group  # noqa: PLC0415  # slow to import
+    from rich.text import Text  # noqa: PLC0415  # slow to import
+
+    rate = _rate(state, now=now, total=total, done_before=done_before) if show_rate else ""
+    lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, rate=rate)]
+    previous_label = ""
+    if stop_status is not None:
+        lines.append(Text(f"stopping {stopping_text(state, *stop_status)}", style="bold yellow"))
+    for label, text, style in _rows(state, now, durable, total):
+        # An error may end with its cause, so it is not truncated to one line.
+        for row in textwrap.wrap(text, max(20, width - _LABEL_WIDTH))[:_MAX_ERROR_ROWS] if label == "error" else [text]:
+            line = Text()
+            line.append(f"{label if label != previous_label else '':<{_LABEL_WIDTH}}", style="dim")
+            line.append(row, style=style)
+            lines.append(line)
+            previous_label = label
+    for line in lines:
+        line.plain = escape_controls(line.plain)
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+    return Group(*lines)
+
+
+def _heading(state: RunState, title: str, line: "Text") -> "Text":
+    line.append(printable(state.started.evaluation) if state.started else "a run that has not started", style="bold")
+    if title:
+        line.append(f"  {printable(title, 200)}", style="dim")
+    if len(state.sessions) > 1:
+        line.append(f"  session {len(state.sessions)}", style="dim")
+    return line
+
+
+def _progress(state: RunState, line: "Text", *, total: int | None, width: int, rate: str) -> "Text":
+    if total is None:
+        return line.append(f"{state.done:,} done of {state.total:,} so far; total unknown{rate}")
+    share = min(1.0, state.done / total) if total else 1.0
+    text = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
+    bar_width = max(10, min(40, width - len(text)))
+    filled_width = round(bar_width * share)
+    line.append("━" * filled_width, style="green")
+    line.append("─" * (bar_width - filled_width), style="dim")
+    return line.append(text)
+
+
+def _rate(state: RunState, *, now: float, total: int | None, done_before: int) -> str:
+    """Return trials per second and the remaining time, or why the run is stalled."""
+    stall, done = stall_reason(state, now=now, done_before=done_before), state.done - done_before
+    if stall:
+        return f" · {stall}"
+    rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
+    time_left = seconds_left(state, now=now, total=total, done_before=done_before)
+    return f"{rate} · about {duration(max(1, round(time_left)))} left" if time_left else rate
+
+
+def stopping_text(state: RunState, reason: str, time_left: float) -> str:
+    """Return how many attempts are in flight in a run that is being stopped, and how long they may still take."""
+    in_flight = len(state.running) + state.stages["scoring"]
+    cause, suffix = ("", " again") if reason == "interrupted" else (f"{_STOP_REASONS.get(reason, printable(reason))}; ", "")
+    if not in_flight:
+        return f"{cause}no attempt in flight"
+    attempts = f"{plural(in_flight, 'attempt')} in flight"
+    if time_left <= 0:
+        return f"{cause}interrupting {attempts}"
+    return (
+        f"{cause}{attempts}, {duration(time_left)} left; press Ctrl-C{suffix} to interrupt {'it' if in_flight == 1 else 'them'}"
+    )
+
+
+_Row = tuple[str, str, str]
+"""A label, its text, and a style."""
+
+
+def _rows(state: RunState, now: float, durable: int, total: int | None) -> Iterator[_Row]:
+    yield "slots", _slots(state, now, total), ""
+    if idle_reasons := reasons(state, now=now, total=total):
+        yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
+    if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
+        yield "error", summary_text.error_text(error, now), "yellow"
+    yield from (("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.scorer_errors, now))
+    yield "trials", summary_text.trials_text(state), ""
+    if (steps := steps_of(state)) is not None:
+        yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
+    yield from (("steps", sentence, "yellow") for sentence in summary_text.missing_step_lines(state))
+    yield from (("calls", sentence, "yellow") for sentence in summary_text.blocking_call_lines(state))
+    yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
+    if state.failed:
+        yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
+    yield from (("variants", row, "") for row in summary_text.variant_lines(state))
+    scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
+    for row in summary_text.score_lines(scores, failed_trials=state.failed):
+        yield "scores", row, ""
+    if state.latencies:
+        recent_latency = latency(state.latencies[-_RECENT_OUTPUTS:])
+        outputs = plural(recent_latency.count, "output")
+        scope = outputs if recent_latency.count == len(state.latencies) else f"the last {outputs}"
+        yield "latency", summary_text.latency_text(recent_latency, scope, "p50", "p95"), ""
+    yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
+    usage = summary_text.billed_usage(state.usage)
+    if usage:
+        yield "usage", summary_text.usage_text(usage, state.unpriced_models), ""
+    yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
+    if budget_text := spent_text(state):
+        yield "budget", budget_text, ""
+    for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].start):
+        yield "longest", *_running_text(name, attempt, now, state.settings.get("timeout"))
+    yield "journal", f"seq {state.seq:,} · synced up to {durable:,}", "dim"
+
+
+def _slots(state: RunState, now: float, total: int | None) -> str:
+    limit = state.limit
+    parts = [f"{len(state.running):,}{'' if limit is None else f' of {limit:,}'} busy"]
+    if state.stages["scoring"]:
+        parts.append(f"{state.stages['scoring']:,} being scored")
+    backoff = in_backoff(state, now)
+    parts.append(f"{state.stages['queued'] + state.stages['interrupted'] + len(state.backing_off) - backoff:,} queued")
+    if backoff:
+        parts.append(f"{backoff:,} in backoff")
+    if total is not None and total > state.total:
+        parts.append(f"{total - state.total:,} to come")
+    return " · ".join(parts)
+
+
+def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: object) -> tuple[str, str]:
+    elapsed = max(0.0, now - attempt.start)
+    text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
+    step = ""
+    if (last_step := attempt.last_step) is not None:
+        age = duration(max(0.0, now - last_step.t))
+        step = f" · {plural(last_step.ended_steps, 'step')}, the last {age} ago: {printable(last_step.name, 40)}"
+    if not isinstance(timeout, int | float):
+        return f"{text}{step}", "dim"
+    if elapsed > timeout:
+        return f"{text}, over its timeout; not responding to cancellation{step}", "red"
+    return f"{text} of {duration(timeout)}{step}", "dim"
+
+
+def _steps_per_second(state: RunState, now: float) -> float | None:
+    return (state.steps.executed - state.steps.before_session) / now if now > 0 and not state.outcome else None
+
+
+def line(state: RunState, *, now: float, durable: int, total: int | None, done_before: int = 0) -> str:
+    """Return the status of a run in one line, for a log."""
+    if total is None:
+        parts = [f"{state.done:,} done"]
+    else:
+        parts = [f"{state.done:,} of {total:,} ({math.floor(100 * min(1.0, state.done / total)) if total else 100} %)"]
+    parts.append(f"{state.completed:,} ok, {state.failed:,} failed, {state.recovered:,} recovered")
+    idle_reasons = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
+    if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):
+        parts.append(f"{backoff:,} in backoff")
+    for scorer, tally in state.scores.items():
+        if tally.mean is not None:
+            parts.append(f"{printable(scorer, 24)} {mean_text(tally.kind, tally.mean)}")
+    if state.steps and (per_second := _steps_per_second(state, now)) is not None:
+        parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
+    parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without_steps) else []
+    time_left = seconds_left(state, now=now, total=total, done_before=done_before)
+    if time_left:
+        parts.append(f"about {duration(max(1, round(time_left)))} left")
+    parts += [f"budget: {budget_text}"] if (budget_text := spent_text(state)) else []
+    if idle_reasons:
+        parts.append(f"waiting: {one_line(idle_reasons)}")
+    if quiet_text := _quiet_text(state, now, done_before):
+        parts.append(quiet_text)
+    if state.last_error and (quiet_text or _pause_text(state, now)):
+        parts.append(summary_text.error_text(state.last_error, now))
+    parts += summary_text.scorer_error_lines(state.scorer_errors, now)
+    parts.append(f"seq {state.seq:,}, synced up to {durable:,}")
+    return " · ".join(parts)

@@ -1,0 +1,198 @@
+"""Parts of a summary as text: scores, variants, groups, latency, steps, usage, errors."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from evaljournal.replay.render.phrases import mean_text, pass_at_k_texts, score_text, versions_text
+from evaljournal.replay.results.summary_types import GroupSummary, Latency, Score, Steps
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
+from evaljournal.replay.state.totals import Totals
+from evaljournal.replay.text import digits, duration, money, number, one_line, plural, printable
+
+_MAX_MODELS: Final = 3
+"""Maximum number of models without a price to list."""
+_MAX_VARIANTS: Final = 8
+"""Maximum number of variants to list."""
+_MAX_SCORES: Final = 3
+"""Maximum number of scores in a line."""
+_MAX_SCORER_ERRORS: Final = 3
+_COSTS: Final = ("cost", "judge.cost")
+
+
+def trials_text(state: RunState) -> str:
+    """Return the counts of completed, recovered and withdrawn trials."""
+    parts = [f"{state.completed:,} ok of {state.done:,} done"]
+    if state.recovered:
+        parts.append(f"{state.recovered:,} of these after a failed attempt")
+    if state.stages["withdrawn"]:
+        parts.append(f"{state.stages['withdrawn']:,} withdrawn")
+    return " · ".join(parts)
+
+
+def score_lines(scores: Mapping[str, Score], *, failed_trials: int) -> Iterator[str]:
+    """Yield one line per scorer; `failed_trials` are excluded."""
+    names = {scorer: printable(scorer, 24) for scorer in scores}
+    width = max(map(len, names.values()), default=0)
+    for scorer, score in scores.items():
+        yield f"{names[scorer]:<{width}}  {score_text(score, failed_trials=failed_trials)}"
+
+
+def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
+    """Yield pass@k and pass^k of each scorer, if cases have repeats."""
+    for scorer, score in scores.items():
+        if texts := list(pass_at_k_texts(score)):
+            at_least_one, all_pass = (", ".join(estimates) for estimates in zip(*texts, strict=True))
+            cases = next(estimate.cases for estimate in score.pass_at_k if estimate.k > 1)
+            yield f"{printable(scorer, 24)}  {at_least_one} · {all_pass} of {plural(cases, 'case')}"
+
+
+def variant_lines(state: RunState) -> Iterator[str]:
+    """Yield results of the first variants: `mini   60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    rows = list(islice(variant_rows(state), _MAX_VARIANTS))
+    width = max((len(name) for name, _ in rows), default=0)
+    yield from (f"{name:<{width}}  {results}" for name, results in rows)
+    count = sum(totals.total > 0 for totals in state.variants.values())
+    if count > _MAX_VARIANTS:
+        yield f"… and {count - _MAX_VARIANTS:,} more"
+
+
+def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the name and the results of each variant."""
+    for name, totals in state.variants.items():
+        if totals.total:
+            yield printable(name, 40) or "(no variant)", variant_result(totals)
+
+
+def variant_result(totals: Totals) -> str:
+    """Return the results of a variant in one line: `60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    parts = [f"{totals.done:,} of {totals.total:,} done"]
+    if totals.failed:
+        parts.append(f"{totals.failed:,} failed")
+    means = ((scorer, mean_text(tally.kind, tally.mean)) for scorer, tally in totals.scores.items() if tally.mean is not None)
+    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in islice(means, _MAX_SCORES)]
+    if any(unit in totals.usage for unit in _COSTS):
+        parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
+    return " · ".join(parts)
+
+
+def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:
+    """Yield the results of each group, or of the first `limit` groups."""
+    yield f"by {printable(key)}:"
+    for label, group in islice(groups.items(), limit):
+        trials = group.trials
+        counts = [f"{trials.completed:,} ok of {plural(trials.enqueued, 'trial')}"]
+        counts += [f"{trials.failed:,} failed"] if trials.failed else []
+        counts += [f"{trials.open:,} open"] if trials.open else []
+        yield f"  {printable(label, 40)}  {' · '.join(counts)}"
+        yield from (f"    {row}" for row in score_lines(group.scores, failed_trials=trials.failed))
+    if limit is not None and len(groups) > limit:
+        yield f"  … and {plural(len(groups) - limit, 'more group')}"
+
+
+def latency_text(times: Latency, outputs: str, *names: str) -> str:
+    """Return quantiles: `p50 0.24 s · p95 0.9 s of 60 outputs`."""
+    quantiles = {"p50": times.p50, "p95": times.p95, "p99": times.p99, "max": times.max}
+    parts = [f"{name} {duration(quantiles[name] or 0.0)}" for name in names or quantiles]
+    return f"{' · '.join(parts)} of {outputs}"
+
+
+def steps_text(steps: Steps, per_second: float | None = None) -> str:
+    """Return how many steps were executed and reused: `81 steps (2 failed), 4.2/s · 41 steps reused, $3.12 not paid again`."""
+    failures = f" ({steps.failed:,} failed)" if steps.failed else ""
+    rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
+    text = f"{plural(steps.completed + steps.failed, 'step')}{failures}{rate}"
+    return f"{text} · {_saved_text(steps)}" if steps.reused else text
+
+
+def saved_usage(steps: Steps) -> dict[str, float]:
+    """Return the cost that reused steps have saved; if it is unknown, the tokens."""
+    cost = {name: value for name, value in steps.usage_saved.items() if name == "cost" and value}
+    return cost or {name: value for name, value in steps.usage_saved.items() if "token" in name.lower()}
+
+
+def _saved_text(steps: Steps) -> str:
+    """Return the usage that reused steps have saved: `41 steps reused, $3.12 not paid again`."""
+    usage = saved_usage(steps)
+    amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})
+    return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
+
+
+def missing_step_lines(state: RunState) -> Iterator[str]:
+    """Yield how many attempts have no step although their model calls should be steps, if any, why, and what to do."""
+    if count := state.steps.attempts_without_steps:
+        yield (
+            f'{plural(count, "attempt")} without a step: durable="http" records only calls of httpx clients, and none in '
+            "a thread pool; use asyncio.to_thread, @durable or the gateway"
+        )
+
+
+def blocking_call_lines(state: RunState) -> Iterator[str]:
+    """Yield that calls of an async task blocked its event loop, if it was noted, and what to do."""
+    if count := state.blocking_calls:
+        yield (
+            f"{plural(count, 'call')} in a row blocked the event loop; if the task calls a synchronous client, use its async "
+            "client, or make the task a plain def"
+        )
+
+
+def truncated_lines(state: RunState) -> Iterator[str]:
+    """Yield how many outputs were truncated, if any; a scorer may have failed them for that reason alone."""
+    if state.truncated:
+        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+        yield f"{state.truncated:,} of {outputs} truncated by the token limit; raise --max-tokens"
+
+
+def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
+    """Return the tokens and costs in some usage; sums of other values, such as temperatures, are meaningless."""
+    return {name: value for name, value in usage.items() if any(word in name.lower() for word in ("token", "cost", "unpriced"))}
+
+
+def usage_text(usage: Mapping[str, float], unpriced_models: Mapping[str, Sequence[str]]) -> str:
+    """Return sums of usage: `input_tokens 1,200 · cost $0.034 · 3 calls without a price (gpt-x)`."""
+    return " · ".join(_amount(name, value, unpriced_models.get(name, ())) for name, value in usage.items())
+
+
+def _amount(name: str, value: float, models: Sequence[str]) -> str:
+    label = printable(name.replace("judge.", "judge "), 32)
+    if name in {"unpriced_calls", "judge.unpriced_calls"}:
+        names = [printable(model, 40) for model in models[:_MAX_MODELS]]
+        names += [f"{len(models) - _MAX_MODELS} more"] if len(models) > _MAX_MODELS else []
+        suffix = f" ({', '.join(names)})" if names else ""
+        return f"{plural(int(value), label.replace('unpriced_calls', 'call'))} without a price{suffix}"
+    return f"{label} {money(value) if 'cost' in name.lower() else number(value)}"
+
+
+def adopted_lines(state: RunState) -> Iterator[str]:
+    """Yield the adopted changes, and how many outputs are from an older version of the task."""
+    for session in state.sessions:
+        if session.adopted:
+            yield f"session {session.number} adopted changes: {printable(', '.join(session.adopted), 200)}"
+    if state.from_older_task:
+        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+        verb = "is" if state.from_older_task == 1 else "are"
+        yield f"{state.from_older_task:,} of {outputs} {verb} from an older version of the task"
+
+
+def version_notes(state: RunState) -> Iterator[str]:
+    """Yield notes on results from older versions of the task or of a scorer."""
+    yield from adopted_lines(state)
+    for scorer, tally in state.scores.items():
+        if versions := versions_text(tally.versions, tally.from_older_version):
+            yield f"{plural(tally.scored, 'score')} of {printable(scorer, 24)} {versions}"
+
+
+def scorer_error_lines(errors: Mapping[str, LastError], now: float | None = None) -> Iterator[str]:
+    """Yield the last errors of scorers whose last calls failed."""
+    for scorer, error in islice(errors.items(), _MAX_SCORER_ERRORS):
+        yield f"scorer {printable(scorer, 24)}: {error_text(error, now)}"
+
+
+def error_text(error: LastError, now: float | None = None) -> str:
+    """Return the last error: `3 in a row, the last 2 s ago: TimeoutError: …`."""
+    parts = [f"{error.consecutive:,} in a row"] if error.consecutive > 1 else []
+    if now is not None:
+        age = f"{duration(now - error.t)} ago"
+        parts.append(f"the last {age}" if parts else age)
+    return f"{', '.join(parts)}{': ' if parts else ''}{one_line(error.message, ERROR_CHARS)}"

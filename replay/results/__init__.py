@@ -1,0 +1,1 @@
+"""The results of runs: summary, comparison, gates."""

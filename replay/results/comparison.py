@@ -1,0 +1,275 @@
+"""Compare two runs or variants: the trials that were fixed, broke or changed, and the difference of each score.
+
+`pairing` selects the trials and computes the differences; `comparison_text` has the text of a comparison.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
+
+import attrs
+import orjson
+
+from evaljournal.journal import Blob, JournalError, Record
+from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.replay.definition import changed_files, variant_fingerprints
+from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
+from evaljournal.replay.results.summary import has_output, latencies, latency
+from evaljournal.replay.results.summary_types import Latency
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.totals import Totals
+from evaljournal.replay.state.trial import DONE_STAGES, TrialState, Value
+from evaljournal.replay.text import plural
+
+SLOWER_FACTOR: Final = 2.0
+"""Minimum ratio of B's time to A's for a trial to be listed as slower."""
+SLOWER_SECONDS: Final = 0.1
+"""Minimum difference in seconds for a trial to be listed as slower."""
+_DIGEST_BYTES: Final = 8
+_ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)
+
+
+class NothingInCommon(JournalError):
+    """The two runs have no trial in common."""
+
+
+def _ids(side: "Side") -> dict[Key, str]:
+    has_all_variants, variant = side.variant is None, side.variant
+    return {
+        (trial.case, trial.variant if has_all_variants else "", trial.repeat): trial_id
+        for trial_id, trial in side.state.trials.items()
+        if trial.stage != "withdrawn" and (has_all_variants or trial.variant == variant)
+    }
+
+
+@attrs.frozen(eq=False)
+class Side:
+    """A run, or one variant of it."""
+
+    state: RunState
+    output_digests: Mapping[str, bytes] = attrs.field(factory=dict[str, bytes])
+    """Trial → digest of its output, as `output_digests()` returns it; needed to find changed outputs."""
+    variant: str | None = None
+    """None: all of the run."""
+    ids: Mapping[Key, str] = attrs.field(default=attrs.Factory(_ids, takes_self=True), repr=False)
+    """Key → id of the trials that were not withdrawn."""
+
+    @property
+    def totals(self) -> Totals:
+        """Sums over its trials: stages, scores, usage."""
+        return self.state if self.variant is None else self.state.variants[self.variant]
+
+    def has_scorer(self, scorer: str) -> bool:
+        """Return whether the run has a scorer, even if it has scored nothing; `judge.tone` belongs to `judge`."""
+        scorers = self.state.started.scorers if self.state.started else {}
+        return scorer in self.totals.scores or scorer.partition(".")[0] in scorers
+
+    @property
+    def trials(self) -> dict[Key, TrialState]:
+        """The trials that were not withdrawn."""
+        return {key: self.state.trials[trial_id] for key, trial_id in self.ids.items()}
+
+    @property
+    def latency(self) -> Latency:
+        """Latency quantiles of its outputs, in seconds."""
+        if self.variant is None:
+            return latency(latencies(self.state))
+        return latency(trial.latency for trial in self.trials.values() if has_output(trial))
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprints of the task, under an empty name, and of the variants."""
+        run_started = self.state.started
+        if run_started is None:
+            return {}
+        variants = variant_fingerprints(run_started.definition)
+        if self.variant is not None:
+            variants = {name: variants[name] for name in (self.variant,) if name in variants}
+        return {**variants, "": run_started.task_fingerprint}
+
+
+def sides_by_variant(state: RunState) -> dict[str, Side]:
+    """Return each variant of a run as a side, in one pass over the trials."""
+    ids: dict[str, dict[Key, str]] = {variant: {} for variant in state.variants}
+    for trial_id, trial in state.trials.items():
+        if trial.stage != "withdrawn" and state.variants:
+            ids[trial.variant][trial.case, "", trial.repeat] = trial_id
+    return {variant: Side(state, variant=variant, ids=variant_ids) for variant, variant_ids in ids.items()}
+
+
+def output_digests(records: Iterable[Record]) -> dict[str, bytes]:
+    """Return a digest of each trial's last output; the order of keys in it does not matter, except in a blob."""
+    digests: dict[str, bytes] = {}
+    for record in records:
+        event = record.event
+        if isinstance(event, AttemptSucceeded):
+            value = event.output
+            content = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+            digests[event.trial] = hashlib.sha256(content).digest()[:_DIGEST_BYTES]
+    return digests
+
+
+@attrs.frozen
+class TrialChange:
+    """The differences in one trial."""
+
+    trial: str
+    """Its id in B."""
+    stage_a: str
+    stage_b: str
+    """How it ended in each run: `completed` or `failed`."""
+    scores: Mapping[str, tuple[Value | None, Value | None]]
+    """Scorer → its two values, where they differ; None for a missing one."""
+    output_changed: bool
+
+
+@attrs.frozen
+class SlowerTrial:
+    """A trial whose output took much longer in B."""
+
+    trial: str
+    seconds_a: float
+    seconds_b: float
+
+
+@attrs.frozen
+class Comparison:
+    """Run B compared with run A."""
+
+    trials_a: int
+    trials_b: int
+    common: int
+    """Trials with the same case, repeat and content in both, and the same variant if whole runs are compared."""
+    compared: int
+    """Common trials that are done in both."""
+    not_done: int
+    """Common trials that are not done in at least one of the two."""
+    unchanged: int
+    """Compared trials with the same output and scores, or with the same error."""
+    fixed: Sequence[TrialChange]
+    """A score went from fail to pass, or a failed trial now completes without a failing score; and nothing broke."""
+    broken: Sequence[TrialChange]
+    """A score went from pass to fail, or a completed trial now fails."""
+    changed: Sequence[TrialChange]
+    """Any other difference in output, label, number or error."""
+    slower: Sequence[SlowerTrial]
+    """Trials with an output in both that took much longer in B; largest difference first."""
+    only_a: Sequence[str]
+    only_b: Sequence[str]
+    different_content: Sequence[str]
+    """Trials that are in both but with different content; they are not compared."""
+    same_task: bool
+    """Whether the task is the same, and every variant that both have."""
+    scorers_only_a: Sequence[str]
+    scorers_only_b: Sequence[str]
+    """Scorers that the other run does not have; their values are not compared."""
+    scores: Mapping[str, PairedDifference]
+    latency: PairedDifference
+    """Latency per output in seconds, compared in the same way."""
+    completion: PairedDifference
+    """Share of trials that were completed, compared in the same way: failed trials have no score."""
+    groups: Mapping[str, Mapping[str, PairedDifference]] | None
+    """Group → scorer → difference over its cases; None if no grouping was requested."""
+
+
+def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Comparison:
+    """Compare run B with run A; with `groups` (trial of A → group), also the scores of each group.
+
+    Raises:
+        NothingInCommon: No trial is in both runs with the same content.
+    """
+    ids_a, ids_b = a.ids, b.ids
+    states_a, states_b = a.trials, b.trials
+    pairing = Pairing(states_a, states_b)
+    if not pairing.common_keys:
+        raise _nothing_in_common(a, b, pairing)
+    done_keys = [
+        key for key in pairing.common_keys if states_a[key].stage in DONE_STAGES and states_b[key].stage in DONE_STAGES
+    ]
+    scorers = common_scorers(a, b)
+    changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
+    for key in done_keys:
+        output_changed = a.output_digests.get(ids_a[key]) != b.output_digests.get(ids_b[key])
+        kind, change = _classify(ids_b[key], states_a[key], states_b[key], scorers, output_changed=output_changed)
+        if kind != "unchanged":
+            changes[kind].append(change)
+    return Comparison(
+        trials_a=len(states_a),
+        trials_b=len(states_b),
+        common=len(pairing.common_keys),
+        compared=len(done_keys),
+        not_done=len(pairing.common_keys) - len(done_keys),
+        unchanged=len(done_keys) - sum(map(len, changes.values())),
+        fixed=changes["fixed"],
+        broken=changes["broken"],
+        changed=changes["changed"],
+        slower=_slower_trials((ids_b[key], states_a[key], states_b[key]) for key in pairing.common_keys),
+        only_a=[ids_a[key] for key in pairing.only_a],
+        only_b=[ids_b[key] for key in pairing.only_b],
+        different_content=[ids_b[key] for key in pairing.different_content],
+        same_task=_has_same_task(a, b),
+        scorers_only_a=[scorer for scorer in a.totals.scores if not b.has_scorer(scorer)],
+        scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
+        scores=pairing.scores(scorers),
+        latency=pairing.latency(),
+        completion=pairing.completion(),
+        groups=None
+        if groups is None
+        else pairing.group_scores(scorers, {key: groups[trial_id] for key, trial_id in ids_a.items() if trial_id in groups}),
+    )
+
+
+def common_scorers(a: Side, b: Side) -> list[str]:
+    """Return the scorers that both have."""
+    return [scorer for scorer in {**a.totals.scores, **b.totals.scores} if a.has_scorer(scorer) and b.has_scorer(scorer)]
+
+
+def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:
+    sides_with_variants = [name for name, side in (("A", a), ("B", b)) if side.variant is None and any(side.state.variants)]
+    hint = f"; {sides_with_variants[0]} has variants: pass one of them as RUN@VARIANT" if len(sides_with_variants) == 1 else ""
+    return NothingInCommon(
+        f"the two runs have no trial in common: {plural(len(pairing.only_a), 'trial')} only in A, "
+        f"{len(pairing.only_b):,} only in B, {len(pairing.different_content):,} with different content{hint}"
+    )
+
+
+def _has_same_task(a: Side, b: Side) -> bool:
+    fingerprints_a, fingerprints_b = a.fingerprints, b.fingerprints
+    has_same_fingerprints = all(
+        fingerprints_a[name] == fingerprints_b[name] for name in fingerprints_a if name in fingerprints_b
+    )
+    definitions = [side.state.started and side.state.started.definition for side in (a, b)]
+    return has_same_fingerprints and not changed_files(*definitions)
+
+
+def _classify(
+    trial_id: str, a: TrialState, b: TrialState, scorers: Iterable[str], *, output_changed: bool
+) -> tuple[Literal["unchanged", "fixed", "broken", "changed"], TrialChange]:
+    scores = {scorer: (score(a, scorer), score(b, scorer)) for scorer in scorers}
+    changed_scores = {scorer: pair for scorer, pair in scores.items() if pair[0] != pair[1]}
+    has_outputs = a.output_location is not None and b.output_location is not None
+    change = TrialChange(trial_id, a.stage, b.stage, changed_scores, output_changed and has_outputs)
+    stages, pairs = (a.stage, b.stage), changed_scores.values()
+    if stages == ("completed", "failed") or any(value_a is True and value_b is False for value_a, value_b in pairs):
+        return "broken", change
+    if any(value_a is False and value_b is True for value_a, value_b in pairs):
+        return "fixed", change
+    if stages == ("failed", "completed"):
+        return "changed" if any(value_b is False for _, value_b in pairs) else "fixed", change
+    is_same = not (changed_scores or change.output_changed) and (a.stage == "completed" or _error(a) == _error(b))
+    return "unchanged" if is_same else "changed", change
+
+
+def _error(trial: TrialState) -> str:
+    """Return a trial's error without memory addresses (`<object at 0x7f3a…>`)."""
+    return _ADDRESS.sub("at 0x…", trial.error)
+
+
+def _slower_trials(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
+    slower_trials: list[SlowerTrial] = []
+    for trial_id, a, b in pairs:
+        is_slower = b.latency >= SLOWER_FACTOR * a.latency and b.latency - a.latency >= SLOWER_SECONDS
+        if is_slower and a.output_location and b.output_location:
+            slower_trials.append(SlowerTrial(trial_id, a.latency, b.latency))
+    return sorted(slower_trials, key=lambda trial: trial.seconds_a - trial.seconds_b)

@@ -1,0 +1,213 @@
+"""Gates against a baseline: whether a run is worse than an earlier one.
+
+Pure functions of two runs and some rules, so the same journals always give the same verdict. A score is compared over the cases
+that both runs have, with the 95 % confidence interval of its paired difference:
+
+- *passed* if the drop at the lower end of the interval is less than the tolerated drop,
+- otherwise *regressed* if the upper end is below 0,
+- otherwise there is *too little evidence*.
+
+The share of completed trials passes if it drops by less than is tolerated: a run without failures needs no evidence.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Literal
+
+import attrs
+
+from evaljournal.replay.results.comparison import Comparison, Side, compare
+from evaljournal.replay.results.pairing import PairedDifference
+from evaljournal.replay.results.power import detectable_drop
+from evaljournal.replay.results.summary import score_of, unscored_counts
+from evaljournal.replay.state.usage import total
+
+Verdict = Literal["passed", "regressed", "too_little_evidence"]
+MAX_DROP: Final = 0.02
+"""Tolerated drop of a score without a rule of its own."""
+COMPLETED: Final = "completed"
+"""Name of the share of trials that were completed: failed trials have no score."""
+
+
+@attrs.frozen
+class ScoreRule:
+    """Requirements for a score."""
+
+    max_drop: float | None = None
+    """Tolerated drop against the baseline."""
+    at_least: float | None = None
+    """Minimum of its mean."""
+
+
+@attrs.frozen
+class Limit:
+    """Upper bounds of an amount."""
+
+    at_most: float | None = None
+    """Its maximum, in its own unit."""
+    at_most_ratio: float | None = None
+    """Its maximum relative to the baseline; cost and tokens are compared per trial."""
+
+
+@attrs.frozen
+class GateRules:
+    """The rules of a gate."""
+
+    scores: Mapping[str, ScoreRule] | None = None
+    """Scorer → its rule; None: every score of both runs may drop by `MAX_DROP`."""
+    limits: Mapping[str, Limit] = attrs.field(factory=dict[str, Limit])
+    """`cost`, `tokens` or `p95` → its limit."""
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """One rule, and whether the run passes it."""
+
+    name: str
+    """The score, `completed`, `cost`, `tokens` or `p95`."""
+    rule: Literal["max_drop", "at_least", "at_most", "at_most_ratio"]
+    bound: float
+    verdict: Verdict
+    baseline: float | None
+    value: float | None
+    n: int | None = None
+    """Cases compared."""
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """Run minus baseline, with its 95 % confidence interval."""
+    minimum_detectable: float | None = None
+    """The minimum drop that a comparison of this many cases detects with 80 % power; None if it is unknown or there is none."""
+
+
+@attrs.frozen
+class GateReport:
+    """The verdict on a run."""
+
+    verdict: Verdict
+    checks: tuple[Check, ...]
+    comparison: Comparison
+
+
+class NotComparable(Exception):
+    """The two runs cannot be compared, for the reason in the message."""
+
+
+def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
+    """Check a run against a baseline.
+
+    Raises:
+        NotComparable: A run is not finished, lacks scores or prices or has results of several versions, a scorer differs or is
+            missing, or a rule has no values.
+        NothingInCommon: No trial is in both runs with the same content.
+    """
+    for name, side in (("the baseline", baseline), ("the run", run)):
+        _check_uniform(name, side)
+    comparison = compare(baseline, run)
+    if rules.scores is None:
+        for name in comparison.scorers_only_a:
+            if baseline.totals.scores[name].kind != "label":
+                problem = f"the run has no scorer {name!r}, which the baseline has"
+                raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
+    checks = (*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules))
+    return GateReport(_worst_verdict(check.verdict for check in checks), checks, comparison)
+
+
+def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    order: tuple[Verdict, ...] = ("passed", "too_little_evidence", "regressed")
+    return order[max(map(order.index, verdicts), default=0)]
+
+
+def _check_uniform(name: str, side: Side) -> None:
+    state = side.state
+    if state.outcome != "finished":
+        raise NotComparable(f"{name} is not finished")
+    if state.from_older_task:
+        raise NotComparable(f"{name} has {state.from_older_task:,} outputs of an older version of the task")
+    for scorer, tally in side.totals.scores.items():
+        if tally.versions > 1:
+            raise NotComparable(
+                f"{name} has scores of {tally.versions} versions of {scorer!r}; `evaljournal rescore` replaces them"
+            )
+    for scorer, count in unscored_counts(state, side.variant).items():
+        raise NotComparable(f"{name} has {count:,} outputs without a score of {scorer!r}; `evaljournal rescore` adds them")
+
+
+def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterator[Check]:
+    scores = {name: difference for name, difference in comparison.scores.items() if difference.kind != "label"}
+    score_rules = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
+    score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP))
+    for name, rule in score_rules.items():
+        difference = comparison.completion if name == COMPLETED else scores.get(name)
+        if difference is None or not difference.n:
+            raise NotComparable(f"the runs have no numbers of {name!r} in common")
+        if difference.scorer_changed:
+            raise NotComparable(f"the runs used different versions of the scorer {name!r}; re-score one of them")
+        if rule.max_drop is not None:
+            yield check_drop(name, difference, rule.max_drop)
+        if rule.at_least is not None:
+            mean = difference.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
+            yield _check_bound(name, "at_least", rule.at_least, difference.mean_a, mean)
+
+
+def check_drop(name: str, difference: PairedDifference, max_drop: float) -> Check:
+    """Check a score, or the share of completed trials, against the tolerated drop."""
+    low, high = difference.low, difference.high
+    if difference.kind == "number" and not difference.changed:
+        low = high = 0.0  # Nothing differs.
+    verdict: Verdict = "too_little_evidence"
+    lower_bound = difference.difference if name == COMPLETED else low  # Failures are counted, not estimated from a sample.
+    if lower_bound is not None and lower_bound > -max_drop:
+        verdict = "passed"
+    elif high is not None and high < 0:
+        verdict = "regressed"
+    return Check(
+        name=name,
+        rule="max_drop",
+        bound=max_drop,
+        verdict=verdict,
+        baseline=difference.mean_a,
+        value=difference.mean_b,
+        n=difference.n,
+        difference=difference.difference,
+        low=low,
+        high=high,
+        minimum_detectable=detectable_drop(difference, max_drop),
+    )
+
+
+def _limit_checks(baseline: Side, run: Side, rules: GateRules) -> Iterator[Check]:
+    for name, limit in rules.limits.items():
+        baseline_amount, run_amount = _amount(name, baseline), _amount(name, run)
+        if limit.at_most is not None:
+            yield _check_bound(name, "at_most", limit.at_most, baseline_amount, run_amount)
+        if limit.at_most_ratio is not None:
+            trials = (baseline.totals.done, run.totals.done) if name != "p95" else (1, 1)
+            ratio = None
+            if baseline_amount and run_amount is not None:
+                ratio = (run_amount / trials[1]) / (baseline_amount / trials[0])
+            yield _check_bound(name, "at_most_ratio", limit.at_most_ratio, None, ratio)
+
+
+def _check_bound(
+    name: str,
+    rule: Literal["at_least", "at_most", "at_most_ratio"],
+    bound: float,
+    baseline: float | None,
+    value: float | None,
+) -> Check:
+    if value is None:
+        raise NotComparable(f"there is no {name!r} to compare with {rule} = {bound:g}")
+    is_passed = value >= bound if rule == "at_least" else value <= bound
+    is_passed = is_passed or math.isclose(value, bound)  # Ten times 0.1 is not exactly 1.
+    return Check(
+        name=name, rule=rule, bound=bound, verdict="passed" if is_passed else "regressed", baseline=baseline, value=value
+    )
+
+
+def _amount(name: str, side: Side) -> float | None:
+    if name == "p95":
+        return side.latency.p95
+    if name == "cost" and (unpriced_calls := total(side.totals.usage, "unpriced_calls")):
+        raise NotComparable(f"the cost is incomplete: {unpriced_calls:,.0f} calls have no price; pass --prices when you run")
+    return total(side.totals.usage, name)

@@ -1,0 +1,203 @@
+"""Pairs of trials of two runs or two variants, and the difference of each score over them.
+
+Two trials are a pair if their case, repeat and content are equal, and their variant if runs are compared. Failures and missing
+scores are not part of a difference; they are counted next to it.
+"""
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from evaljournal.replay.state.tally import is_summable
+from evaljournal.replay.state.trial import DONE_STAGES, TrialState, Value
+from evaljournal.replay.statistics import paired_numbers, paired_shares
+
+Key = tuple[str, str, int]
+"""Case, variant and repeat of a trial; the variant is empty if only one is compared."""
+
+
+@attrs.frozen(kw_only=True)
+class PairedDifference:
+    """The difference of one score over the cases with a value in both runs: B minus A."""
+
+    kind: Literal["pass", "number", "label"]
+    n: int
+    """Cases compared; repeats and variants of a case count as one. For labels, trials."""
+    missing: int
+    """Common cases (or trials) that are excluded because they failed, are open or were not scored in one of the runs."""
+    changed: int
+    """Cases whose value differs."""
+    higher: int = 0
+    lower: int = 0
+    """Cases whose value is higher, and lower, in B; 0 for labels."""
+    mean_a: float | None = None
+    mean_b: float | None = None
+    """Means over the cases compared; None for labels."""
+    difference: float | None = None
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """95 % confidence interval of the difference."""
+    significant: bool = False
+    """Whether the interval excludes 0."""
+    p: float | None = None
+    """Two-sided p-value: by McNemar's exact test for passes, by the interval for numbers and repeats; None for labels."""
+    squared_differences: float | None = None
+    """Sum of the squared differences, if every value is 0 or 1."""
+    scorer_changed: bool
+    """Whether the two runs used different versions of the scorer."""
+
+
+_Numbers = Sequence[float]
+_Pair = tuple[list[TrialState], list[TrialState]]
+"""The trials of one case and variant in A and in B; the numbers of repeats may differ."""
+_Cases = Mapping[str, Mapping[str, _Pair]]
+"""Case → variant → its trials."""
+
+
+class Pairing:
+    """The trials that two runs or variants have in common, by case."""
+
+    def __init__(self, a: Mapping[Key, TrialState], b: Mapping[Key, TrialState]) -> None:
+        shared_keys = [key for key in a if key in b]
+        self.common_keys = [key for key in shared_keys if a[key].fingerprint == b[key].fingerprint]
+        matching_keys = set(self.common_keys)
+        self.different_content = [key for key in shared_keys if key not in matching_keys]
+        """Trials with the same case, variant and repeat, and different content."""
+        self.only_a = [key for key in a if key not in b]
+        self.only_b = [key for key in b if key not in a]
+        self._a, self._b = a, b
+        fingerprints = {key[:2]: a[key].fingerprint for key in self.common_keys}
+        self._cases: dict[str, dict[str, _Pair]] = {}
+        for case, variant in fingerprints:
+            self._cases.setdefault(case, {})[variant] = ([], [])
+        for side, trials in enumerate((a, b)):
+            for (case, variant, _), trial in trials.items():
+                if fingerprints.get((case, variant)) == trial.fingerprint:
+                    self._cases[case][variant][side].append(trial)
+
+    def scores(self, scorers: Iterable[str]) -> dict[str, PairedDifference]:
+        """Compare the values of some scorers."""
+        return {scorer: self._compare_scorer(scorer, self._cases) for scorer in scorers}
+
+    def group_scores(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
+        """Compare the scores of each group."""
+        cases_by_group: dict[str, dict[str, Mapping[str, _Pair]]] = {}
+        for key in self.common_keys:
+            if key in groups:
+                cases_by_group.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
+        return {
+            label: {scorer: self._compare_scorer(scorer, cases) for scorer in scorers}
+            for label, cases in sorted(cases_by_group.items())
+        }
+
+    def latency(self) -> PairedDifference:
+        """Compare the latency per output."""
+        return self._compare_measurements("number", lambda trial: trial.latency if trial.output_location is not None else None)
+
+    def completion(self) -> PairedDifference:
+        """Compare the share of trials that were completed, among those that are done."""
+        return self._compare_measurements(
+            "pass", lambda trial: trial.stage == "completed" if trial.stage in DONE_STAGES else None
+        )
+
+    def _compare_measurements(
+        self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]
+    ) -> PairedDifference:
+        a, b = array("d"), array("d")
+        for pairs in _values(self._cases, measure):
+            _append_means(a, b, pairs)
+        return compare_values(kind, a, b, cases=len(self._cases), scorer_changed=False, is_share=kind == "pass")
+
+    def _compare_scorer(self, scorer: str, cases: _Cases) -> PairedDifference:
+        a, b = array("d"), array("d")
+        types: set[type] = set()
+        is_share = True
+
+        def number(trial: TrialState) -> float | None:
+            value = score(trial, scorer)
+            return value if is_summable(value) else None
+
+        for pairs in _values(cases, number):
+            numbers = [number for pair in pairs for side in pair for number in side]
+            types.update(map(type, numbers))
+            is_share = is_share and all(number in (0, 1) for number in numbers)
+            _append_means(a, b, pairs)
+        versions_a, versions_b = (
+            {
+                version_and_value[0]
+                for variants in cases.values()
+                for pair in variants.values()
+                for trial in pair[side]
+                if (version_and_value := trial.score(scorer)) is not None
+            }
+            for side in (0, 1)
+        )
+        scorer_changed = versions_a != versions_b
+        if not a and (labels := self._compare_labels(scorer, cases, scorer_changed=scorer_changed)).n:
+            return labels
+        kind: Literal["pass", "number"] = "pass" if types == {bool} else "number"
+        return compare_values(kind, a, b, cases=len(cases), scorer_changed=scorer_changed, is_share=is_share)
+
+    def _compare_labels(self, scorer: str, cases: _Cases, *, scorer_changed: bool) -> PairedDifference:
+        """Compare labels trial by trial; repeats of a case cannot be averaged."""
+        keys = [key for key in self.common_keys if key[0] in cases]
+        pairs = [(score(self._a[key], scorer), score(self._b[key], scorer)) for key in keys]
+        labels = [(label_a, label_b) for label_a, label_b in pairs if isinstance(label_a, str) and isinstance(label_b, str)]
+        changed_count = sum(label_a != label_b for label_a, label_b in labels)
+        n, missing_count = len(labels), len(keys) - len(labels)
+        return PairedDifference(kind="label", n=n, missing=missing_count, changed=changed_count, scorer_changed=scorer_changed)
+
+
+def score(trial: TrialState, scorer: str) -> Value | None:
+    """Return a trial's value of a scorer; None if there is none."""
+    version_and_value = trial.score(scorer)
+    return None if version_and_value is None else version_and_value[1]
+
+
+def _values(cases: _Cases, measure: Callable[[TrialState], float | None]) -> Iterator[Sequence[tuple[_Numbers, _Numbers]]]:
+    """Yield the values of each case with values in both runs: for each variant, those of its repeats in A and in B."""
+    for variants in cases.values():
+        sides = (
+            [[value for trial in side if (value := measure(trial)) is not None] for side in pair] for pair in variants.values()
+        )
+        if pairs := [(a, b) for a, b in sides if a and b]:
+            yield pairs
+
+
+def _append_means(a: "array[float]", b: "array[float]", pairs: Sequence[tuple[_Numbers, _Numbers]]) -> None:
+    """Append the mean of a case in A and in B: over its variants, the means over their repeats."""
+    for means, side in ((a, 0), (b, 1)):
+        means.append(sum(sum(pair[side]) / len(pair[side]) for pair in pairs) / len(pairs))
+
+
+def compare_values(
+    kind: Literal["pass", "number"], a: _Numbers, b: _Numbers, *, cases: int, scorer_changed: bool, is_share: bool
+) -> PairedDifference:
+    """Compare the numbers of cases in A and in B; `cases` counts all cases. With `is_share`, the numbers are pass rates."""
+    differences = [value_b - value_a for value_a, value_b in zip(a, b, strict=True)]
+    n, estimate = len(differences), None
+    if n:
+        estimate = paired_shares(differences) if is_share else paired_numbers(differences)
+    low, high = (estimate.low, estimate.high) if estimate else (None, None)
+    return PairedDifference(
+        kind=kind,
+        n=n,
+        missing=cases - n,
+        changed=sum(difference != 0 for difference in differences),
+        higher=sum(difference > 0 for difference in differences),
+        lower=sum(difference < 0 for difference in differences),
+        mean_a=sum(a) / n if n else None,
+        mean_b=sum(b) / n if n else None,
+        difference=estimate.mean if estimate else None,
+        standard_error=estimate.standard_error if estimate else None,
+        low=low,
+        high=high,
+        significant=low is not None and high is not None and (low > 0 or high < 0),
+        p=estimate.p if estimate else None,
+        squared_differences=math.fsum(difference**2 for difference in differences) if is_share else None,
+        scorer_changed=scorer_changed,
+    )

@@ -1,0 +1,283 @@
+"""The results of a run in numbers: trials, attempts, scores with confidence intervals, latency, usage.
+
+Computed from a `RunState`. Failed and unscored trials are not part of a mean; they are counted next to it.
+"""
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import attrs
+
+from evaljournal.journal.format.lifecycle import STAGES
+from evaljournal.replay.results.summary_types import (
+    Adoption,
+    Attempts,
+    BudgetSummary,
+    GroupSummary,
+    Latency,
+    PassK,
+    Score,
+    Scoring,
+    Steps,
+    Summary,
+    Trials,
+    VariantSummary,
+)
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.shards import missing_shards
+from evaljournal.replay.state.tally import Tally
+from evaljournal.replay.state.totals import Totals
+from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.statistics import mean_of_shares, pass_all, pass_at, quantile
+
+NO_GROUP: Final = "(none)"
+"""The group of trials whose metadata lacks the key."""
+
+
+def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Summary:
+    """Return the results of a run; with `groups` (trial → group, from `Grouping`), also the results of each group."""
+    run_started = state.started
+    return Summary(
+        evaluation=run_started.evaluation if run_started else None,
+        task=run_started.task if run_started else None,
+        dataset=run_started.dataset if run_started else None,
+        started_at=state.sessions[0].at if state.sessions else None,
+        updated_at=state.at or None,
+        seq=state.seq,
+        sessions=len(state.sessions),
+        elapsed=state.elapsed,
+        crashes=crashes(state),
+        outcome=state.outcome or None,
+        planned_trials=state.planned,
+        missing_shards=[] if state.outcome == "finished" else [str(shard) for shard in missing_shards(state.merged.shards)],
+        adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
+        from_older_task=state.from_older_task,
+        truncated=state.truncated,
+        trials=_trials(state.stages, state.recovered),
+        attempts=Attempts(
+            started=state.attempts,
+            succeeded=len(state.latencies),
+            failed=sum(state.errors.values()),
+            timed_out=state.timeouts,
+            interrupted=state.interrupted,
+            repeated_calls=state.repeated_calls,
+            returned_late=state.late_returns,
+        ),
+        steps=steps_of(state),
+        scoring=Scoring(
+            unscored_outputs=state.stages["scoring"],
+            calls_in_flight=dict(Counter(scorer for _, scorer in state.scorer_calls)),
+            calls_in_backoff=len(state.delayed_calls),
+            calls_started=dict(state.calls_started),
+            calls_failed=dict(state.calls_failed),
+            errors=dict(state.scorer_errors),
+            limits=state.scorer_limits,
+            holds_attempts=state.holds_attempts,
+        ),
+        retries=dict(state.retries),
+        errors=dict(state.errors),
+        last_error=state.last_error,
+        unauthorized_scorer=state.unauthorized_scorer if state.outcome == "unauthorized" else None,
+        failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
+        scores=_all_scores(state),
+        unscored=unscored_counts(state),
+        latency=latency(latencies(state)),
+        usage=dict(state.usage),
+        unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
+        usage_without_output=dict(state.usage_without_output),
+        budget=budget_of(state),
+        limit=state.limit,
+        workers=dict(state.workers) or None,
+        variants={name: _variant(totals) for name, totals in state.variants.items()} or None,
+        groups=None if groups is None else _groups(state, groups),
+    )
+
+
+def budget_of(state: RunState) -> BudgetSummary | None:
+    """Return how much of the budgets is used; None if the run has none."""
+    budget = state.budget
+    if budget is None or not (budget.limits or budget.trial_limits):
+        return None
+    exceeded_trials = sum(trial.stage == "failed" and trial.reason == "budget" for trial in state.trials.values())
+    return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded_trials)
+
+
+def _variant(totals: Totals) -> VariantSummary:
+    trials = _trials(totals.stages, totals.recovered)
+    return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage))
+
+
+def steps_of(state: RunState) -> Steps | None:
+    """Return the numbers of steps of a run; None if it has none."""
+    steps = state.steps
+    return Steps(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
+
+
+def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:
+    """Return, for each scorer, the number of completed trials that it has neither scored nor failed to score.
+
+    With `variant`, only its trials are counted.
+    """
+    all_scorers = state.started.scorers if state.started else {}
+    scorers = set(all_scorers)
+    totals = state if variant is None else state.variants[variant]
+    if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
+        scorers -= {name for name, tally in totals.scores.items() if tally.scored == totals.stages["completed"]}
+    counts: Counter[str] = Counter()
+    for trial in state.trials.values() if scorers else ():
+        is_counted = trial.stage == "completed" and (variant is None or trial.variant == variant)
+        if is_counted and not trial.scores.keys() >= scorers:
+            scorers_of_trial = {name.partition(".")[0] for name in trial.scores}
+            counts.update(scorer for scorer in scorers if scorer not in scorers_of_trial and scorer not in trial.unscored)
+    return {scorer: counts[scorer] for scorer in all_scorers if counts[scorer]}
+
+
+def crashes(state: RunState) -> int:
+    """Return the number of earlier sessions that ended without a final record, except those ended by a fork."""
+    sessions = forked_sessions(state)
+    return sum(not session.outcome and session.number not in sessions for session in state.sessions[:-1])
+
+
+def forked_sessions(state: RunState) -> set[int]:
+    """Return the sessions that were still running where the run, or a shard of it, was forked from another."""
+    sessions = set[int]()
+    own_origin = state.started.forked_from if state.started else None
+    for session_count, newest_origin in [(0, own_origin), *state.merged.origins()]:
+        origin = newest_origin
+        while isinstance(origin, dict):
+            if isinstance(session := origin.get("session"), int):
+                sessions.add(session_count + session)
+            origin = origin.get("forked_from")
+    return sessions
+
+
+def _trials(stages: Mapping[str, int], recovered_count: int) -> Trials:
+    count = {stage: stages.get(stage, 0) for stage in STAGES}
+    total = sum(count.values()) - count["withdrawn"]
+    names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
+    return Trials(
+        enqueued=total,
+        with_output=count["completed"] + count["scoring"],
+        recovered=recovered_count,
+        open=total - count["completed"] - count["failed"],
+        **{name: count[name] for name in names},
+    )
+
+
+def latencies(state: RunState) -> Iterable[float]:
+    """Return the latencies of all current outputs, in seconds."""
+    if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
+        return state.latencies
+    return (trial.latency for trial in state.trials.values() if has_output(trial))
+
+
+def has_output(trial: TrialState) -> bool:
+    """Return whether a trial has a current output."""
+    return trial.output_location is not None and trial.stage != "withdrawn"
+
+
+def _all_scores(state: RunState) -> dict[str, Score]:
+    """Return the scores of all trials; the trials of a case in several variants are not repeats of each other."""
+    if state.variants:
+        return {scorer: score_of(tally) for scorer, tally in state.scores.items()}
+    return _scores(state.scores)
+
+
+def _scores(tallies: Mapping[str, Tally]) -> dict[str, Score]:
+    return {scorer: attrs.evolve(score_of(tally), pass_at_k=_pass_at_k(tally)) for scorer, tally in tallies.items()}
+
+
+def score_of(tally: Tally) -> Score:
+    """Return a scorer's values without `pass_at_k`, which needs a pass over all cases."""
+    estimate, kind = tally.estimate, tally.kind
+    return Score(
+        kind=kind,
+        scored=tally.scored,
+        failed=tally.failed,
+        error=tally.error,
+        numbers=tally.numbers,
+        passed=tally.passed if kind == "pass" else None,
+        out_of_range=tally.out_of_range,
+        cases=tally.cases,
+        mean=estimate.mean if estimate else None,
+        standard_error=estimate.standard_error if estimate else None,
+        low=estimate.low if estimate else None,
+        high=estimate.high if estimate else None,
+        labels={label: count for label, count in tally.labels.most_common() if count},
+        versions=tally.versions,
+        from_older_version=tally.from_older_version,
+        pass_at_k=[],
+    )
+
+
+def _pass_at_k(tally: Tally) -> list[PassK]:
+    if tally.kind != "pass" or tally.cases == tally.numbers:
+        return []
+    cases = tally.passes_by_case()
+    max_repeats = max(n for n, _ in cases)
+    powers = {1 << exponent for exponent in range(max_repeats.bit_length())}
+    return [_pass_k(k, cases) for k in sorted({*powers, max_repeats})]
+
+
+def _pass_k(k: int, case_counts: Mapping[tuple[int, int], int]) -> PassK:
+    """Return the means over all cases with at least `k` values; each case counts once."""
+    groups = [(n, passes, cases) for (n, passes), cases in case_counts.items() if n >= k]
+    count = sum(cases for _, _, cases in groups)
+    trials = sum(n * cases for n, _, cases in groups)
+    estimates: list[float | None] = []
+    for formula in (pass_at, pass_all):
+        values = [(formula(k, n=n, passes=passes), cases) for n, passes, cases in groups]
+        mean = sum(value * cases for value, cases in values) / count
+        scatter = (trials / count) ** 2 * sum(cases * (value - mean) ** 2 for value, cases in values)
+        estimate = mean_of_shares(mean, n=trials, cases=count, scatter=scatter)
+        estimates += [estimate.mean, estimate.low, estimate.high]
+    return PassK(k, count, *estimates)  # type: ignore[arg-type]  # the means are never None
+
+
+def latency(times: Iterable[float]) -> Latency:
+    """Return the quantiles of some times in seconds; each is one of them."""
+    sorted_times = sorted(times)
+    if not sorted_times:
+        return Latency(0, None, None, None, None)
+    p50, p95, p99 = (quantile(sorted_times, share) for share in (0.5, 0.95, 0.99))
+    return Latency(len(sorted_times), p50, p95, p99, sorted_times[-1])
+
+
+class _Group:
+    def __init__(self, *, is_grouped_by_case: bool) -> None:
+        self.stages: Counter[str] = Counter()
+        self.recovered = 0
+        self.scores: defaultdict[str, Tally] = defaultdict(lambda: Tally(by_case={} if is_grouped_by_case else None))
+        self.latencies = array("d")
+
+    def add(self, trial: TrialState) -> None:
+        self.stages[trial.stage] += 1
+        self.recovered += trial.recovered
+        if has_output(trial):
+            self.latencies.append(trial.latency)
+        for scorer, (version, value) in trial.scores.items():
+            tally = self.scores[scorer]
+            if version != tally.version:
+                tally.set_version(version)
+            tally.add(value, 1, trial.case)
+        for scorer in trial.unscored:
+            self.scores[scorer].failed += 1
+
+
+def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummary]:
+    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(is_grouped_by_case=state.scores.is_grouped_by_case))
+    for name, trial in state.trials.items():
+        sums[groups.get(name, NO_GROUP)].add(trial)
+    for group in sums.values():
+        for scorer, tally in group.scores.items():
+            tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
+    return {
+        label: GroupSummary(
+            trials=_trials(group.stages, group.recovered),
+            scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
+            latency=latency(group.latencies),
+        )
+        for label, group in sorted(sums.items())
+    }

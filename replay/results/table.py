@@ -1,0 +1,189 @@
+"""Compare any number of runs or variants: one row for each, and its paired differences from a baseline.
+
+A pure function of the runs. The differences of a table are tested together, with Holm's correction. The text of a table is in
+`comparison_table_text`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from evaljournal.replay.results.comparison import Side, common_scorers
+from evaljournal.replay.results.pairing import PairedDifference, Pairing
+from evaljournal.replay.results.power import detectable_difference
+from evaljournal.replay.results.summary import score_of
+from evaljournal.replay.results.summary_types import Latency, Score
+from evaljournal.replay.state.tally import Tally
+from evaljournal.replay.state.usage import as_integer, total
+from evaljournal.replay.statistics import LEVEL, holm
+
+_ALPHA: Final = 1 - LEVEL
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """A score compared with the baseline."""
+
+    paired_difference: PairedDifference
+    """Differences are row minus baseline."""
+    p_adjusted: float | None
+    """The p-value, Holm-corrected across all comparisons of the table; None for labels, and without common values."""
+    is_distinguishable: bool
+    """Whether `p_adjusted` is below 5 %."""
+    minimum_detectable: float | None
+    """The minimum difference that this many cases detect with 80 % power; None if it is unknown or there is none."""
+
+
+@attrs.frozen(kw_only=True)
+class Overlap:
+    """The trials that a row and the baseline have in common, and the others, which are not compared."""
+
+    common: int
+    """Trials with the same case, repeat and content in both."""
+    only_baseline: Sequence[str]
+    only_row: Sequence[str]
+    different_content: Sequence[str]
+    """Trials with the same case and repeat, and different content."""
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """The results of one run or variant."""
+
+    name: str
+    trials: int
+    """Trials that were not withdrawn."""
+    completed: int
+    failed: int
+    """Failed trials; they have no score."""
+    open: int
+    from_older_task: int
+    """Outputs of an older version of the task in its run."""
+    scores: Mapping[str, Score]
+    latency: Latency
+    tokens: float | None
+    cost: float | None
+    """Dollars, judges included; None if unknown."""
+    unpriced_calls: int
+    """Calls whose cost is unknown; the cost does not include them."""
+    cost_per_trial: float | None
+    """Cost divided by the trials that are completed or failed."""
+    cost_per_pass: float | None
+    """Cost divided by the passes of the table's score; None if that score has no passes."""
+    is_pareto_optimal: bool
+    """Whether no other row has a higher score at the same or a lower cost per trial, or the same score at a lower cost."""
+    overlap: Overlap | None
+    """None for the baseline."""
+    differences: Mapping[str, Difference]
+    """Scorer → its difference from the baseline; empty for the baseline."""
+
+
+@attrs.frozen(kw_only=True)
+class ComparisonTable:
+    """Runs or variants, compared with one of them."""
+
+    baseline: str
+    """Name of its row."""
+    score: str | None
+    """The score of `cost_per_pass` and `is_pareto_optimal`: the first pass/fail score, otherwise the first numeric one."""
+    comparisons: int
+    """Differences that were tested together."""
+    rows: Sequence[Row]
+
+
+def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
+    """Compare runs or variants, each under the name of its row, with one of them."""
+    results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
+    keys = [(name, scorer) for name, (_, differences) in results.items() for scorer in differences]
+    differences = dict(zip(keys, assess([results[name][1][scorer] for name, scorer in keys]), strict=True))
+    score = _main_score(sides)
+    points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
+    rows: list[Row] = []
+    for name, side in sides.items():
+        totals, cost = side.totals, total(side.totals.usage, "cost")
+        row = Row(
+            name=name,
+            trials=totals.total,
+            completed=totals.stages["completed"],
+            failed=totals.failed,
+            open=totals.total - totals.done,
+            from_older_task=side.state.from_older_task,
+            scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
+            latency=side.latency,
+            tokens=total(totals.usage, "tokens"),
+            cost=cost,
+            unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
+            cost_per_trial=None if cost is None or not totals.done else cost / totals.done,
+            cost_per_pass=_cost_per_pass(cost, totals.scores.get(score or "")),
+            is_pareto_optimal=_is_pareto_optimal(name, points),
+            overlap=results[name][0] if name in results else None,
+            differences={scorer: differences[name, scorer] for scorer in results[name][1]} if name in results else {},
+        )
+        rows.append(row)
+    comparisons = sum(difference.p_adjusted is not None for difference in differences.values())
+    return ComparisonTable(baseline=baseline, score=score, comparisons=comparisons, rows=rows)
+
+
+def assess(differences: Sequence[PairedDifference]) -> list[Difference]:
+    """Test several differences, Holm-corrected across those that can be tested."""
+    p_values = [difference.p for difference in differences if difference.p is not None]
+    adjusted_p_values, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
+    results: list[Difference] = []
+    for difference in differences:
+        p_adjusted = None if difference.p is None else next(adjusted_p_values)
+        result = Difference(
+            paired_difference=difference,
+            p_adjusted=p_adjusted,
+            is_distinguishable=p_adjusted is not None and p_adjusted < _ALPHA,
+            minimum_detectable=None if p_adjusted is None else detectable_difference(difference, level),
+        )
+        results.append(result)
+    return results
+
+
+def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDifference]]:
+    ids_a, ids_b = baseline.ids, side.ids
+    pairing = Pairing(baseline.trials, side.trials)
+    overlap = Overlap(
+        common=len(pairing.common_keys),
+        only_baseline=[ids_a[key] for key in pairing.only_a],
+        only_row=[ids_b[key] for key in pairing.only_b],
+        different_content=[ids_b[key] for key in pairing.different_content],
+    )
+    return overlap, pairing.scores(common_scorers(baseline, side))
+
+
+def _main_score(sides: Mapping[str, Side]) -> str | None:
+    kinds: dict[str, set[str]] = {}
+    for side in sides.values():
+        for scorer, tally in side.totals.scores.items():
+            kinds.setdefault(scorer, set()).add(tally.kind)
+    for kind in ("pass", "number"):
+        for scorer, kinds_of_scorer in kinds.items():
+            if kind in kinds_of_scorer:
+                return scorer
+    return None
+
+
+def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:
+    """Return the mean of a score and the cost per trial; None if one of them is unknown or incomplete."""
+    totals = side.totals
+    tally, cost = totals.scores.get(score or ""), total(totals.usage, "cost")
+    if tally is None or tally.mean is None or cost is None or not totals.done or total(totals.usage, "unpriced_calls"):
+        return None
+    return tally.mean, cost / totals.done
+
+
+def _is_pareto_optimal(name: str, points: Mapping[str, tuple[float, float] | None]) -> bool:
+    own_point = points[name]
+    if own_point is None:
+        return False
+    other_points = (point for point in points.values() if point is not None and point != own_point)
+    return not any(mean >= own_point[0] and cost <= own_point[1] for mean, cost in other_points)
+
+
+def _cost_per_pass(cost: float | None, tally: Tally | None) -> float | None:
+    if cost is None or tally is None or tally.kind != "pass" or not tally.passed:
+        return None
+    return cost / tally.passed

@@ -1,0 +1,165 @@
+"""Why slots are idle, derived from a `RunState` and a time."""
+
+from collections.abc import Iterator
+from typing import Final, Literal
+
+import attrs
+
+from evaljournal.journal.events import SCORER_PREFIX
+from evaljournal.replay.results.budget_text import block_text, reserved_text
+from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.text import digits, duration, plural, printable
+
+IdleReason = Literal[
+    "breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "workers", "backoff", "cases", "none_left"
+]
+"""The cause of the wait: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
+workers, backoff or unread cases; or no trial is left."""
+
+_MAX_REASONS: Final = 3
+"""Maximum number of reasons on one line."""
+_EVIDENCE_CHARS: Final = 80
+_FIRST_LIMIT: Final = "first limit, rises while calls succeed"
+
+
+@attrs.frozen(kw_only=True)
+class Reason:
+    """One reason why a slot is idle."""
+
+    key: str = ""
+    """The rate-limit key; `scorer:NAME` for a scorer's own, empty if there is only one or the reason applies to all."""
+    reason: IdleReason
+    seconds: float | None = None
+    """Seconds until the next start, if known."""
+    number: float | None = None
+    """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff` and `cases`."""
+    evidence: str = ""
+    """The policy's observation, as recorded."""
+    text: str
+    """The reason as text; safe for a terminal."""
+
+
+def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Reason]:
+    """Return why slots are idle at a time, in seconds of `t`; empty if all are busy or the run has ended.
+
+    `total` is the number of trials, if known.
+    """
+    if state.outcome or not state.sessions:
+        return []
+    ready_trials = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
+    ready_trials += len(state.backing_off) - in_backoff(state, now)
+    keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
+    has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
+    attempts = list(_attempt_reasons(state, keys, now, ready_trials, total)) if has_idle_slot else []
+    if has_idle_slot and ready_trials and not attempts and (text := reserved_text(state)):
+        attempts = [Reason(reason="budget", text=f"budget: {text}")]  # The estimate for the next attempt is not recorded.
+    workers = state.settings.get("workers")
+    if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
+        is_busy = state.running or state.scorer_calls
+        attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
+    return attempts + list(_scorer_reasons(state, keys, now))
+
+
+def in_backoff(state: RunState, now: float) -> int:
+    """Return how many trials are in backoff; a trial whose delay has passed is ready, without a record."""
+    return sum(end > now for end in state.backing_off.values())
+
+
+def one_line(idle_reasons: list[Reason]) -> str:
+    """Return the first reasons on one line; empty if there are none."""
+    suffix = f" · {len(idle_reasons) - _MAX_REASONS} more" if len(idle_reasons) > _MAX_REASONS else ""
+    return " · ".join(reason.text for reason in idle_reasons[:_MAX_REASONS]) + suffix
+
+
+def slots_of(state: RunState, key: str) -> int | None:
+    """Return the configured slots of a rate-limit key; None if unknown."""
+    slots, scorer_slots = state.settings.get("slots"), state.settings.get("scorer_slots")
+    if key.startswith(SCORER_PREFIX) and isinstance(scorer_slots, dict):
+        slots = scorer_slots.get(key.removeprefix(SCORER_PREFIX), slots)
+    return slots if isinstance(slots, int) else None
+
+
+def pause_text(pause: Pause, now: float) -> str:
+    """Return what a pause waits for: `Retry-After: 12 s left`, `endpoint unavailable; probing, next probe in 3 s`."""
+    seconds_left, reason = pause.until - now, PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+    if pause.reason in BREAKER_REASONS:
+        return f"{reason}; probing" + (f", next probe in {duration(seconds_left)}" if seconds_left > 0 else "")
+    return f"{reason}: {duration(seconds_left)} left"
+
+
+def pace_text(pace: float) -> str:
+    """Return a pace as `pace: 4.2 starts/s`."""
+    return f"pace: {digits(pace, 2 if pace < 100 else 3)} starts/s"  # noqa: PLR2004
+
+
+def limit_text(limit: int, slots: int | None, evidence: str = "") -> str:
+    """Return a limit as `concurrency limit 16 of 100: 429 at 17 in flight`."""
+    maximum = "" if slots is None else f" of {slots:,}"
+    reason = f": {printable(' '.join(evidence.split()), _EVIDENCE_CHARS)}" if evidence else ""
+    return f"concurrency limit {limit:,}{maximum}{reason}"
+
+
+def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials: int, total: int | None) -> Iterator[Reason]:
+    unread_trials = None if total is None else max(0, total - state.total)
+    is_held = state.holds_attempts
+    if is_held:
+        outputs = state.stages["scoring"]
+        yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
+    if ready_trials and state.budget is not None:
+        blocks = {block_text(state, block): None for block in state.budget.blocks()}
+        yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
+    if ready_trials or state.backing_off or unread_trials:
+        yield from _key_reasons(state, keys, now, is_waiting=ready_trials > 0 and not is_held, show_keys=len(keys) > 1)
+    if ready_trials:
+        return
+    if state.backing_off:  # None of them is ready.
+        count, seconds_left = len(state.backing_off), min(state.backing_off.values()) - now
+        text = f"{plural(count, 'trial')} in backoff, next in {duration(seconds_left)}"
+        yield Reason(reason="backoff", number=count, seconds=seconds_left, text=text)
+    if unread_trials:
+        yield Reason(reason="cases", number=unread_trials, text=f"dataset: {plural(unread_trials, 'trial')} to come")
+    elif unread_trials is None:
+        yield Reason(reason="cases", text="dataset: cases to come")
+    elif not state.backing_off:
+        outputs = state.stages["scoring"] if not state.running else 0
+        scoring = f"; scorers: {plural(outputs, 'output')} to score" if outputs else ""
+        yield Reason(reason="none_left", text=f"no trials left to start{scoring}")
+
+
+def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bool, show_keys: bool) -> Iterator[Reason]:
+    """Yield why the policies of some keys delay starts; `is_waiting` is whether something is ready to start."""
+    for key in keys:
+        pause, limit = state.pauses.get(key), state.limits.get(key)
+        in_flight, slots = state.in_flight(key), slots_of(state, key)
+        name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
+        is_full = limit is not None and in_flight >= limit
+        if slots is not None and in_flight >= slots:
+            continue
+        if pause is not None and pause.is_in_force(now):
+            kind: IdleReason = (
+                "breaker" if pause.reason in BREAKER_REASONS else "retry_after" if pause.reason == "retry_after" else "pause"
+            )
+            seconds_left = pause.until - now if pause.until > now else None
+            text = f"{name}{pause_text(pause, now)}"
+            yield Reason(key=key, reason=kind, seconds=seconds_left, evidence=pause.evidence, text=text)
+        elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
+            change = state.limit_changes[key]
+            evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")
+            text = f"{name}{limit_text(limit, slots, evidence)}"
+            yield Reason(key=key, reason="limit", number=limit, evidence=change.evidence, text=text)
+        elif is_waiting and not is_full and key in state.paces:
+            yield Reason(key=key, reason="pace", number=state.paces[key], text=f"{name}{pace_text(state.paces[key])}")
+
+
+def _scorer_reasons(state: RunState, attempt_keys: list[str], now: float) -> Iterator[Reason]:
+    """Yield why scorer calls with their own rate-limit keys are delayed."""
+    if not state.stages["scoring"]:
+        return
+    keys = [key for key in {**state.limits, **state.paces, **state.pauses} if key not in attempt_keys]
+    started_trials = {trial for trial, _ in (*state.scorer_calls, *state.delayed_calls)}
+    yield from _key_reasons(state, keys, now, is_waiting=state.stages["scoring"] > len(started_trials), show_keys=True)
+
+
+def _name(key: str) -> str:
+    return f"scorer {printable(key.removeprefix(SCORER_PREFIX), 24)}" if key.startswith(SCORER_PREFIX) else printable(key, 24)

@@ -1,0 +1,226 @@
+"""A run read from its journal: its current state, or its state after an earlier record.
+
+Only the state is kept in memory; records, outputs, timelines and details of trials are read from disk on each call.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.journal import Blob, JournalError, Record, read
+from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
+from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
+from evaljournal.journal.readers.reader import Finder
+from evaljournal.journal.readers.scan import ScanStop
+from evaljournal.replay.index import TIMELINE_EVENTS, Index
+from evaljournal.replay.results.summary import NO_GROUP, summarize
+from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.runs.timeline import Timeline
+from evaljournal.replay.runs.trial import TrialDetails, read_trial
+from evaljournal.replay.runs.waits import Wait, WaitLog
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.text import as_text
+
+VARIANT: Final = "variant"
+"""The key that groups trials by variant, unless their metadata has it."""
+
+
+class Grouping:
+    """The group of each trial, read from the records, because `RunState` does not keep metadata."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.groups: dict[str, str] = {}
+        """Trial → group."""
+        self.keys: set[str] = set()
+        """All keys of the metadata, to suggest one if `key` is mistyped."""
+        self._labels: dict[str, str] = {}
+
+    def apply(self, record: Record) -> None:
+        """Read the group of a trial from the next record, if it enqueues one."""
+        event = record.event
+        if not isinstance(event, TrialEnqueued):
+            return
+        metadata = event.metadata.load() if isinstance(event.metadata, Blob) else event.metadata
+        value = None
+        if isinstance(metadata, dict):
+            self.keys.update(metadata)
+            value = metadata.get(self.key)
+        if event.variant:
+            self.keys.add(VARIANT)
+            value = event.variant if value is None and self.key == VARIANT else value
+        label = NO_GROUP if value is None else as_text(value)
+        self.groups[event.trial] = self._labels.setdefault(label, label)  # One string per label.
+
+
+@attrs.define
+class LoadedRun:
+    """A run up to its last valid record, or up to the requested record."""
+
+    path: Path
+    state: RunState = attrs.field(factory=RunState)
+    seq: int = 0
+    """The last record that was applied."""
+    durable: int = 0
+    """The last record known to be on disk."""
+    done_before: int = 0
+    """Trials that were done when the current session started."""
+    is_last: bool = True
+    """Whether `seq` is the last record that was found."""
+    problem: JournalDamaged | InvalidRecord | None = None
+    """Damage after the last record; not searched for if an earlier record was requested."""
+    unfinished: ScanStop | None = None
+    """The end of the last record, if unconfirmed bytes follow it: a writer is running, or has crashed."""
+    is_live: bool = False
+    """Whether a process is writing the run, or was as of an earlier record. Set by the caller, which checks the lock."""
+
+    @property
+    def status(self) -> str:
+        """`running`, `finished`, `stopped`, `interrupted` or `damaged`."""
+        if self.problem is not None:
+            return "damaged"
+        if self.is_live:
+            return "running"
+        return {"": "interrupted", "finished": "finished"}.get(self.state.outcome, "stopped")
+
+    @property
+    def total(self) -> int | None:
+        """Total number of trials; None if unknown."""
+        return self.state.total if self.state.outcome == "finished" else self.state.planned or None
+
+    @property
+    def trials(self) -> Mapping[str, TrialState]:
+        """All trials by name, including withdrawn trials, in the order of enqueueing."""
+        return self.state.trials
+
+    def records(self, *, load_blobs: bool = False) -> Iterator[Record]:
+        """Read the records up to `seq`; large values stay on disk unless `load_blobs` is set."""
+        if self.seq:
+            for record in read(self.path, load_blobs=load_blobs):
+                yield record
+                if record.seq >= self.seq:
+                    return
+
+    def inputs(self) -> Iterator[tuple[str, Any]]:
+        """Read the name and input of each trial, in the order of enqueueing; large inputs stay on disk."""
+        with Finder(self.path, load_blobs=False) as finder:
+            for name, trial in self.state.trials.items():
+                event = finder.find(*trial.input_location).event
+                assert isinstance(event, TrialEnqueued)
+                yield name, event.input
+
+    def outputs(self) -> Iterator[tuple[str, Any]]:
+        """Read the name and output of each trial that has one and was not withdrawn, in the order of enqueueing."""
+        with Finder(self.path) as finder:
+            for name, trial in self.state.trials.items():
+                if trial.output_location is not None and trial.stage != "withdrawn":
+                    event = finder.find(*trial.output_location).event
+                    assert isinstance(event, AttemptSucceeded)
+                    yield name, event.output
+
+    def timeline(self) -> Timeline:
+        """Compute the concurrency history."""
+        index = Index(self.path, has_values=False)
+        with reject_invalid_record(self.path, lambda: index.seq + 1):
+            for record in self.records():
+                (index.apply if record.event.__class__ in TIMELINE_EVENTS else index.skip)(record)
+        return Timeline(index)
+
+    def summary(self, by: str | None = None) -> Summary:
+        """Return the results; with `by`, a key of the metadata, also those of each group."""
+        return summarize(self.state, groups=None if by is None else self.grouping(by).groups)
+
+    def grouping(self, by: str) -> Grouping:
+        """Read the group of each trial by a key of the metadata."""
+        grouping = Grouping(by)
+        for record in self.records():
+            grouping.apply(record)
+        return grouping
+
+    def trial(self, name: str) -> TrialDetails:
+        """Read everything about one trial.
+
+        Raises:
+            KeyError: There is no such trial.
+        """
+        if name not in self.state.trials:
+            raise KeyError(name)
+        index, log, waits = Index(self.path), WaitLog(name), dict[int, list[Wait]]()
+        with reject_invalid_record(self.path, lambda: index.seq + 1):
+            for record in self.records():
+                if trial_waits := log.apply(record):
+                    waits[record.seq] = trial_waits
+                is_own = getattr(record.event, "trial", None) == name
+                (index.apply if is_own else index.skip)(record)
+        problems: list[BlobDamaged] = []
+
+        def load_blob(value: Any) -> Any:
+            try:
+                return value.load() if isinstance(value, Blob) else value
+            except BlobDamaged as exc:
+                problems.append(exc)
+                return value
+
+        details = read_trial(index, self.state, name, load_blob, waits)
+        details.problem = problems[0] if problems else None
+        return details
+
+    def apply(self, record: Record) -> None:
+        """Apply the next record; wrap the call in `reject_invalid_record`."""
+        self.state.apply(record)
+        self.seq = record.seq
+        self.durable = max(self.durable, record.d)
+        if record.event.__class__ is SessionStarted:
+            self.done_before = self.state.done
+
+
+@contextmanager
+def reject_invalid_record(path: Path, seq: Callable[[], int]) -> Generator[None]:
+    """Turn errors from applying a record into `InvalidRecord`; `seq` returns the record's number."""
+    try:
+        yield
+    except KeyError as exc:
+        raise InvalidRecord(path, seq(), f"unknown reference {exc}") from exc
+    except (TypeError, ValueError, AttributeError, OverflowError) as exc:
+        raise InvalidRecord(path, seq(), f"invalid value ({exc})") from exc
+
+
+Apply = Callable[[LoadedRun, Record], None]
+"""Applies a record to a run; a caller can observe the state before and after."""
+
+
+def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
+    """Load a run (live, stopped, finished or damaged) in full, or up to record `at`.
+
+    Damage and invalid records do not raise an error unless record `at` comes after them; they are described in `problem`.
+    """
+    run = LoadedRun(Path(path))
+    if at is not None and at < 1:
+        raise JournalError(f"{path} has no record {at:,}; the first is 1")
+    records = read(path, load_blobs=False)
+    seq = 1
+    try:
+        with reject_invalid_record(run.path, lambda: seq):
+            for record in records:
+                if at is not None and record.seq > at:
+                    run.is_last = False
+                    return run
+                seq = record.seq
+                apply(run, record)
+                seq += 1
+    except (JournalDamaged, InvalidRecord) as exc:
+        if at is None:
+            run.problem = exc
+        elif run.seq < at:
+            raise
+        else:
+            run.is_last = False
+        return run
+    run.unfinished = records.stop
+    if at is not None and run.seq < at:
+        raise JournalError(f"{path} has no record {at:,}; the last is {run.seq:,}")
+    return run

@@ -1,0 +1,204 @@
+"""The concurrency history of a run: which attempt held which slot when, and how long the other trials waited.
+
+A `Timeline` applies records in order, as `RunState` does, and queries their index. Attempts are spans; counts, limits and paces
+are series of points. Times are in seconds of `t`, which restarts with each session; `offset` puts all sessions on one axis,
+where sessions of the shards of a merged run may overlap.
+"""
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Final, Literal, NamedTuple, overload
+
+import attrs
+
+from evaljournal.journal import Record
+from evaljournal.replay.index import SERIES, Index, TrialRow
+from evaljournal.replay.state.sessions import SessionTime
+
+SeriesName = Literal["in_flight", "queued", "backing_off", "paused", "limit", "pace"]
+"""The series; the pace is in starts per 1,000 s, and 0 if starts are not paced."""
+
+Point = tuple[float, int, int]
+"""A time, the value from then on, and the record that changed it; if a backoff or pause expired, the last record before."""
+
+OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
+"""How an attempt ended: empty while in flight, otherwise the category of its failure. The categories `error` and `parse_error`
+are both `failed`."""
+
+
+class Span(NamedTuple):
+    """One attempt, from its start to its end."""
+
+    trial: str
+    attempt: int
+    slot: int
+    session: int
+    """Number of its session, from 1."""
+    start: float
+    """In seconds of `t` of that session, like `end`."""
+    end: float
+    """While in flight: the time of the last record. After a crash: the end of the session."""
+    outcome: str
+    """One of `OUTCOMES`."""
+    seq: int
+    """The record of its start."""
+    end_seq: int
+    """The record of its end; 0 while in flight."""
+    queue_time: float = 0.0
+    """Seconds before it that the trial was ready to start."""
+    backoff_time: float = 0.0
+    """Seconds before it that the trial was in backoff."""
+
+
+_SPANS: Final = """
+    SELECT name, attempts.attempt, slot, session, start, iif(outcome = '', ?, end), outcome, attempts.seq, attempts.end_seq,
+        attempts.queue_time, attempts.backoff_time
+    FROM attempts JOIN trials ON trials.id = trial
+"""
+
+
+@attrs.frozen
+class Times:
+    """How a trial spent its time, in seconds; time between sessions does not count."""
+
+    queue_time: float
+    """Ready to start."""
+    backoff_time: float
+    """In backoff."""
+    run_time: float
+    """In a slot, over all attempts."""
+    scoring_time: float
+    """From the output to the last score."""
+    attempts: int
+
+    @property
+    def total(self) -> float:
+        """All of its time; once it is done, the time to completion."""
+        return round(self.queue_time + self.backoff_time + self.run_time + self.scoring_time, 6)
+
+
+def times_of(trial: TrialRow, now: float) -> Times:
+    """Return how a trial has spent its time up to now."""
+    seconds = [0.0, trial.queue_time, trial.backoff_time, trial.run_time, trial.scoring_time]
+    seconds[trial.phase] += now - trial.phase_start
+    _, queue_time, backoff_time, run_time, scoring_time = seconds
+    return Times(queue_time, backoff_time, run_time, scoring_time, trial.attempts)
+
+
+class Spans(Sequence[Span]):
+    """All attempts, in the order of their starts."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __len__(self) -> int:
+        return self._index.attempt_count
+
+    def __iter__(self) -> Iterator[Span]:
+        return map(Span._make, self._index.rows(f"{_SPANS} ORDER BY attempts.id", self._index.now))
+
+    @overload
+    def __getitem__(self, index: int) -> Span: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Span]: ...
+    def __getitem__(self, index: int | slice) -> Span | list[Span]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]  # From the end, if it is negative.
+        return Span._make(self._index.row(f"{_SPANS} WHERE attempts.id = ?", self._index.now, number))
+
+
+class TrialTimes(Mapping[str, Times]):
+    """How each trial spent its time so far, in the order of enqueueing."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+
+    def __len__(self) -> int:
+        return self._index.trial_count
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for (name,) in self._index.rows("SELECT name FROM trials ORDER BY id"))
+
+    def __getitem__(self, trial: str) -> Times:
+        return times_of(self._index.trial(trial), self._index.now)
+
+
+class Timeline:
+    """The concurrency history up to some record."""
+
+    def __init__(self, index: Index | None = None) -> None:
+        """Query an index of records, or an empty one."""
+        self._index = index or Index()
+        self.spans = Spans(self._index)
+        self.times = TrialTimes(self._index)
+
+    def apply(self, record: Record) -> None:
+        """Update the timeline with the next record."""
+        self._index.apply(record)
+
+    @property
+    def seq(self) -> int:
+        """The last record."""
+        return self._index.seq
+
+    @property
+    def sessions(self) -> list[SessionTime]:
+        """All sessions so far."""
+        return self._index.sessions
+
+    def points(self, name: SeriesName, session: int | None = None) -> list[Point]:
+        """Return the points of a series for one session, in seconds of its `t`; or for all sessions, on one axis.
+
+        Between two sessions every value is 0; while sessions of several shards overlap, it is their sum.
+        """
+        if session is not None:
+            if not 1 <= session <= len(self.sessions):
+                raise ValueError(f"there is no session {session}; there are {len(self.sessions)}")
+            return list(points(self._index, name, session))
+        if self._index.axis.shards:
+            return [(t, value, seq) for t, value, seq, _ in sums(self._index, name)]
+        all_points: list[Point] = []
+        for session_time in self.sessions:
+            if all_points and all_points[-1][1]:
+                previous_session = self.sessions[session_time.number - 2]
+                all_points.append((previous_session.offset + previous_session.end, 0, session_time.seq - 1))
+            session_points = points(self._index, name, session_time.number)
+            all_points += ((session_time.offset + t, value, seq) for t, value, seq in session_points)
+        return all_points
+
+
+def points(index: Index, name: SeriesName, session: int, start: int = 0) -> Iterator[Point]:
+    """Yield the points of a series in one session, from the row `start` on."""
+    if name not in SERIES:
+        raise ValueError(f"there is no series {name!r}; there are {', '.join(SERIES)}")
+    end = index.session_points[session] if session < len(index.session_points) else index.point_count
+    first, column = max(index.session_points[session - 1], start - 1), 2 + SERIES.index(name)
+    previous_value = None
+    for number, row in enumerate(islice(index.log("points", first), end - first), first):
+        value = row[column]
+        if value != previous_value and number >= start:
+            yield row[0], value, row[1]
+        previous_value = value
+
+
+def sums(index: Index, name: SeriesName) -> Iterator[tuple[float, int, int, int]]:
+    """Yield the sum of a series over all sessions at each time, and the record and the session that changed it."""
+    total, changes = 0, [_changes(index, name, session) for session in index.sessions]
+    for t, change, seq, session in heapq.merge(*changes, key=itemgetter(0)):
+        total += change
+        yield t, total, seq, session
+
+
+def _changes(index: Index, name: SeriesName, session: SessionTime) -> Iterator[tuple[float, int, int, int]]:
+    """Yield time on the axis, difference, record and session of each change; the value returns to 0 when a session ends."""
+    value = 0
+    for t, new_value, seq in points(index, name, session.number):
+        yield session.offset + t, new_value - value, seq, session.number
+        value = new_value
+    if session is index.sessions[-1] and not session.shard:
+        return  # It is the last session and may still be running.
+    end = index.sessions[session.number].seq - 1 if session.number < len(index.sessions) else index.seq
+    yield session.offset + session.end, -value, end, session.number

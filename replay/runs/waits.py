@@ -1,0 +1,122 @@
+"""Why the attempts and scorer calls of one trial waited before they started.
+
+A `WaitLog` processes every record of a run. The time between two records is attributed to the reason that delayed starts then:
+a pause, the concurrency limit, the pace, or outputs that wait for scorers. Backoff is not included; it is recorded separately.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from evaljournal.journal import Record
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
+from evaljournal.replay.runs.idle import limit_text, pace_text, slots_of
+from evaljournal.replay.state.pauses import PAUSE_TEXTS
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.text import printable
+
+_ATTEMPT, _FIRST_CALLS = "", "*"
+"""Names of waits: the next attempt; the first call of every scorer. A retried scorer call has the name of its scorer."""
+_MIN_WAIT: Final = 1e-6
+"""Shorter times, in seconds, are not a wait."""
+
+
+@attrs.frozen
+class Wait:
+    """Time that a start was delayed for one reason."""
+
+    reason: str
+    """`scorers`, `pause`, `limit` or `pace`."""
+    seconds: float
+    text: str
+    """The reason as text: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
+
+
+class WaitLog:
+    """The waits of one trial."""
+
+    def __init__(self, trial: str) -> None:
+        self._trial = trial
+        self._state = RunState()
+        self._t = 0.0
+        self._ready_times: dict[str, float] = {}
+        """Name of a wait → when the start is or will be ready, in seconds since the start of the session."""
+        self._waits: dict[str, dict[tuple[str, str], Wait]] = {}
+        """Name of a wait → rate-limit key and reason → the time so far."""
+
+    def apply(self, record: Record) -> list[Wait]:
+        """Process the next record; if it starts an attempt or a scorer call of the trial, return the waits before it."""
+        event, is_session_start = record.event, isinstance(record.event, SessionStarted)
+        if self._ready_times and not is_session_start:
+            self._add_waits(max(record.t, self._t))
+        self._state.apply(record)
+        self._t = record.t if is_session_start else max(record.t, self._t)
+        if is_session_start:
+            self._ready_times = dict.fromkeys(self._ready_times, self._t)
+            self._prepare()
+        if getattr(event, "trial", None) != self._trial:
+            return []
+        match event:
+            case AttemptStarted():
+                return self._end_wait(_ATTEMPT, event.key)
+            case ScorerCallStarted():
+                return self._end_wait(event.scorer if event.scorer in self._ready_times else _FIRST_CALLS, event.key)
+            case ScorerCallFailed(delay=float(delay)):
+                self._ready_times[event.scorer] = self._t + delay
+            case AttemptSucceeded():
+                self._ready_times[_FIRST_CALLS] = self._t
+            case _:
+                self._prepare()
+        return []
+
+    def _prepare(self) -> None:
+        """Start the wait of the next attempt; clear everything once the trial is done."""
+        trial = self._state.trials.get(self._trial)
+        if trial is None or trial.stage in {"completed", "failed", "withdrawn"}:
+            self._ready_times.clear()
+            self._waits.clear()
+        elif trial.stage in {"queued", "interrupted", "backing_off"}:
+            self._ready_times.setdefault(_ATTEMPT, max(self._t, self._state.backing_off.get(self._trial, 0.0)))
+
+    def _end_wait(self, name: str, key: str) -> list[Wait]:
+        """End a wait; return its parts for this rate-limit key, longest first."""
+        waits = self._waits.get(name, {})
+        if name != _FIRST_CALLS:  # The first calls of other scorers still wait.
+            self._ready_times.pop(name, None)
+            self._waits.pop(name, None)
+        parts = [wait for (limit_key, _), wait in waits.items() if limit_key == key and wait.seconds > _MIN_WAIT]
+        return sorted(parts, key=lambda wait: -wait.seconds)
+
+    def _add_waits(self, now: float) -> None:
+        state = self._state
+        keys = {"", *state.limits, *state.paces, *state.pauses}
+        for name, ready_at in self._ready_times.items():
+            waits = self._waits.setdefault(name, {})
+            for key in keys:
+                for start, end in self._split_at_pause(key, max(ready_at, self._t), now):
+                    reason_and_text = self._reason(name, key, start)
+                    if reason_and_text is not None:
+                        reason, text = reason_and_text
+                        previous_wait = waits.get((key, reason))
+                        waits[key, reason] = Wait(reason, (previous_wait.seconds if previous_wait else 0.0) + end - start, text)
+
+    def _split_at_pause(self, key: str, start: float, end: float) -> Iterator[tuple[float, float]]:
+        pause = self._state.pauses.get(key)
+        if pause is not None and start < pause.until < end:
+            yield start, pause.until
+            start = pause.until
+        if end > start:
+            yield start, end
+
+    def _reason(self, name: str, key: str, t: float) -> tuple[str, str] | None:
+        """Return why starts of a rate-limit key are delayed at `t`: the reason, and its text."""
+        state, pause = self._state, self._state.pauses.get(key)
+        if pause is not None and pause.is_in_force(t):
+            return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
+        if name == _ATTEMPT and state.holds_attempts:
+            return "scorers", "too many outputs waiting for scorers"
+        limit, slots = state.limits.get(key), slots_of(state, key)
+        if limit is not None and state.in_flight(key) >= limit:
+            return "limit", f"all {limit:,} slots busy" if limit == slots else limit_text(limit, slots)
+        return ("pace", pace_text(state.paces[key])) if key in state.paces else None

@@ -1,0 +1,315 @@
+"""The budget of a run: the amounts spent and reserved, and whether another attempt may start.
+
+An attempt starts if the amount spent, the reserves of the attempts in flight and its own reserve fit into the limit. The engine
+and the audit use this one rule; it depends on recorded facts only: settings, reserves and usage.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from evaljournal.journal import Event, events
+from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.state.usage import is_amount, noted_usage
+
+UNITS: Final = ("cost", "input_tokens", "output_tokens")
+"""Units that a budget can limit; `cost` is in dollars. A judge's usage counts, too."""
+MAX_UNKNOWN: Final = 4
+"""Attempts of a variant that may be in flight without a reserve, until one of them has reported its usage."""
+MAX_UNREPORTED: Final = 20
+"""Trials of a variant that may be completed without any usage; then the session is stopped, because nothing can be counted."""
+OVER_BUDGET: Final = "OverBudget"
+"""Error type of an attempt that exceeded the budget per trial and did not fail with another error."""
+_MAX_TRIALS: Final = 10**9
+"""Maximum of `more_trials`; a foreign journal may have any budget."""
+_DECIMALS: Final = 9
+"""Decimals of a sum; costs are recorded with as many, so sums are exact."""
+
+Amounts: TypeAlias = dict[str, float]
+"""Unit → amount."""
+
+
+def amounts(value: object, *, zero: bool = True) -> Amounts:
+    """Return the amounts in a JSON value, without those of 0 if `zero` is False; any other content is ignored."""
+    if not isinstance(value, Mapping):
+        return {}
+    pairs = ((unit, _amount(value.get(unit))) for unit in UNITS)
+    return {unit: amount for unit, amount in pairs if amount is not None and (zero or amount > 0)}
+
+
+def _amount(value: object) -> float | None:
+    return value if value is not None and is_amount(value) and math.isfinite(value) and value >= 0 else None
+
+
+def _add(sums: Amounts, unit: str, amount: float) -> float:
+    """Add an amount to a sum; return the new sum."""
+    sums[unit] = round(sums.get(unit, 0.0) + amount, _DECIMALS)
+    return sums[unit]
+
+
+@attrs.define(eq=False)
+class _OpenAttempt:
+    """An attempt that is in flight, or whose output is being scored."""
+
+    number: int
+    variant: str
+    usage: Amounts = attrs.field(factory=dict[str, float])
+
+
+@attrs.define(eq=False)
+class _VariantUsage:
+    largest: Amounts = attrs.field(factory=dict[str, float])
+    """The most that one attempt has used, its judges included."""
+    estimate: Amounts = attrs.field(factory=dict[str, float])
+    """The largest reserve of an attempt that was started with a budget."""
+    reported_units: set[str] = attrs.field(factory=set[str])
+    """Units that a completed trial has reported."""
+    unreported_trials: Counter[str] = attrs.field(factory=Counter[str])
+    """Unit → trials completed in this session without it."""
+    open_attempts: int = 0
+    """Attempts in flight, and outputs that are not fully scored."""
+    open_usage: Amounts = attrs.field(factory=dict[str, float])
+    """What the open attempts have used."""
+    uncounted_attempts: Counter[str] = attrs.field(factory=Counter[str])
+    """Unit → interrupted attempts without a reserve; each counts as the first attempt that reports it."""
+
+    def reserve(self, unit: str, estimate: float | None) -> float | None:
+        """Return the most that one attempt has used; before the first report, at least the estimate; None if unknown."""
+        if unit in self.reported_units:
+            return self.largest[unit]
+        return None if estimate is None else max(estimate, self.largest.get(unit, 0.0))
+
+    def unused_reserves(self, unit: str) -> float:
+        """Return what the open attempts may still use."""
+        reserve = self.reserve(unit, self.estimate.get(unit))
+        return 0.0 if reserve is None else self.open_attempts * reserve - self.open_usage.get(unit, 0.0)
+
+
+@attrs.frozen(kw_only=True)
+class Block:
+    """Why no attempt of a variant may start."""
+
+    reason: Literal["limit", "unknown", "unreported"]
+    """`limit`: it could exceed the budget. `unknown`: its reserve is unknown, and `MAX_UNKNOWN` such attempts are in flight.
+    `unreported`: completed trials have reported no usage."""
+    unit: str
+    reserve: float | None = None
+    """The reserve that does not fit."""
+
+
+@attrs.frozen(kw_only=True)
+class BudgetUse:
+    """How much of the budget is used, in one unit."""
+
+    limit: float
+    spent: float
+    """Usage of attempts, steps and judges, and the unused reserves of calls that were interrupted or timed out."""
+    reserved: float
+    """Unused reserves of attempts in flight and of outputs that are not fully scored."""
+    overshoot: float
+    """The worst possible overshoot: by how much the sum of the two exceeds the limit."""
+
+
+@attrs.define(eq=False)
+class Budget:
+    """The amounts that a run has spent and reserved."""
+
+    limits: Amounts = attrs.field(factory=dict[str, float])
+    """The budget of the run; empty if it has none."""
+    trial_limits: Amounts = attrs.field(factory=dict[str, float])
+    """The budget of each trial; empty if they have none."""
+    spent: Amounts = attrs.field(factory=lambda: dict.fromkeys(UNITS, 0.0))
+    _has_ended: bool = False
+    """Whether the session has ended with a final record, so that nothing is in flight."""
+    _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
+    """Trial → its attempt in flight or being scored."""
+    _variants: defaultdict[str, _VariantUsage] = attrs.field(factory=lambda: defaultdict(_VariantUsage))
+    _usage_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
+    """Trial that is not done → usage of its attempts; only with `trial_limits`."""
+
+    def reserve(self, variant: str, estimate: Mapping[str, float]) -> Amounts:
+        """Return the reserve of the next attempt; a unit that is neither reported nor estimated is missing."""
+        usage = self._variants[variant]
+        reserves = ((unit, usage.reserve(unit, estimate.get(unit))) for unit in self.limits)
+        return {unit: amount for unit, amount in reserves if amount is not None}
+
+    def block(self, variant: str, reserve: Mapping[str, float]) -> Block | None:
+        """Return why an attempt with this reserve may not start; None if it may."""
+        usage = self._variants[variant]
+        for unit, limit in self.limits.items():
+            unit_reserve = reserve.get(unit)
+            total = round(self.spent[unit] + self._unused_reserves(unit) + (unit_reserve or 0.0), _DECIMALS)
+            if unit not in usage.reported_units and usage.unreported_trials[unit] >= MAX_UNREPORTED:
+                return Block(reason="unreported", unit=unit)
+            if total > limit or (unit_reserve is None and total == limit):
+                return Block(reason="limit", unit=unit, reserve=unit_reserve)
+            if unit_reserve is None and usage.open_attempts >= MAX_UNKNOWN:
+                return Block(reason="unknown", unit=unit)
+        return None
+
+    def _unused_reserves(self, unit: str) -> float:
+        return round(sum(usage.unused_reserves(unit) for usage in self._variants.values()), _DECIMALS)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield why the next attempt of each variant may not start, estimated from the reserves of earlier ones."""
+        for name, usage in self._variants.items():
+            if (block := self.block(name, self.reserve(name, usage.estimate))) is not None:
+                yield block
+
+    @property
+    def has_recorded_reserves(self) -> bool:
+        """Whether the reserves of all variants follow from recorded usage, not from estimates."""
+        return bool(self._variants) and all(usage.reported_units.issuperset(self.limits) for usage in self._variants.values())
+
+    def over_trial_limit(self, trial: str, usage: object = None) -> Amounts:
+        """Return the units in which a trial exceeds the budget per trial, with the usage of its attempts.
+
+        `usage` is that of the attempt in flight, if it is not recorded yet.
+        """
+        if not self.trial_limits:
+            return {}
+        parts = self._usage_by_trial.get(trial, {}), amounts(usage)
+        sums = {unit: round(sum(part.get(unit, 0.0) for part in parts), _DECIMALS) for unit in self.trial_limits}
+        return {unit: amount for unit, amount in sums.items() if amount > self.trial_limits[unit]}
+
+    def use(self) -> dict[str, BudgetUse]:
+        """Return how much of the budget is used, by unit."""
+        uses = dict[str, BudgetUse]()
+        for unit, limit in self.limits.items():
+            spent, reserve = self.spent[unit], 0.0 if self._has_ended else self._unused_reserves(unit)
+            overshoot = max(0.0, round(spent + reserve - limit, _DECIMALS))
+            uses[unit] = BudgetUse(limit=limit, spent=spent, reserved=reserve, overshoot=overshoot)
+        return uses
+
+    def more_trials(self, done: int) -> int | None:
+        """Return how many more trials fit into the budget, at the average of those that are done; None if unknown."""
+        counts = [
+            int(min(max(0.0, limit - self.spent[unit]) / self.spent[unit] * done, _MAX_TRIALS))
+            for unit, limit in self.limits.items()
+            if done and self.spent[unit] > 0
+        ]
+        return min(counts, default=None)
+
+    def larger_limits(self, open_trials: int, done: int) -> Amounts:
+        """Return a larger budget, in round numbers, that is probably enough for the open trials.
+
+        Twice the budget if only the first estimate is known and did not fit. Empty if a larger budget does not help.
+        """
+        blocks, limits = list(self.blocks()), dict[str, float]()
+        if any(block.reason == "unreported" for block in blocks):
+            return {}
+        for unit in dict.fromkeys(block.unit for block in blocks if block.reason == "limit"):
+            spent = self.spent[unit]
+            average = spent / done if done else 0.0
+            reserve = max(block.reserve or 0.0 for block in blocks if block.unit == unit)
+            limits[unit] = round_up(spent + max(reserve + max(1, open_trials) * average, 2 * reserve))
+        return limits or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
+
+    def begin_session(self, settings: Mapping[str, Any], being_scored: Iterable[str]) -> None:
+        """Use the limits of a session; `being_scored` are the trials with a scorer call in flight before it."""
+        self._has_ended = False
+        self.limits = amounts(settings.get("budget"), zero=False)
+        self.trial_limits = amounts(settings.get("budget_per_trial"), zero=False)
+        for trial in being_scored:
+            self._spend_reserve(trial)
+        for usage in self._variants.values():
+            usage.unreported_trials.clear()
+
+    def apply(self, event: Event, trials: Mapping[str, TrialState]) -> None:
+        """Count an event; `trials` are those of the run."""
+        match event:
+            case events.AttemptStarted():
+                self._start(event, trials[event.trial].variant)
+            case events.Noted():
+                self.spend(noted_usage(event.name, event.value), event.trial, event.attempt)
+            case events.AttemptSucceeded() | events.StepCompleted():
+                self.spend(event.usage, event.trial, event.attempt)
+            case events.AttemptFailed() | events.AttemptTimedOut():
+                self.spend(event.usage, event.trial, event.attempt)
+                self._end(event.trial, interrupted=isinstance(event, events.AttemptTimedOut) or event.error == OVER_BUDGET)
+            case events.AttemptInterrupted():
+                self._end(event.trial, interrupted=True)
+            case events.ScorerCallFailed(category="timed_out"):
+                self._spend_reserve(event.trial)
+            case events.TrialCompleted():
+                self._complete(event.trial)
+            case events.TrialFailed() | events.TrialWithdrawn():
+                self._end(event.trial)
+                self._usage_by_trial.pop(event.trial, None)
+            case events.RunStopped() | events.RunFinished():
+                self._has_ended = True
+            case _:
+                pass
+
+    def spend(self, usage: Any, trial: str = "", number: int = 0) -> None:
+        """Count usage; it is covered by the reserve of its attempt, if that is in flight or being scored."""
+        attempt = self._open.get(trial)
+        for unit, amount in _with_judges(usage):
+            _add(self.spent, unit, amount)
+            if attempt is not None and attempt.number == number:
+                variant = self._variants[attempt.variant]
+                _add(variant.open_usage, unit, amount)
+                variant.largest[unit] = max(variant.largest.get(unit, 0.0), _add(attempt.usage, unit, amount))
+                if self.trial_limits:
+                    _add(self._usage_by_trial.setdefault(trial, {}), unit, amount)
+
+    def _start(self, event: events.AttemptStarted, variant: str) -> None:
+        self._open[event.trial], usage = _OpenAttempt(event.attempt, variant), self._variants[variant]
+        usage.open_attempts += 1
+        for unit, amount in amounts(event.reserved).items():
+            usage.estimate[unit] = max(usage.estimate.get(unit, 0.0), amount)
+
+    def _spend_reserve(self, trial: str) -> None:
+        """Count the unused reserve of an attempt as spent: a call ended without reporting its usage."""
+        if (attempt := self._open.get(trial)) is not None:
+            usage = self._variants[attempt.variant]
+            for unit in UNITS:
+                if (reserve := usage.reserve(unit, usage.estimate.get(unit))) is not None:
+                    _add(self.spent, unit, reserve - attempt.usage.get(unit, 0.0))
+                else:
+                    usage.uncounted_attempts[unit] += 1
+
+    def _end(self, trial: str, *, interrupted: bool = False) -> _OpenAttempt | None:
+        """Release the reserve of an attempt and return it; if the attempt was interrupted, its unused reserve is spent."""
+        if interrupted:
+            self._spend_reserve(trial)
+        attempt = self._open.pop(trial, None)
+        if attempt is not None:
+            usage = self._variants[attempt.variant]
+            usage.open_attempts -= 1
+            for unit, amount in attempt.usage.items():
+                _add(usage.open_usage, unit, -amount)
+        return attempt
+
+    def _complete(self, trial: str) -> None:
+        """Release the reserve of a completed trial; the reserves of later attempts follow from its usage."""
+        self._usage_by_trial.pop(trial, None)
+        if (attempt := self._end(trial)) is None:
+            return
+        usage = self._variants[attempt.variant]
+        for unit in UNITS:
+            if unit not in attempt.usage:
+                usage.unreported_trials[unit] += usage.estimate.get(unit) != 0  # What costs nothing need not be reported.
+            elif unit not in usage.reported_units:
+                usage.reported_units.add(unit)
+                _add(self.spent, unit, usage.uncounted_attempts.pop(unit, 0) * usage.largest[unit])
+
+
+def _with_judges(usage: Any) -> Iterator[tuple[str, float]]:
+    """Yield the amounts in some usage; what a judge used is added."""
+    if isinstance(usage, Mapping):
+        for unit in UNITS:
+            parts = [amount for name in (unit, f"judge.{unit}") if (amount := _amount(usage.get(name))) is not None]
+            if parts:
+                yield unit, sum(parts)
+
+
+def round_up(amount: float) -> float:
+    """Round an amount up to two significant digits."""
+    if amount <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    return round(math.ceil(round(amount / step, 6)) * step, _DECIMALS)

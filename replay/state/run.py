@@ -1,0 +1,616 @@
+"""The state of a run, folded from its records.
+
+`RunState.apply` defines what each record means. The live run and every later reader use it, so their states cannot differ.
+Inputs and outputs stay on disk; only sums and about 300 bytes per trial are kept.
+"""
+
+import copy
+import itertools
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.journal import Record, events
+from evaljournal.replay.definition import changed_files, code_version
+from evaljournal.replay.state.budget import Budget
+from evaljournal.replay.state.handlers import handlers
+from evaljournal.replay.state.pauses import Pause
+from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
+from evaljournal.replay.state.sessions import IDENTITY_FIELDS, Session, WallTime, adopted_changes
+from evaljournal.replay.state.shards import MergedShards
+from evaljournal.replay.state.steps import RunSteps, keeps_steps
+from evaljournal.replay.state.totals import Totals, Variants, VersionLog
+from evaljournal.replay.state.trial import (
+    WORKER_ENDS,
+    OpenCall,
+    RetryHistory,
+    RunningAttempt,
+    TrialState,
+    new_attempt,
+    pack_input,
+)
+from evaljournal.replay.state.usage import add, noted_usage, subtract, unpriced_models
+from evaljournal.replay.state.workers import WORKER_ENDED, WorkerTotals
+from evaljournal.replay.text import as_words
+
+
+def max_unscored_outputs(scorer_limit: int) -> int:
+    """Return how many outputs may wait for scores before attempts are held, given how many scorer calls may be in flight."""
+    return 2 * scorer_limit + 64
+
+
+_MAX_UNPRICED_MODELS: Final = 20
+_UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
+BLOCKING_CALLS: Final = f"{events.NOTE_PREFIX}blocking_calls"
+"""The note that this number of consecutive `calls` of an async task blocked its event loop from their start to their end."""
+_FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
+
+
+@attrs.define(eq=False)  # With slots, attribute access is faster.
+class RunState(Totals):
+    """The state of a run after some record; the totals are those of all its trials."""
+
+    seq: int = 0
+    at: str = ""
+    t: float = 0.0
+    _previous_t: float = 0.0
+    """`t` of the previous record; at the start of a session, the last of the previous session."""
+    _earlier_seconds: float = 0.0
+    """Seconds of the sessions before the current one."""
+    _wall_time: WallTime = attrs.field(factory=WallTime)
+    """Used instead of `_earlier_seconds` in a merged run."""
+    _end_t: float | None = None
+    """`t` of the record that ended the current session; the seal after it does not count."""
+    head: str = ""
+    """The hash of the last record."""
+    started: events.RunStarted | None = None
+    """The definition of the run, with adopted changes applied."""
+    merged: MergedShards = attrs.field(factory=MergedShards)
+    """The shards that were merged into it."""
+    planned: int = 0
+    """Planned number of trials; 0 if unknown."""
+    settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
+    sessions: list[Session] = attrs.field(factory=list[Session])
+    outcome: str = ""
+    """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
+
+    trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
+    workers: dict[str, WorkerTotals] = attrs.field(factory=dict[str, WorkerTotals])
+    """By name; empty if all attempts ran in the process of the run."""
+    variants: Variants = attrs.field(factory=Variants)
+    running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
+    """Trial → its attempt in flight."""
+    backing_off: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Trial → end of its backoff, in seconds of `t`."""
+    retries: Counter[str] = attrs.field(factory=Counter[str])
+    """By cause."""
+    errors: Counter[str] = attrs.field(factory=Counter[str])
+    """By type."""
+    timeouts: int = 0
+    interrupted: int = 0
+    """Number of interrupted attempts; their calls may have been paid for."""
+    interrupted_trials: set[str] = attrs.field(factory=set[str])
+    """Trials whose last attempt was interrupted."""
+    repeated_calls: int = 0
+    """Calls of interrupted attempts that were repeated, and may have been paid for: completed steps that were not reused, and
+    one for each attempt, which may have made more."""
+    late_returns: int = 0
+    """Attempts that returned after they had timed out or been abandoned."""
+    from_older_task: int = 0
+    """Current outputs from an older version of the task."""
+    _task_versions: VersionLog = attrs.field(factory=VersionLog)
+    _task_version: str = ""
+    """The version that was adopted last; empty if there is only one."""
+    latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
+    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused."""
+    blocking_calls: int = 0
+    """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
+    unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
+    """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
+    usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
+    """The part of `usage` that attempts without an output used: failed, timed out, interrupted or late."""
+    _truncated_attempts: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Trial → its last attempt whose output was truncated by the token limit."""
+    _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
+    """Trial → usage noted by its attempt in flight."""
+    budget: Budget | None = None
+    """Amounts spent and reserved; None if no session had a budget."""
+
+    steps: RunSteps = attrs.field(factory=RunSteps)
+    _previous_end: float = 0.0
+    """`t` of the last record of the previous session."""
+
+    scorer_calls: dict[tuple[str, str], OpenCall] = attrs.field(factory=dict[tuple[str, str], OpenCall])
+    """Trial and scorer → the call in flight."""
+    delayed_calls: dict[tuple[str, str], float] = attrs.field(factory=dict[tuple[str, str], float])
+    """Trial and scorer → end of the backoff after a failed call."""
+    calls_started: Counter[str] = attrs.field(factory=Counter[str])
+    """By scorer."""
+    calls_failed: Counter[str] = attrs.field(factory=Counter[str])
+    """By category."""
+    scorer_keys: set[str] = attrs.field(factory=set[str])
+    """Rate-limit keys of scorer calls in the current session."""
+
+    last_error: LastError | None = None
+    repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
+    """The error that the first trials of this session failed with."""
+    scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
+    """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
+    unauthorized_scorer: UnauthorizedScorer | None = None
+    """The scorer whose call was unauthorized in this session."""
+    done_at: float = 0.0
+    """When a trial last ended in the current session, in seconds of `t`; 0 if none has."""
+    limits: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Rate-limit key → its concurrency limit."""
+    limit_changes: dict[str, events.LimitChanged] = attrs.field(factory=dict[str, events.LimitChanged])
+    """Rate-limit key → the last change of its limit, with the evidence."""
+    paces: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Rate-limit key → starts per second, if paced."""
+    pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
+    """Rate-limit key → its pause, which may have expired."""
+    _running_keys: dict[str, str] = attrs.field(factory=dict[str, str])
+    """Trial → the rate-limit key of its attempt in flight, if not empty."""
+    recoveries: int = 0
+
+    def apply(self, record: Record) -> None:
+        """Update the state with the next record."""
+        self._previous_t = self.t
+        self.seq, self.at, self.t, event, _, self.head, _, _ = record
+        handler = _HANDLERS.get(event.__class__)
+        if handler is not None:
+            handler(self, event, record)
+        if self.budget is not None:
+            self.budget.apply(event, self.trials)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of all sessions up to the last record; the time between sessions does not count.
+
+        Of a merged run, it is the wall time of its shards, which may have run at the same time.
+        """
+        t = self.t if self._end_t is None else self._end_t
+        return round(self._wall_time.seconds(t) if self.merged else self._earlier_seconds + t, 6)
+
+    @property
+    def limit(self) -> int | None:
+        """Concurrency limit of attempts, summed over all rate-limit keys; None if unknown."""
+        if limits := self.attempt_limits:
+            return sum(limits.values())
+        slots = self.settings.get("slots")
+        return slots if isinstance(slots, int) else None
+
+    @property
+    def attempt_limits(self) -> dict[str, int]:
+        """The limits of the rate-limit keys of attempts."""
+        return {key: limit for key, limit in self.limits.items() if not key.startswith(events.SCORER_PREFIX)}
+
+    @property
+    def scorer_limits(self) -> dict[str, int]:
+        """The limits of the rate-limit keys of scorers."""
+        return {key: limit for key, limit in self.limits.items() if key in self.scorer_keys}
+
+    def in_flight(self, key: str) -> int:
+        """Return how many attempts and scorer calls of a rate-limit key are in flight."""
+        attempts = Counter(self._running_keys.values())[key] if key else len(self.running) - len(self._running_keys)
+        return attempts + sum(call.key == key for call in self.scorer_calls.values())
+
+    @property
+    def holds_attempts(self) -> bool:
+        """Whether no attempt starts because too many outputs wait for scores."""
+        return not self.outcome and self.stages["scoring"] > max_unscored_outputs(sum(self.scorer_limits.values()))
+
+    @property
+    def repeated_attempts(self) -> int:
+        """Interrupted attempts whose trials were attempted again."""
+        return self.interrupted - len(self.interrupted_trials)
+
+    @property
+    def truncated(self) -> int:
+        """Current outputs that were truncated by the token limit."""
+        return sum(map(self.is_truncated, self._truncated_attempts))
+
+    def has_noted_tokens(self, name: str) -> bool:
+        """Return whether the attempt in flight at a trial has noted tokens or a cost."""
+        usages = self._usage_in_flight.get(name, ())
+        return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
+
+    def is_over_budget(self, name: str, usage: Any = None) -> bool:
+        """Return whether a trial exceeds the budget per trial; `usage` is not recorded yet and counts, too."""
+        return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))
+
+    def is_truncated(self, name: str) -> bool:
+        """Return whether a trial's current output was truncated by the token limit."""
+        trial = self.trials[name]
+        return self._truncated_attempts.get(name) == trial.attempts and trial.stage in {"scoring", "completed"}
+
+    def _move(self, name: str, trial: TrialState, stage: str) -> None:
+        old_stage, stages = trial.stage, self.stages
+        stages[old_stage] -= 1
+        stages[stage] += 1
+        if self.variants:
+            by_variant = self.variants[trial.variant].stages
+            by_variant[old_stage] -= 1
+            by_variant[stage] += 1
+        if old_stage == "running":
+            del self.running[name]
+            if self._running_keys:
+                self._running_keys.pop(name, None)
+        elif old_stage == "backing_off":
+            del self.backing_off[name]
+        trial.stage = stage
+
+    def _on_run_started(self, event: events.RunStarted, _: Record) -> None:
+        self.started = event
+        self.merged = MergedShards(event)
+        self.planned = event.trials
+        self.settings = dict(event.settings)
+        self.scores.set_versions(event.scorers)
+
+    def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
+        for trial, end_t in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
+            self.backing_off[trial] = max(0.0, end_t - self._previous_t)
+        if self.sessions:
+            end = self._previous_t if self._end_t is None else self._end_t
+            self._earlier_seconds += end
+            self._wall_time.end(end)
+        shard = self.merged.of_session(event.session)
+        if self.merged:
+            self._wall_time.begin(record.at, record.t)
+        self._end_t, self._previous_end = None, self._previous_t
+        self.steps.before_session = self.steps.executed
+        session = Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
+        session.shard = str(shard or "")
+        self.sessions.append(session)
+        if event.git and self.started is not None:
+            environment = {**self.started.environment, "git": event.git}
+            self.started = attrs.evolve(self.started, environment=environment)  # type: ignore[misc]  # an event is an attrs class
+        if event.adopted is not None:
+            self._adopt(event.adopted, event.definition, record)
+        self.settings.update(event.settings or {})
+        self._begin_budget(event.session)
+        if shard is None:
+            self.planned = event.trials or self.planned
+        self.outcome = ""
+        self.last_error = self.unauthorized_scorer = None
+        self.repeated_error = RepeatedError()
+        self.done_at = 0.0
+        for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
+            per_session.clear()
+        self.scorer_keys.clear()
+        self.scorer_errors.clear()
+
+    def _begin_budget(self, session: int) -> None:
+        """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
+        if self.merged and self.merged.is_first(session):
+            self.budget = None
+        if self.budget is None and (self.settings.get("budget") or self.settings.get("budget_per_trial")):
+            self.budget = Budget()
+            if self.merged.of_session(session) is None:
+                self.budget.spend(self.usage)
+        if self.budget is not None:
+            self.budget.begin_session(self.settings, dict.fromkeys(trial for trial, _ in self.scorer_calls))
+
+    def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
+        if self.started is None or not isinstance(adopted_fields, dict):
+            return
+        old_start = self.started
+        changes = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
+        changes["definition"] = old_start.definition if definition is None else definition
+        new_start = self.started = attrs.evolve(old_start, **changes)  # type: ignore[misc]  # an event is an attrs class
+        self.sessions[-1].adopted = tuple(adopted_changes(old_start, new_start))
+        self.scores.set_versions(new_start.scorers)
+        if old_start.is_replacement:
+            return  # What the trials so far were run with is unknown; the user has named it now.
+        location = record.segment, record.offset
+        self.variants.adopt(old_start.definition, new_start.definition, location)
+        has_changed_files = changed_files(old_start.definition, new_start.definition)
+        if new_start.task_fingerprint != old_start.task_fingerprint or has_changed_files:
+            self.steps.open.clear()
+            self._task_versions.change(location, f"{old_start.task_fingerprint} {code_version(old_start.definition)}")
+            self._task_version = f"{new_start.task_fingerprint} {code_version(new_start.definition)}"
+            current_trials = (trial for trial in self.trials.values() if trial.stage != "withdrawn")
+            self.from_older_task = sum(map(self._is_from_older_task, current_trials))
+
+    def _is_from_older_task(self, trial: TrialState) -> bool:
+        location = trial.output_location
+        return location is not None and self._task_versions.is_older(location, self._task_version)
+
+    @property
+    def task_versions(self) -> int:
+        """Number of versions of the task, including the files that it depends on."""
+        return len(self._task_versions.versions(self._task_version))
+
+    def task_version(self, trial: TrialState) -> int | None:
+        """Return the number of the version of the task that a trial's output is from, from 1; None without an output."""
+        location = trial.output_location
+        return None if location is None else self._task_versions.number(location, self._task_version)
+
+    def _on_trial_enqueued(self, event: events.TrialEnqueued, record: Record) -> None:
+        old_trial = self.trials.get(event.trial)
+        if old_trial is not None:
+            self.stages[old_trial.stage] -= 1
+            if self.variants:
+                self.variants[old_trial.variant].stages[old_trial.stage] -= 1
+        variant = event.variant
+        if variant or self.variants:
+            variant = sys.intern(variant)
+            self.variants.enqueue(variant, event.repeat, self.trials, self.scores, self._totals)
+        if (variant or event.repeat > 1) and not self.scores.is_grouped_by_case:
+            self.scores.group_by_case(self.trials.values())
+        case = event.trial if event.case == event.trial else sys.intern(event.case)  # Repeats share one string.
+        attempts = old_trial.attempts if old_trial else 0
+        packed_trial = pack_input(record, event.fingerprint, event.repeat)
+        self.trials[event.trial] = TrialState("queued", packed_trial, case, variant, attempts)
+        self.stages["queued"] += 1
+
+    def _totals(self) -> Totals:
+        return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
+
+    def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "running")
+        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t, None))
+        trial.attempts = event.attempt
+        self.attempts += 1
+        if self.variants:
+            self.variants[trial.variant].attempts += 1
+        repeated_calls = self.steps.start(event) if self.steps.records else 0
+        if event.key:
+            self._running_keys[event.trial] = event.key
+        if event.trial in self.interrupted_trials:
+            self.interrupted_trials.remove(event.trial)
+            self.repeated_calls += 1 + repeated_calls
+
+    def _worker(self, name: str) -> WorkerTotals:
+        totals = self.workers.get(name)
+        if totals is None:
+            totals = self.workers[name] = WorkerTotals()
+        return totals
+
+    def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
+        trial = self.trials[event.trial]
+        if event.worker:
+            self._worker(event.worker).count(event, record.t, len(self.sessions))
+        if self._records_model_calls and self.running[event.trial].last_step is None:
+            self.steps.attempts_without_steps += 1
+        self._move(event.trial, trial, "scoring")
+        self.repeated_error.is_over = True
+        latency, steps = event.elapsed, self.steps.open.get(event.trial)
+        if steps is not None and steps.reused_seqs:
+            latency = round(latency + steps.reused_seconds(event.attempt), 6)
+        self.latencies.append(latency)
+        trial.set_output(record, latency)
+        if self._usage_in_flight:
+            self._usage_in_flight.pop(event.trial, None)
+        if event.usage is not None:
+            self._add_usage(event.usage, event.trial)
+
+    @property
+    def _records_model_calls(self) -> bool:
+        """Whether the model calls of the task's HTTP clients should be steps: `durable="http"`."""
+        durable = self.settings.get("durable")
+        return isinstance(durable, list) and "http" in durable
+
+    def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
+        trial = self.trials[event.trial]
+        if event.worker:
+            self._worker(event.worker).count(event, record.t, len(self.sessions))
+        self._move(event.trial, trial, "unsettled")
+        history = trial.retry_history = trial.retry_history or RetryHistory()
+        if (steps := self.steps.open.get(event.trial)) is not None:
+            steps.seconds_spent += event.elapsed
+            category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
+            if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
+                history.reset()
+        if isinstance(event, events.AttemptFailed):
+            history.count_failure(event.category, event.retry_after)
+            history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
+            history.location = event.location
+            self.errors[event.error] += 1
+        else:
+            history.count_failure("timed_out")
+            history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
+            self.timeouts += 1
+        last_error, outputs = self.last_error, len(self.latencies)
+        previous_count = last_error.consecutive if last_error is not None and last_error.outputs == outputs else 0
+        self.last_error = LastError(history.error, record.t, previous_count + 1, outputs)
+        self._add_unproductive_usage(event.trial, event.usage)
+
+    _on_attempt_timed_out = _on_attempt_failed
+
+    def _on_attempt_interrupted(self, event: events.AttemptInterrupted, record: Record) -> None:
+        start = self.running[event.trial].start
+        trial = self.trials[event.trial]
+        if event.worker:
+            self._worker(event.worker).count(event, record.t, len(self.sessions))
+        self._move(event.trial, trial, "interrupted")
+        if event.reason in WORKER_ENDS:
+            history = trial.retry_history = trial.retry_history or RetryHistory()
+            history.count_failure(event.reason)
+            history.error = f"{as_words(event.reason)}: {event.detail}"[:ERROR_CHARS]
+            history.error_type = history.location = ""
+        elif trial.retry_history is not None:
+            trial.retry_history.category = "interrupted"
+        self.interrupted += 1
+        self.interrupted_trials.add(event.trial)
+        if (steps := self.steps.open.get(event.trial)) is not None:
+            steps.seconds_spent += max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
+        self._add_unproductive_usage(event.trial)
+
+    def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:
+        self.late_returns += 1
+
+    def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
+        attempt = self.running[event.trial]
+        self.steps.complete(event, record, attempt.start)
+        self.running[event.trial] = attempt.after_step(event.name, record.t)
+        if event.usage is not None:
+            self._add_usage(event.usage, event.trial)
+            self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
+
+    def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
+        self.steps.fail(event, record)
+        self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
+
+    def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
+        self.steps.locate(event, record)
+        step = self.steps.reuse(event)
+        self.running[event.trial] = self.running[event.trial].after_step(step.name if step else "", record.t)
+        if step is not None and step.usage is not None:  # Its usage belongs to this attempt now.
+            subtract(self.usage_without_output, step.usage)
+            self._usage_in_flight.setdefault(event.trial, []).append(step.usage)
+
+    def _on_retry_scheduled(self, event: events.RetryScheduled, record: Record) -> None:
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "backing_off")
+        self.backing_off[event.trial] = record.t + event.delay
+        if trial.retry_history is not None:
+            if event.reason == "requested":
+                trial.retry_history = RetryHistory(error=trial.error, reason=trial.reason)
+            else:
+                trial.retry_history.count_retry(event.reason, event.delay)
+        self.retries[event.reason] += 1
+
+    def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
+        call_id = event.trial, event.scorer
+        self.delayed_calls.pop(call_id, None)
+        self.scorer_calls[call_id] = OpenCall(event.key, record.t)
+        self.calls_started[event.scorer] += 1
+        self.scorer_keys.add(event.key)
+
+    def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
+        call_id = event.trial, event.scorer
+        self.scorer_calls.pop(call_id, None)
+        if event.delay is not None:
+            self.delayed_calls[call_id] = record.t + event.delay
+        self.calls_failed[event.category] += 1
+        last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
+        count = 1 if last_error is None else last_error.consecutive + 1
+        self.scorer_errors[event.scorer] = LastError(message, record.t, count, len(self.latencies))
+
+    def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
+        if self.scorer_errors:
+            self.scorer_errors.pop(event.scorer.partition(".")[0], None)
+        if self.scorer_calls:
+            self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
+        self.scores.add(event, self.trials[event.trial])
+
+    def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
+        self.scorer_calls.pop((event.trial, event.scorer), None)
+        self.scores.add_failure(event, self.trials[event.trial])
+
+    def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "completed")
+        if self.steps.records:
+            self.steps.end(event.trial, completed=True)
+        self.done_at = record.t
+        if trial.retry_history is not None:
+            self._count_recovered(trial, 1)
+
+    def _count_recovered(self, trial: TrialState, change: int) -> None:
+        self.recovered += change
+        if self.variants:
+            self.variants[trial.variant].recovered += change
+
+    def _on_trial_failed(self, event: events.TrialFailed, record: Record) -> None:
+        trial = self.trials[event.trial]
+        self._move(event.trial, trial, "failed")
+        self.steps.end(event.trial)
+        self.done_at = record.t
+        history = trial.retry_history = trial.retry_history or RetryHistory()
+        self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.location)
+        history.reason = event.reason
+
+    def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
+        trial = self.trials[event.trial]
+        self._count_recovered(trial, -trial.recovered)
+        self._move(event.trial, trial, "withdrawn")
+        self.steps.end(event.trial)
+        self.from_older_task -= self._is_from_older_task(trial)
+        self.scores.remove(trial)
+
+    def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
+        self.limits[event.key] = event.after
+        self.limit_changes[event.key] = event
+        if event.key.startswith(events.SCORER_PREFIX):
+            self.scorer_keys.add(event.key)
+
+    def _on_pace_changed(self, event: events.PaceChanged, _: Record) -> None:
+        if event.after is None:
+            self.paces.pop(event.key, None)
+        else:
+            self.paces[event.key] = event.after
+
+    def _on_intake_paused(self, event: events.IntakePaused, _: Record) -> None:
+        self.pauses[event.key] = Pause(event.until, event.reason, event.evidence)
+
+    def _on_intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
+        self.pauses.pop(event.key, None)
+
+    def _on_noted(self, event: events.Noted, _: Record) -> None:
+        usage = noted_usage(event.name, event.value)
+        self._add_usage(usage, event.trial)
+        if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
+            scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
+            self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
+        elif event.name == WORKER_ENDED and isinstance(event.value, dict):
+            self._worker(str(event.value.get("worker", ""))).count_end(event.value)
+        elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
+            self.blocking_calls = event.value["calls"]
+        trial = self.trials.get(event.trial) if event.attempt else None
+        if trial is None:
+            return
+        is_latest = trial.attempts == event.attempt
+        if is_latest and trial.stage == "running":
+            self._usage_in_flight.setdefault(event.trial, []).append(usage)
+            if event.name == _FINISH_REASON and event.value == "length":
+                self._truncated_attempts[event.trial] = event.attempt
+        elif not is_latest or trial.output_location is None:
+            add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
+
+    def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
+        """Ignore `t`: the record may precede `session_started`, and its `t` is then that of the next session."""
+        self.t = self._previous_t
+        self.recoveries += isinstance(event, events.JournalRecovered)
+
+    _on_journal_recovered = _on_segment_opened
+
+    def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
+        outcome = event.reason if isinstance(event, events.RunStopped) else "finished"
+        self.outcome, self._end_t = outcome, self.t
+        if self.sessions:
+            self.sessions[-1].outcome = outcome
+
+    _on_run_finished = _on_run_stopped
+
+    def _add_usage(self, usage: Any, name: str) -> None:
+        add(self.usage, usage)
+        if self.variants and (trial := self.trials.get(name)) is not None:
+            add(self.variants[trial.variant].usage, usage)
+        for sum_name, model in unpriced_models(usage):
+            models = self.unpriced_models.setdefault(sum_name, [])
+            if model not in models and len(models) < _MAX_UNPRICED_MODELS:
+                models.append(model[:ERROR_CHARS])
+
+    def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
+        self._add_usage(usage, trial)
+        add(self.usage_without_output, usage)
+        for part in self._usage_in_flight.pop(trial, ()):
+            add(self.usage_without_output, part)
+
+
+_HANDLERS: Final = handlers(RunState)
+
+
+def fold(records: Iterable[Record], *, at: int | None = None, state: RunState | None = None) -> RunState:
+    """Fold records into the state after the last of them, or after record `at`; `state` is the state before the first."""
+    state = RunState() if state is None else state
+    apply = state.apply
+    for record in records if at is None else itertools.takewhile(lambda record: record.seq <= at, records):
+        apply(record)
+    return state

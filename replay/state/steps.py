@@ -1,0 +1,255 @@
+"""The completed steps of open trials: which of them the next attempt may reuse, and the usage that this saves.
+
+A step is recognized by its trial, its name and its fingerprint, never by its position: code that takes another path makes a
+new call and never gets the result of a different call.
+"""
+
+import itertools
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import attrs
+
+from evaljournal.journal import Record, events
+from evaljournal.replay.state.trial import WORKER_ENDS, TrialState, pack_location
+from evaljournal.replay.state.usage import add
+
+Reuse = Literal["transient", "interrupted", "always", "never"]
+"""After which ends of an attempt the next one reuses its steps. `transient`: interrupted, rate limited, unavailable, or
+unauthorized."""
+
+REUSES: Final[tuple[Reuse, ...]] = ("transient", "interrupted", "always", "never")
+NOT_REUSED: Final = f"{events.NOTE_PREFIX}step_not_reused"
+"""The note that a completed step is executed again because its result cannot be read: `step` and `problem`."""
+_INTERRUPTED: Final = frozenset({"interrupted", *WORKER_ENDS})
+_TRANSIENT: Final = _INTERRUPTED | {"rate_limited", "unavailable", "fatal"}
+"""Ends that the task did not cause. A fatal failure ends its trial, unless it stopped the run: unauthorized, or no credit."""
+_MIN_TIMEOUT: Final = 0.1
+"""Minimum share of its timeout that an attempt gets, even if earlier attempts, whose steps it reuses, took longer."""
+
+
+def keeps_steps(reuse: str, end: str) -> bool:
+    """Return whether steps are reused after an attempt with this end: `interrupted`, or the category of its failure."""
+    match reuse:
+        case "never":
+            return False
+        case "always":
+            return True
+        case "interrupted":
+            return end in _INTERRUPTED
+        case _:
+            return end in _TRANSIENT
+
+
+def remaining_timeout(timeout: float | None, seconds_spent: float) -> float | None:
+    """Return the timeout of an attempt that reuses steps of attempts which took `spent` seconds; None: no timeout."""
+    return timeout if timeout is None or not seconds_spent else round(max(timeout - seconds_spent, timeout * _MIN_TIMEOUT), 6)
+
+
+class RecordedStep(NamedTuple):
+    """A completed step that may be reused."""
+
+    seq: int
+    location: int
+    """Packed location of its record."""
+    attempt: int
+    name: str
+    fingerprint: str
+    usage: Any
+    """Including that of the steps inside it."""
+    number: int
+    """Its number in the attempt that executed it."""
+    parent: tuple[int, int]
+    """The attempt that used it last, and the number of the step there that called it; 0: the task itself."""
+    times: tuple[float, float, float]
+    """When its attempt started, when it ended, and the seconds that it took."""
+    reused_seqs: Sequence[int]
+    """The completed steps inside it that were reused or contain reused steps."""
+
+    @property
+    def interval(self) -> tuple[int, float, float]:
+        """Its attempt, its start and its end, in seconds of its session; not before the start of the attempt."""
+        attempt_start, end, elapsed = self.times
+        return self.attempt, max(attempt_start, end - elapsed), end  # `elapsed` of a foreign record may be any number.
+
+
+_new_step: Callable[[type[RecordedStep], tuple[Any, ...]], RecordedStep] = tuple.__new__
+"""Create a recorded step, in half the time of `RecordedStep(…)`."""
+
+
+@attrs.define
+class TrialSteps:
+    """The steps of a trial that has not ended."""
+
+    first_attempt: int
+    """The first attempt whose steps may be reused."""
+    steps: dict[int, RecordedStep] = attrs.field(factory=dict[int, RecordedStep])
+    """Record → step, in the order of their completion."""
+    seconds_spent: float = 0.0
+    """Seconds that the attempts from `first_attempt` on were in flight, without the current one."""
+    is_productive: bool = False
+    """Whether the attempt in flight has completed a step."""
+    not_reusable: int = 0
+    """Completed steps of the attempt in flight that may not be reused."""
+    inner_usage: dict[int, dict[str, Any]] = attrs.field(factory=dict[int, dict[str, Any]])
+    """Step in flight → usage of the steps inside it."""
+    reused_seqs: dict[int, list[int]] = attrs.field(factory=dict[int, list[int]])
+    """Step in flight, or 0 for the task itself → the completed steps inside it that were reused or contain reused steps."""
+
+    def start(self, attempt: int, reuses: int) -> int:
+        """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
+        repeated_calls, self.not_reusable, self.is_productive = self.not_reusable, 0, False
+        self.inner_usage.clear()
+        self.reused_seqs.clear()
+        if not reuses:
+            repeated_calls += len(self.steps)
+            self.first_attempt, self.seconds_spent = attempt, 0.0
+            self.steps.clear()
+        return repeated_calls
+
+    def add(self, event: events.StepCompleted, record: Record, location: int, attempt_start: float) -> None:
+        """Add a step that was completed; `location` is the packed one of its record."""
+        self.is_productive = True
+        usage = event.usage
+        if self.inner_usage and (inner_usage := self.inner_usage.pop(event.step, None)) is not None:
+            add(inner_usage, usage)
+            usage = inner_usage
+        if event.parent:
+            self.add_inner_usage(event.parent, usage)
+        reused_seqs = self.reused_seqs.pop(event.step, ()) if self.reused_seqs else ()
+        if event.reusable:
+            seq, attempt, name, fingerprint = record.seq, event.attempt, event.name, event.fingerprint
+            times = (attempt_start, record.t, event.elapsed)
+            values = (seq, location, attempt, name, fingerprint, usage, event.step, (attempt, event.parent), times, reused_seqs)
+            self.steps[seq] = _new_step(RecordedStep, values)
+        else:
+            self.not_reusable += 1
+        if reused_seqs:
+            self.add_reused(event.parent, (record.seq,) if event.reusable else reused_seqs)
+
+    def add_inner_usage(self, parent: int, usage: Any) -> None:
+        """Add usage to the step `parent`, which contains the step that reported it; 0: none does."""
+        if parent and usage is not None:
+            add(self.inner_usage.setdefault(parent, {}), usage)
+
+    def add_reused(self, parent: int, seqs: Iterable[int]) -> None:
+        """Add completed steps to the step `parent`, in which they were used; 0: the task itself used them."""
+        self.reused_seqs.setdefault(parent, []).extend(seqs)
+
+    def reused_seconds(self, attempt: int) -> float:
+        """Return the seconds that the steps which an attempt reused took in the attempts that executed them.
+
+        Concurrent steps of an attempt count once. A step that is reused alone counts, even if another step called it: that
+        one is executed again, in less time. If a reused step had itself reused steps of earlier attempts, these count, too.
+        """
+        steps, stack = dict[int, RecordedStep](), list(itertools.chain.from_iterable(self.reused_seqs.values()))
+        while stack:
+            seq = stack.pop()
+            if seq not in steps and (step := self.steps.get(seq)) is not None:
+                steps[seq] = step
+                stack += step.reused_seqs
+        seconds, executed_by, covered_until = 0.0, 0, 0.0
+        for step_attempt, start, end in sorted(step.interval for step in steps.values() if step.attempt != attempt):
+            if step_attempt != executed_by:
+                executed_by, covered_until = step_attempt, start
+            if end > covered_until:
+                seconds += end - max(start, covered_until)
+                covered_until = end
+        return seconds
+
+    def __iter__(self) -> Iterator[RecordedStep]:
+        return iter(self.steps.values())
+
+
+def first_reused_attempt(steps: TrialSteps | None, trial: TrialState, reuse: str) -> int:
+    """Return the first attempt whose steps the next attempt at a trial reuses; 0 if it reuses none."""
+    if steps is None:
+        return 0
+    history = trial.retry_history
+    end = "interrupted" if trial.stage == "interrupted" or history is None else history.category
+    return steps.first_attempt if keeps_steps(reuse, end) else 0
+
+
+@attrs.define(eq=False)
+class RunSteps:
+    """The steps of a run."""
+
+    open: dict[str, TrialSteps] = attrs.field(factory=dict[str, TrialSteps])
+    """Open trial → its completed steps, if it has any."""
+    records: dict[str, "array[int]"] = attrs.field(factory=dict[str, "array[int]"])
+    """Trial that is not done → packed locations of the records of its steps, without those that it may not reuse."""
+    keeps_records: bool = False
+    """Whether `records` also has the trials that were completed."""
+    last_seq: int = 0
+    """The last record of a step."""
+    completed: int = 0
+    failed: int = 0
+    reused: int = 0
+    attempts_without_steps: int = 0
+    """Attempts with an output and without a step, although the model calls of the task should be steps."""
+    before_session: int = 0
+    """Number of steps executed before the current session."""
+    usage_saved: Counter[str] = attrs.field(factory=Counter[str])
+    """Usage of the steps that were reused, which was not paid again."""
+
+    def start(self, event: events.AttemptStarted) -> int:
+        """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
+        if not event.reuses:
+            self.records.pop(event.trial, None)
+        steps = self.open.get(event.trial)
+        return 0 if steps is None else steps.start(event.attempt, event.reuses)
+
+    def end(self, trial: str, *, completed: bool = False) -> None:
+        """Remove the steps of a trial that is done."""
+        self.open.pop(trial, None)
+        if not (completed and self.keeps_records):
+            self.records.pop(trial, None)
+
+    def locate(self, event: events.StepEvent, record: Record) -> int:
+        """Keep the location of a step's record, and return it, packed."""
+        locations = self.records.get(event.trial)
+        if locations is None:
+            locations = self.records[event.trial] = array("q")
+        location = pack_location(record)
+        locations.append(location)
+        self.last_seq = record.seq
+        return location
+
+    def complete(self, event: events.StepCompleted, record: Record, attempt_start: float) -> None:
+        """Count a completed step of an attempt that started at `attempt_start`, and keep the location of its result."""
+        location = self.locate(event, record)
+        self.completed += 1
+        steps = self.open.get(event.trial)
+        if steps is None:
+            steps = self.open[event.trial] = TrialSteps(event.attempt)
+        steps.add(event, record, location, attempt_start)
+
+    def fail(self, event: events.StepFailed, record: Record) -> None:
+        """Count a failed step; the steps that were reused inside it belong to its caller now."""
+        self.locate(event, record)
+        self.failed += 1
+        steps = self.open.get(event.trial)
+        if steps is not None and (reused_seqs := steps.reused_seqs.pop(event.step, None)):
+            steps.add_reused(event.parent, reused_seqs)
+
+    def reuse(self, event: events.StepReused) -> RecordedStep | None:
+        """Count a step that was reused, and return it; None if it is unknown."""
+        self.reused += 1
+        steps = self.open.get(event.trial)
+        step = steps.steps.get(event.completed_seq) if steps is not None else None
+        if steps is not None and step is not None:
+            add(self.usage_saved, step.usage)
+            steps.steps[step.seq] = step._replace(parent=(event.attempt, event.parent))
+            steps.add_inner_usage(event.parent, step.usage)
+            steps.reused_seqs.setdefault(event.parent, []).append(step.seq)
+        return step
+
+    @property
+    def executed(self) -> int:
+        """Steps that were completed or failed."""
+        return self.completed + self.failed
+
+    def __bool__(self) -> bool:
+        return bool(self.completed or self.failed or self.reused)

@@ -1,0 +1,295 @@
+"""The state of one trial after some record, as `RunState` keeps it."""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, Literal, NamedTuple
+
+import attrs
+
+from evaljournal.journal import Record
+
+Location = tuple[int, int]
+"""Location of a record: the number of its segment, and the byte offset of its line."""
+
+Value = bool | int | float | str
+"""A score."""
+
+DONE_STAGES: Final = ("completed", "failed")
+"""The stages of a trial that has ended and was not withdrawn."""
+
+WORKER_ENDS: Final = ("worker_died", "worker_lost")
+"""Reasons of interruptions after which the run decides whether the trial is retried."""
+
+_NO_LOCATION: Final = -1
+_OFFSET_BITS: Final = 40
+_OUTPUT_LAYOUT: Final = Struct("=qd")
+"""Packed location of the output, and its latency in seconds."""
+_LAYOUT: Final = Struct("=qdqI")
+"""The fields of `_OUTPUT_LAYOUT`, the packed location of the input, and the repeat."""
+_OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
+_MAX_REPEAT: Final = (1 << 32) - 1
+"""Replaces any number that the field cannot hold; a foreign journal may contain one."""
+_MAX_SHARED_TUPLES: Final = 4_096
+"""Maximum number of tuples of scores that trials share."""
+
+
+def pack_location(record: Record) -> int:
+    """Return a record's location as one integer; a tuple takes three times the memory."""
+    return record.segment << _OFFSET_BITS | record.offset
+
+
+def unpack_location(location: int) -> Location:
+    """Return the location that was packed into an integer."""
+    return location >> _OFFSET_BITS, location & (1 << _OFFSET_BITS) - 1
+
+
+@attrs.define
+class RetryHistory:
+    """The failures of a trial so far, which determine the rest of its retry budgets."""
+
+    errors: int = 0
+    parse_errors: int = 0
+    timeouts: int = 0
+    rate_limit_failures: int = 0
+    deaths: int = 0
+    """Attempts whose worker ended while it ran nothing else."""
+    losses: int = 0
+    """Attempts whose worker ended, perhaps because of another attempt."""
+    rate_limit_wait: float = 0.0
+    """Seconds of backoff after rate limits."""
+    category: str = ""
+    """Category of the last failure: a `FailureCategory`, `timed_out` or one of `WORKER_ENDS`; `interrupted` if the last attempt
+    was interrupted for another reason."""
+    retry_after: float | None = None
+    error: str = ""
+    """Type and message of the last failure, shortened."""
+    error_type: str = ""
+    """Its type; empty after a timeout or the end of a worker."""
+    location: str = ""
+    """The line of the user's code that raised it."""
+    reason: str = ""
+    """Why the trial last failed."""
+
+    def count_failure(self, category: str, retry_after: float | None = None) -> None:
+        """Count a failed attempt or scorer call."""
+        self.category, self.retry_after = category, retry_after
+        self._count(1)
+
+    def count_retry(self, reason: str, delay: float) -> None:
+        """Count the retry after the last failure; a probe, or a stop of the run, is not charged to the retry budget."""
+        if reason == "rate_limited":
+            self.rate_limit_wait += delay
+        elif reason in {"probe", "stopped"}:
+            self._count(-1)
+
+    def reset(self) -> None:
+        """Reset the retry budgets, except those of worker ends, after an attempt that has completed a step."""
+        self.errors = self.parse_errors = self.timeouts = self.rate_limit_failures = 0
+        self.rate_limit_wait = 0.0
+
+    def _count(self, change: int) -> None:
+        if self.category == "timed_out":
+            self.timeouts += change
+        elif self.category == "parse_error":
+            self.parse_errors += change
+        elif self.category == "rate_limited":
+            self.rate_limit_failures += change
+        elif self.category == "worker_died":
+            self.deaths += change
+        elif self.category == "worker_lost":
+            self.losses += change
+        else:
+            self.errors += change
+
+
+class LastStep(NamedTuple):
+    """The step of an attempt in flight that ended last; steps in flight are not recorded."""
+
+    ended_steps: int
+    """Steps of the attempt that have ended, this one included."""
+    name: str
+    t: float
+    """When it ended, in seconds since the start of the session."""
+
+
+class RunningAttempt(NamedTuple):
+    """An attempt in flight."""
+
+    attempt: int
+    slot: int
+    start: float
+    """When it started, in seconds since the start of the session."""
+    last_step: LastStep | None
+
+    def after_step(self, name: str, t: float) -> "RunningAttempt":
+        """Return the attempt after another of its steps has ended."""
+        attempt, slot, start, last_step = self
+        step = _new_step(LastStep, (1 if last_step is None else last_step.ended_steps + 1, name, t))
+        return new_attempt(RunningAttempt, (attempt, slot, start, step))
+
+
+new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float, LastStep | None]], RunningAttempt] = tuple.__new__
+"""Create a running attempt, in half the time of `RunningAttempt(…)`."""
+_new_step: Callable[[type[LastStep], tuple[int, str, float]], LastStep] = tuple.__new__
+
+
+@attrs.frozen
+class OpenCall:
+    """A scorer call in flight."""
+
+    key: str
+    start: float
+    """When it started, in seconds since the start of the session."""
+
+
+class SharedScores:
+    """The scores of trials as flat tuples: scorer, version and value of each, one after the other.
+
+    A tuple of booleans and labels is kept once for all trials that have it. Numbers are not shared: most are different.
+    """
+
+    def __init__(self) -> None:
+        self._tuples: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]]] = {(): ((), ())}
+        """Scores → the shared tuple that they extend, and their own shared tuple."""
+
+    def __len__(self) -> int:
+        return len(self._tuples)
+
+    def add(self, scores: tuple[Any, ...], scorer: str, version: str, value: Value) -> tuple[Any, ...]:
+        """Return the scores with another one."""
+        new_scores = (*scores, scorer, version, value)
+        if value.__class__ is not bool and value.__class__ is not str:
+            return new_scores
+        entry = self._tuples.get(new_scores)
+        if entry is not None:  # An equal tuple may have 1 where this one has True, so its first part is compared by identity.
+            return entry[1] if entry[0] is scores else new_scores
+        if len(self._tuples) <= _MAX_SHARED_TUPLES and self._tuples.get(scores, (None, None))[1] is scores:
+            self._tuples[new_scores] = scores, new_scores
+        return new_scores
+
+
+def pack_input(record: Record, fingerprint: str, repeat: int) -> bytes:
+    """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
+    location = pack_location(record)
+    return _LAYOUT.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
+
+
+@attrs.define(weakref_slot=False)
+class TrialState:
+    """One trial, in about 200 bytes. Inputs and outputs stay on disk."""
+
+    stage: str
+    """One of `journal.format.lifecycle.STAGES`."""
+    _packed_fields: bytes
+    """`_LAYOUT` and the fingerprint; four objects take twice the memory."""
+    case: str = ""
+    """The case's id; repeats and variants of a case share it."""
+    variant: str = ""
+    """Name of the variant; empty if the run has none."""
+    attempts: int = 0
+    _scores: tuple[Any, ...] = ()
+    """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory."""
+    unscored: tuple[str, ...] = ()
+    """Scorers that failed."""
+    retry_history: RetryHistory | None = None
+    """None while no attempt has failed."""
+
+    @property
+    def scores(self) -> dict[str, tuple[str, Value]]:
+        """Scorer → version and latest value."""
+        items = self._scores
+        return {items[index]: (items[index + 1], items[index + 2]) for index in range(0, len(items), 3)}
+
+    def score(self, scorer: str) -> tuple[str, Value] | None:
+        """Return the version and latest value of a scorer; None if the trial has no score of it."""
+        items = self._scores
+        for index in range(0, len(items), 3):
+            if items[index] == scorer:
+                return items[index + 1], items[index + 2]
+        return None
+
+    def set_score(self, scorer: str, version: str, value: Value, shared_scores: SharedScores) -> tuple[str, Value] | None:
+        """Add a score, or replace the scorer's earlier one, which is returned."""
+        items, earlier_score = self._scores, None
+        if items and scorer in items[::3]:
+            scores, items = self.scores, ()
+            earlier_score = scores.pop(scorer)
+            for other_scorer, (other_version, other_value) in scores.items():
+                items = shared_scores.add(items, other_scorer, other_version, other_value)
+        self._scores = shared_scores.add(items, scorer, version, value)
+        return earlier_score
+
+    def clear_scores(self) -> None:
+        """Remove all scores and failures of scorers."""
+        self._scores = self.unscored = ()
+
+    def set_output(self, record: Record, latency: float) -> None:
+        """Set the location of the output, and its latency."""
+        location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
+        self._packed_fields = _OUTPUT_LAYOUT.pack(location, latency) + self._packed_fields[_OUTPUT_SIZE:]
+
+    @property
+    def fingerprint(self) -> str:
+        """The case's fingerprint."""
+        return self._packed_fields[_LAYOUT.size :].decode()
+
+    @property
+    def repeat(self) -> int:
+        """Number of the repeat of its case and variant, from 1."""
+        repeat: int = _LAYOUT.unpack_from(self._packed_fields)[3]
+        return repeat
+
+    @property
+    def latency(self) -> float:
+        """Seconds of the attempt that returned the output, and of the steps that it reused; 0 without an output."""
+        latency: float = _LAYOUT.unpack_from(self._packed_fields)[1]
+        return latency
+
+    @property
+    def input_location(self) -> Location:
+        """Location of the record that holds the input."""
+        return unpack_location(_LAYOUT.unpack_from(self._packed_fields)[2])
+
+    @property
+    def output_location(self) -> Location | None:
+        """Location of the record that holds the output; None without an output."""
+        location = _LAYOUT.unpack_from(self._packed_fields)[0]
+        return None if location == _NO_LOCATION else unpack_location(location)
+
+    @property
+    def ended_with_worker(self) -> bool:
+        """Whether its last attempt ended with its worker; the next one has a worker of its own."""
+        return self.retry_history is not None and self.retry_history.category in WORKER_ENDS
+
+    @property
+    def error(self) -> str:
+        """Type and message of the last failure, shortened."""
+        return "" if self.retry_history is None else self.retry_history.error
+
+    @property
+    def location(self) -> str:
+        """The line of the user's code that raised the last error; empty if there is none."""
+        return "" if self.retry_history is None else self.retry_history.location
+
+    @property
+    def reason(self) -> str:
+        """Why the trial last failed."""
+        return "" if self.retry_history is None else self.retry_history.reason
+
+    @property
+    def recovered(self) -> bool:
+        """Whether it was completed after a failed attempt."""
+        return self.retry_history is not None and self.stage == "completed"
+
+
+Outcome = Literal["passed", "failure", "error", "skipped"]
+"""The result of a trial as a test result: an error if it or a scorer failed, a failure if a score is false."""
+
+
+def outcome_of(trial: TrialState) -> Outcome:
+    """Return the result of a trial as a test result; a trial that is not done is skipped."""
+    if trial.stage not in DONE_STAGES:
+        return "skipped"
+    if trial.stage == "failed" or trial.unscored:
+        return "error"
+    return "failure" if any(value is False for _, value in trial.scores.values()) else "passed"

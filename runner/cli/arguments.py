@@ -1,0 +1,146 @@
+"""Arguments and options that several commands share: RUN, TRIAL, -o."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from evaljournal.journal.disk import segments
+from evaljournal.replay.views import split_variant
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
+from evaljournal.runner.suggest import suggest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MAX_COMPLETED_JOURNAL: Final = 4_000_000
+"""Maximum bytes of a journal whose trial names are completed; reading a larger one would delay the shell."""
+
+
+def newest_run() -> Path:
+    """Return the run under `runs/` that was written last."""
+    runs = runs_newest_first(RUNS)
+    if not runs:
+        raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
+    return runs[0]
+
+
+def find_run(argument: str | Path) -> Path:
+    """Return the run that an argument names: a run directory, a directory of runs, or the name of an evaluation under runs/.
+
+    Of several runs, the newest is returned.
+    """
+    path = Path(argument)
+    if segments.is_run(path):
+        return path
+    for directory in (path, RUNS / path):
+        if directory.is_dir() and (runs := runs_newest_first(directory)):
+            return runs[0]
+    if path.exists():
+        return path  # Reading it reports what is wrong.
+    run, variant = split_variant(str(path))
+    if variant is not None and segments.is_run(Path(run)):
+        raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
+    names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
+    raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
+
+
+class RunReference(NamedTuple):
+    """A run, or one variant of it."""
+
+    path: Path
+    variant: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.path) if self.variant is None else f"{self.path}@{self.variant}"
+
+
+def find_reference(argument: str | Path) -> RunReference:
+    """Return the run or the variant that an argument names: anything that `find_run` takes, or RUN@VARIANT.
+
+    An existing path that contains an @ takes precedence. @VARIANT names a variant of the newest run.
+    """
+    run, variant = split_variant(str(argument), RUNS)
+    return RunReference(find_run(run) if run else newest_run(), variant)
+
+
+class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A run on the command line; see `find_run`."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the directory of the run."""
+        return find_run(value)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete evaluations and runs under `runs/`, otherwise directories."""
+        runs = runs_under(RUNS)
+        names = [*dict.fromkeys(path.parent.name for path in runs), *map(str, runs)]
+        items = [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]
+        return items or [CompletionItem(incomplete, type="dir")]
+
+
+class ReferenceType(RunType):
+    """A run or a variant on the command line; see `find_reference`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> RunReference:  # type: ignore[override]
+        """Return the directory of the run, and the variant."""
+        return find_reference(value)
+
+
+run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
+"""The run that a command is about; the newest if omitted."""
+reference_argument = click.argument("run", type=ReferenceType(), required=False, default=newest_run, metavar="[RUN]")
+"""The run that a command is about, or one variant of it; the newest run if omitted."""
+
+
+def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]:
+    """Add the option -o, whose path is passed as `target`."""
+    return click.option("-o", "--output", "target", metavar=metavar, type=click.Path(path_type=Path), help=text, **arguments)
+
+
+def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
+    """Return the run and the trial that one or two arguments name.
+
+    One argument is a run if it has a path separator, exists, or is an evaluation under `runs/`; otherwise it is a trial of the
+    newest run.
+    """
+    if run is None:
+        return newest_run(), None
+    is_run = trial is not None or "/" in run or os.sep in run or Path(run).exists() or bool(runs_under(RUNS / run))
+    if is_run:
+        return find_run(run), trial
+    if not runs_under(RUNS):
+        raise UsageError(f"{run!r} is neither a run nor an evaluation, and {RUNS}/ has no runs to find a trial in")
+    return newest_run(), run
+
+
+class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """The name of a trial, completed from the journal of the run."""
+
+    name = "trial"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Complete trials, and runs where the argument may be one."""
+        items = RunType().shell_complete(ctx, param, incomplete) if param.name == "run" else []
+        return [item for item in items if item.type != "dir"] + [
+            CompletionItem(name)
+            for name in _trial_names(ctx.params.get("run"))
+            if name.startswith(incomplete) and name.isprintable()
+        ]
+
+
+def _trial_names(run: str | None) -> list[str]:
+    from evaljournal.replay import load  # noqa: PLC0415  # only shell completion needs it
+
+    try:
+        path = newest_run() if run is None else find_run(run)
+        if sum(file.lstat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:
+            return []
+        return list(load(path).state.trials)
+    except Exception:  # noqa: BLE001  # a shell shows nothing rather than a traceback
+        return []

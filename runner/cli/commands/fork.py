@@ -1,0 +1,34 @@
+"""The command `evaljournal fork`."""
+
+from pathlib import Path
+
+import click
+import trio
+
+from evaljournal.replay.render.ending import next_step, progress_text, total_trials
+from evaljournal.replay.text import plural
+from evaljournal.runner.cli.arguments import RunType, output_option
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.fork import fork as fork_run
+
+
+@click.command()
+@click.argument("run", type=RunType())
+@click.option("--at", "seq", type=int, metavar="SEQ", help="Last record to copy (default: the last).")
+@output_option("NEW", "Directory of the new run.", required=True)
+def fork(run: Path, seq: int | None, target: Path) -> None:
+    """Start a new run, NEW, from any record of another.
+
+    Trials that were completed by then keep their results; `resume NEW` continues and repeats the attempts that were in flight.
+    The old run is not changed, and may be running; a damaged one can be forked at any record before the damage.
+
+    \b
+    evaljournal fork runs/capitals/0001 --at 276 -o runs/capitals/0001-again
+    evaljournal resume runs/capitals/0001-again
+    """
+    new_run = trio.run(fork_run, run, target, seq)
+    state = new_run.state
+    counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
+    progress = f"{progress_text(state)} done" if total_trials(state) else counts
+    echo(f"{target}: forked from {run} at record {new_run.seq:,}; {progress}", err=True)
+    echo(f"next: {next_step(state, target)}", err=True)

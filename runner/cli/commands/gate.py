@@ -1,0 +1,177 @@
+"""The command `evaljournal gate`."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import attrs
+import click
+
+from evaljournal.replay.render.phrases import figures, unpaired_text
+from evaljournal.replay.results.comparison import NothingInCommon
+from evaljournal.replay.results.gate import COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
+from evaljournal.replay.results.gate import gate as check_gate
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.text import digits, plural, printable
+from evaljournal.runner.cli.arguments import RunReference, find_reference, reference_argument
+from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.data.toml_file import read_toml
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import run_finish, run_start, runs_newest_first
+from evaljournal.runner.suggest import suggest
+
+_LIMITS: Final = ("cost", "tokens", "p95")
+"""Amounts that a rules file can limit."""
+_NEWEST: Final = "newest"
+_EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
+RuleT = TypeVar("RuleT", ScoreRule, Limit)
+
+
+@click.command()
+@reference_argument
+@click.option(
+    "--baseline",
+    metavar="RUN",
+    required=True,
+    help="The run to compare with; `newest`: the newest other finished run of the evaluation.",
+)
+@click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
+def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) -> None:
+    """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
+
+    Each score is compared over the cases that both runs have. Without --rules, each score and the share of completed
+    trials may drop by at most 0.02.
+
+    Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence.
+
+    \b
+    evaljournal gate --baseline newest
+    evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
+    evaljournal gate @mini --baseline @large
+    """
+    gate_rules = GateRules() if rules is None else _read_rules(rules)
+    is_newest = baseline == _NEWEST and not Path(baseline).exists()
+    base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
+    if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
+        raise UsageError(f"{base} is the run itself", hint="pass another run, or --baseline newest", setting="baseline")
+    (view_a, side_a), (view_b, side_b) = open_side(base), open_side(run)
+    for view in (view_a, view_b):
+        exit_if_damaged(view.problem, quiet=as_json)
+    try:
+        report = check_gate(side_a, side_b, gate_rules)
+    except (NotComparable, NothingInCommon) as exc:
+        raise UsageError(f"the baseline {base} (A) and {run} (B) cannot be compared: {exc}") from exc
+    heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
+    if as_json:
+        print_json(_report_json(report, heads))
+    else:
+        echo("\n".join(_report_lines(report, heads)))
+    sys.exit(_EXIT_CODES[report.verdict])
+
+
+def _newest_other_run(path: Path) -> Path:
+    """Return the newest finished run of the same evaluation, other than the run itself."""
+    start = run_start(path)
+    if start is None:
+        raise UsageError(f"{path} ends before its evaluation was recorded")
+    for candidate in runs_newest_first(path.parent):
+        if candidate.resolve() != path.resolve() and run_finish(candidate) is not None:
+            candidate_start = run_start(candidate)
+            if candidate_start is not None and candidate_start[0].evaluation == start[0].evaluation:
+                return candidate
+    name = printable(start[0].evaluation)
+    raise UsageError(f"{path.parent} has no other finished run of {name!r}", hint="pass the path of a run to --baseline")
+
+
+def _read_rules(path: Path) -> GateRules:
+    """Read a rules file: a table `[score.NAME]` for each score, and `[cost]`, `[tokens]` and `[p95]`."""
+    table = read_toml(path)
+    scores: object = table.pop("score", {})
+    if not isinstance(scores, dict):
+        raise UsageError("`score` must be a table for each score; write [score.NAME]", path=path)
+    for name in table:
+        if name not in _LIMITS:
+            raise UsageError(f"unknown key {name!r}{suggest(name, ['score', *_LIMITS])}", path=path)
+    rules = GateRules(
+        {name: _parse_rule(ScoreRule, rule, f"score.{name}", path) for name, rule in cast("dict[str, Any]", scores).items()},
+        {name: _parse_rule(Limit, rule, name, path) for name, rule in table.items()},
+    )
+    if not rules.scores and not rules.limits:
+        raise UsageError("contains no rule", path=path, hint="write for example [score.exact] with max_drop = 0.02")
+    return rules
+
+
+def _parse_rule(cls: type[RuleT], rule: object, name: str, path: Path) -> RuleT:
+    names = [field.name for field in attrs.fields(cls)]
+    if isinstance(rule, list):
+        raise UsageError(f"[[{name}]] is a list of tables; write [{name}]", path=path)
+    if not isinstance(rule, Mapping) or not rule:
+        raise UsageError(f"[{name}] needs {' or '.join(names)}", path=path)
+    for key, value in cast("Mapping[str, object]", rule).items():
+        if key not in names:
+            raise UsageError(f"[{name}] has an unknown key {key!r}{suggest(key, names)}", path=path)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            raise UsageError(f"[{name}] {key} = {value!r}: expected a number that is not negative", path=path)
+    return cls(**{key: float(value) for key, value in cast("Mapping[str, float]", rule).items()})
+
+
+_Heads = Mapping[str, tuple[RunReference, str]]
+"""`baseline` and `run` → the run or variant, and the hash of the last record of its journal."""
+
+
+def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
+    runs = {
+        name: {"path": str(reference.path), "variant": reference.variant, "head": head}
+        for name, (reference, head) in heads.items()
+    }
+    comparison = report.comparison
+    return {
+        "verdict": report.verdict,
+        **runs,
+        "common": comparison.common,
+        "compared": comparison.compared,
+        "not_done": comparison.not_done,
+        "only_in_baseline": len(comparison.only_a),
+        "only_in_run": len(comparison.only_b),
+        "different_content": len(comparison.different_content),
+        "broken": len(comparison.broken),
+        "fixed": len(comparison.fixed),
+        "checks": [view_json(check) for check in report.checks],
+    }
+
+
+def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
+    comparison = report.comparison
+    for name, (reference, head) in heads.items():
+        yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
+    trials = unpaired_text(comparison, "the baseline", "the run")
+    unpaired_note = f"; not compared: {trials}" if trials else ""
+    yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
+    for check in report.checks:
+        yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
+    if comparison.broken or comparison.fixed:
+        yield f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed; `evaljournal diff` lists them"
+    yield report.verdict.replace("_", " ")
+
+
+def _sentence(check: Check) -> str:
+    """Describe a check: `exact 0.912 → 0.874: -0.038 (95 % CI -0.061 to -0.015, n = 300); drop tolerated: 0.02`."""
+    name = "completed trials" if check.name == COMPLETED else printable(check.name, 40)
+    if check.rule != "max_drop":
+        relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
+        unit = " × the baseline" if check.rule == "at_most_ratio" else ""
+        return f"{name} {_text(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
+    difference = figures("number", check.difference or 0.0, check.low, check.high, check.n or 0)
+    sentence = f"{name} {_text(check.baseline)} → {_text(check.value)}: {difference}; drop tolerated: {digits(check.bound, 4)}"
+    if check.verdict == "too_little_evidence":
+        drop = check.minimum_detectable
+        power = "cannot show a drop" if drop is None else f"would show a drop of {_text(drop)} or more"
+        sentence += f"; {plural(check.n or 0, 'case')} {power}"
+    return sentence
+
+
+def _text(value: float | None) -> str:
+    return "unknown" if value is None else digits(value, 3)

@@ -1,0 +1,106 @@
+"""The command `evaljournal history`."""
+
+from pathlib import Path
+from typing import Final
+
+import attrs
+import click
+
+from evaljournal.replay.history.history import Entry, History, histories
+from evaljournal.replay.history.text import change_lines, table, trend_lines
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.cli.digests import DigestCache
+from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, runs_under
+from evaljournal.runner.suggest import suggest
+
+_DEFAULT_LAST: Final = 20
+
+
+@click.command()
+@click.argument("evaluation", required=False)
+@click.option(
+    "--last",
+    "count",
+    metavar="K",
+    type=click.IntRange(min=1),
+    default=_DEFAULT_LAST,
+    help=f"Number of newest runs to show of each evaluation (default: {_DEFAULT_LAST}).",
+)
+@click.option("--score", "scorer", metavar="NAME", help="The score to show (default: the first).")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of evaluations as JSON.")
+def history(evaluation: str | None, count: int, scorer: str | None, as_json: bool) -> None:
+    """Show the results of an evaluation run by run, and the cases that broke, were fixed or are flaky.
+
+    EVALUATION is a name, or a directory of runs; the default is every evaluation under runs/. A score is the mean over the
+    cases that a run has in common with the newest finished run, with its 95 % confidence interval.
+
+    \b
+    evaljournal history
+    evaljournal history capitals --last 50
+    evaljournal history /mnt/archive/runs --json
+    """
+    directory = _directory(evaluation)
+    entries = _find_entries(evaluation, directory)
+    items = histories(entries, last=count, scorer=scorer)
+    if scorer is not None:
+        _check_scorer(scorer, entries)
+    if as_json:
+        print_json([view_json(item) for item in items])
+        return
+    if not items:
+        is_empty = not runs_under(directory)
+        hint = "start one with `evaljournal run evals/capitals.py`" if is_empty else "merge them with `evaljournal merge`"
+        echo(f"{'no runs' if is_empty else 'only shards'} under {printable(str(directory), 200)}/; {hint}", err=True)
+    for index, item in enumerate(items):
+        if index:
+            echo("")
+        _print_history(item)
+
+
+def read_entries(directory: Path) -> list[Entry]:
+    """Read the digests of the runs in a directory; shards are part of the run that they are merged into."""
+    entries: list[Entry] = []
+    with DigestCache() as cache:
+        for path in runs_under(directory):
+            run, columns = cache.read(path)
+            if run.evaluation is None:  # The run is damaged before its first record.
+                run = attrs.evolve(run, evaluation=path.parent.name)
+            if not run.shard:
+                entries.append(Entry(str(path), run, columns))
+    return entries
+
+
+def _directory(argument: str | None) -> Path:
+    """Return the directory that an argument names, itself or under runs/; otherwise runs/."""
+    return next((path for path in (Path(argument), RUNS / argument) if path.is_dir()), RUNS) if argument else RUNS
+
+
+def _find_entries(argument: str | None, directory: Path) -> list[Entry]:
+    """Read the digests of the runs in a directory, or of one evaluation under runs/."""
+    entries = read_entries(directory)
+    if argument is None or directory != RUNS or Path(argument).is_dir():
+        return entries
+    names = {entry.run.evaluation or "": None for entry in entries}
+    if argument not in names:
+        raise UsageError(f"no evaluation {argument!r} under {RUNS}/, and no such directory{suggest(argument, names)}")
+    return [entry for entry in entries if entry.run.evaluation == argument]
+
+
+def _check_scorer(scorer: str, entries: list[Entry]) -> None:
+    scorers = {name: None for entry in entries for variant in entry.run.variants for name in variant.scores}
+    if scorer not in scorers:
+        raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
+
+
+def _print_history(history: History) -> None:
+    runs = plural(len({point.path for point in history.points}), "run")
+    cases = plural(history.cases, "case")
+    reference = "" if history.reference is None else f", compared on the {cases} of {printable(history.reference, 200)}"
+    echo(f"{printable(history.evaluation)}: {runs}{reference}")
+    print_table(table(history))
+    for line in (*trend_lines(history), *change_lines(history)):
+        echo(line)

@@ -1,0 +1,62 @@
+"""The command `evaljournal ls`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evaljournal.replay.history.digest import RunDigest, first_score
+from evaljournal.replay.render.phrases import range_text
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.text import duration, money, or_dash, printable
+from evaljournal.runner.cli.digests import DigestCache
+from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, runs_under
+
+
+@click.command("ls")
+@click.argument("directory", type=click.Path(path_type=Path), required=False, default=RUNS)
+@click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
+def ls(directory: Path, as_json: bool) -> None:
+    """List the runs under runs/, or under DIRECTORY, with their first score and their cost.
+
+    A summary of each intact run that has ended is cached and used until its files change. Of a finished run above 16 MiB,
+    only the first and the last records are read: score and cost are shown after `evaljournal history` has read it.
+
+    \b
+    evaljournal ls
+    evaljournal ls /mnt/archive/runs --json | jq '.[].path'
+    """
+    if not directory.is_dir() and directory != RUNS:
+        raise UsageError(f"{directory} is not a directory")
+    with DigestCache() as cache:
+        runs = {path: cache.run(path) for path in runs_under(directory)}
+    if as_json:
+        print_json([{"path": str(path), **view_json(run)} for path, run in runs.items()])
+        return
+    if not runs:
+        echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
+        return
+    header = ("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "SCORE", "COST", "DURATION", "ENDED")
+    print_table([header, *(_columns(path, run) for path, run in runs.items())])
+
+
+def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
+    def cell(value: Any) -> str:
+        return "-" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
+
+    start = cell(run.started_at)[:19].replace("T", " ")
+    counts = cell(run.completed), cell(run.failed), cell(run.trials)
+    amounts = or_dash(run.cost, money), or_dash(run.elapsed, duration)
+    return printable(str(path), 200), cell(run.evaluation), start, *counts, _score_text(run), *amounts, cell(run.outcome)
+
+
+def _score_text(run: RunDigest) -> str:
+    """Return the first score of a run: `exact 93.3 %`, or with variants the range of theirs."""
+    scorer = next((name for variant in run.variants if (name := first_score(variant)) is not None), None)
+    scores = [variant.scores[scorer] for variant in run.variants if scorer in variant.scores] if scorer is not None else []
+    if not scores or scorer is None:
+        return "-"
+    return f"{printable(scorer, 24)} {range_text(scores)}"

@@ -1,0 +1,110 @@
+"""The command `evaljournal report`."""
+
+import os
+import webbrowser
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import click
+
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.replay import load
+from evaljournal.replay.history.history import histories
+from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page
+from evaljournal.replay.results.comparison import Side, compare, output_digests
+from evaljournal.replay.text import escape_controls, plural
+from evaljournal.runner.atomic_write import write_atomically
+from evaljournal.runner.cli.arguments import RunType, find_run, newest_run
+from evaljournal.runner.cli.commands.export import check_target
+from evaljournal.runner.cli.commands.history import read_entries
+from evaljournal.runner.cli.page import PageReader, journal_size
+from evaljournal.runner.cli.terminal.display import exit_if_damaged
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS
+
+_TARGET: Final = "report.html"
+_INDEX: Final = "index.html"
+
+
+class _RunOrDirectory(RunType):
+    """A run, or with --all a directory of runs: --all may follow it on the command line."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return Path(value)
+
+
+@click.command()
+@click.argument("path", type=_RunOrDirectory(), required=False, metavar="[RUN]")
+@click.argument("second_path", metavar="[B]", type=RunType(), required=False)
+@click.option("--all", "all_runs", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
+@click.option(
+    "-o", "--output", "target", type=click.Path(path_type=Path), help=f"Output file (default: {_TARGET}; with --all: {_INDEX})."
+)
+@click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
+@click.option("--force", is_flag=True, help="Replace an existing file that is not a report.")
+def report(
+    path: Path | None, second_path: Path | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
+) -> None:
+    """Write an HTML report of a run, of two runs side by side, or of all runs, as one file that needs no network.
+
+    It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs, A
+    and B, it also compares them. Long values are shortened. An existing report is replaced; any other file needs --force. A
+    damaged run is shown up to the damage, with exit code 4.
+
+    With --all, it has the `history` of every evaluation. A run is linked to its report if the report is next to the page
+    and named after the run's path: capitals-0001.html for runs/capitals/0001.
+
+    \b
+    evaljournal report --open
+    evaljournal report runs/capitals/0001 -o capitals.html
+    evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
+    evaljournal report --all -o index.html
+    """
+    if all_runs and second_path is not None:
+        raise click.UsageError("--all takes one directory of runs, not two runs")
+    target = target or Path(_INDEX if all_runs else _TARGET)
+    run = None if all_runs else newest_run() if path is None else find_run(path)
+    check_target(target, directory=False, force=force or is_page(target))
+    page_runs = [read_page_run(path) for path in (run, second_path) if path is not None]
+    if run is None:
+        subject = _write_index(path or RUNS, target)
+    else:
+        sides = [
+            Side(page_run.run.state, output_digests(page_run.run.records()))
+            for page_run in page_runs
+            if second_path is not None
+        ]
+        comparison = comparison_data(compare(*sides)) if sides else None
+        write_atomically(target, page([page_run.data() for page_run in page_runs], comparison))
+        subject = " and ".join(str(page_run.run.path) for page_run in page_runs)
+    echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
+    if open_browser:
+        webbrowser.open(target.resolve().as_uri())
+    for page_run in page_runs:
+        exit_if_damaged(page_run.run.problem)
+
+
+def _write_index(directory: Path, target: Path) -> str:
+    """Write the page with all runs; return what it is about."""
+    if not directory.is_dir() and directory != RUNS:
+        raise UsageError(f"{directory} is not a directory; --all takes a directory of runs")
+    entries = read_entries(directory)
+    links: dict[str, str] = {}
+    for entry in entries:
+        report_file = target.with_name(f"{'-'.join(Path(os.path.relpath(entry.path, directory)).parts)}.html")
+        if is_page(report_file):
+            links[escape_controls(entry.path)] = quote(os.fsencode(report_file.name), safe="")
+    escaped_entries = [entry._replace(path=escape_controls(entry.path)) for entry in entries]  # A path need not be valid UTF-8.
+    write_atomically(target, index_page(histories(escaped_entries), links))
+    return plural(len(entries), "run")
+
+
+def read_page_run(path: Path) -> PageRun:
+    """Read a run for a page: state, columns and audit in one pass over its journal."""
+    is_live = is_held(path)  # Checked first, as in `open_run`.
+    reader = PageReader(journal_size(path))
+    run = load(path, apply=reader.apply)
+    run.is_live = is_live
+    return reader.run(run)

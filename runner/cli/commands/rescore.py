@@ -1,0 +1,106 @@
+"""The command `evaljournal rescore`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.replay.text import plural
+from evaljournal.runner.api import run_in_trio
+from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.commands.locate import locate_evaluation
+from evaljournal.runner.cli.options.decorators import (
+    GroupedCommand,
+    grouped_option,
+    only_variant_option,
+    scorer_options,
+    trust_option,
+)
+from evaljournal.runner.cli.options.no_code import scorers_from_options
+from evaljournal.runner.cli.options.openai_url import options_from_environment
+from evaljournal.runner.cli.session import user_code
+from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.loading import AnyEvaluation
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
+
+
+@click.command(cls=GroupedCommand)
+@run_argument
+@scorer_options
+@only_variant_option("Scoring", "Only outputs of this variant; repeatable.")
+@grouped_option(
+    "Scoring",
+    "--all",
+    "all_outputs",
+    is_flag=True,
+    help="Also re-score outputs already scored by the scorer's current version.",
+)
+@grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@trust_option("Scoring")
+@grouped_option(
+    "Scoring",
+    "--slots",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Maximum concurrent calls per scorer (default: 100; plain functions: 32).",
+)
+@grouped_option("Output", "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
+def rescore(
+    path: Path,
+    *,
+    all_outputs: bool,
+    only_variant: tuple[str, ...],
+    reference: str | None,
+    trust: bool,
+    slots: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Re-score recorded outputs; the task is not called.
+
+    Without --score or --judge, the current scorers of the evaluation are used. New scores are added to the same journal; `show`
+    lists the old ones as superseded. Outputs that the current version of a scorer has scored are skipped. Exit codes as for
+    `run`: 1 if an output could not be scored, trials have failed or a gate did not pass, 3 if the run is not finished.
+
+    \b
+    evaljournal rescore
+    evaljournal rescore runs/qa/0001 --score iexact --score close_to:0.01
+    evaljournal rescore runs/qa/0001 --judge gpt-4o --rubric @rubric.txt
+    """
+    if is_held(path):
+        raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
+    values = {name: value for name, value in options.items() if value is not None and value != ()}
+    if values and reference is not None:
+        raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
+    with user_code(), unwrap_exception_groups():
+        if values:
+            evaluation, reference = _evaluation_from_options(values), ""
+        else:
+            evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
+        session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference}
+        session = Rescoring(evaluation, path, all_outputs=all_outputs, **session_options)
+        with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
+            result = run_in_trio(session.rescore)
+    outcome, names = result.outcome, list(evaluation.scorers)
+    text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
+    text += f"; {result.already_scored:,} already scored" if result.already_scored else ""
+    text += f"; {result.unscored:,} not scored; run the same command again" if result.unscored else ""
+    echo(text, err=True)
+    state = outcome.state
+    stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")
+    finish(state, path, as_json=as_json, report=outcome.report, stop_reason=stop_reason, scorers=names, outputs=result.outputs)
+
+
+def _evaluation_from_options(values: dict[str, Any]) -> AnyEvaluation:
+    """Return an evaluation without cases that has the scorers of the options."""
+    evaluation: AnyEvaluation = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
+    for name, scorer in scorers_from_options({**values, **options_from_environment(values)}):
+        evaluation.score(name=name)(scorer)
+    return evaluation

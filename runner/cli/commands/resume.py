@@ -1,0 +1,105 @@
+"""The command `evaljournal resume`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import trio
+
+from evaljournal.replay import RunState
+from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.commands.locate import locate_evaluation
+from evaljournal.runner.cli.head_file import write_head
+from evaljournal.runner.cli.options.decorators import (
+    GroupedCommand,
+    grouped_option,
+    only_variant_option,
+    resume_options,
+    trust_option,
+    yes_option,
+)
+from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.session import CommandSession, nat_output, user_code
+from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
+from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.definition.gates import check_gates, gate_problems
+from evaljournal.runner.engine.session import seal
+from evaljournal.runner.run_paths import run_finish
+from evaljournal.runner.suggest import command
+
+
+@click.command(cls=GroupedCommand)
+@run_argument
+@grouped_option(
+    "Resume",
+    "--adopt",
+    is_flag=True,
+    help="Accept changes to the task, its files, cases, scorers or variants; unchanged trials keep their results.",
+)
+@grouped_option("Resume", "--retry-failed", is_flag=True, help="Retry failed trials.")
+@grouped_option(
+    "Resume",
+    "--on-ambiguous",
+    type=click.Choice(["retry", "fail"]),
+    default="retry",
+    help="Whether to retry or fail attempts that were interrupted during their call (default: retry).",
+)
+@grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
+@trust_option("Resume")
+@only_variant_option("Resume", "Only this variant in this session; the others stay open; repeatable.")
+@yes_option("Resume")
+@resume_options
+def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
+    """Resume an interrupted run.
+
+    It continues in the same journal; completed trials are not called again. Options that were passed before keep their values
+    unless they are passed here; other settings are read from the evaluation again. If the task, a file that it depends on, its
+    cases, scorers or variants have changed, nothing is started without --adopt. A finished run is changed only by --adopt or
+    --retry-failed; --fail-under is checked against it. A run that you did not start on this machine needs --trust or --task:
+    its journal names the file, command or URL to use.
+
+    \b
+    evaljournal resume
+    evaljournal resume runs/capitals/0001 --slots 2 --timeout 120
+    evaljournal resume runs/capitals/0001 --retry-failed
+    """
+    run_finished = run_finish(path)
+    if run_finished is not None and not options["adopt"] and not (options["retry_failed"] and run_finished.failed):
+        _report_finished(path, options)
+    changes = overrides(options)
+    with user_code():
+        options |= {"resume": True, "trust": trust or reference is not None, "state": RunState()}
+        evaluation, reference = locate_evaluation(path, reference, trust=trust, on_record=options["state"].apply)
+        if (output := nat_output(options)) is not None:
+            output.prepare(path)
+        session = CommandSession(evaluation, reference, changes, options)
+        outcome = session.run(path)
+    session.finish(outcome)
+
+
+def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
+    """Report that there is nothing to resume; check the gates of the command line, otherwise those of the run."""
+    view = open_run(path)
+    exit_if_damaged(view.problem)
+    list(gate_problems(view.state))  # An invalid gate is an error before anything is written.
+    if trio.run(seal, path) is not None:
+        view = open_run(path)
+    for variant in options["only_variant"]:
+        check_variant(view, variant)
+    state, gates = view.state, options["fail_under"]
+    check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores})
+    if gates:
+        state.settings["fail_under"] = list(gates)
+    problem = ""
+    if (output := nat_output(options)) is not None:
+        output.prepare(path)
+        problem = output.finish(path)
+    write_head(options["head_file"], state.head)
+    echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
+    if state.failed:
+        echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
+    for line in gate_problems(state):
+        echo(line, err=True)
+    finish(state, path, as_json=options["json"], output_problem=problem)

@@ -1,0 +1,145 @@
+"""The command `evaljournal run`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.replay.state.shards import Shard
+from evaljournal.runner.cli.dry_run import print_dry_run
+from evaljournal.runner.cli.options.config_file import config_option
+from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, run_options, yes_option
+from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
+from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.session import CommandSession, nat_output, user_code
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
+from evaljournal.runner.engine.changes import effective_settings
+from evaljournal.runner.engine.plan import select_trials
+from evaljournal.runner.engine.session_workers import new_workers
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.run_paths import RUNS, next_path, run_finish, runs_under
+from evaljournal.runner.suggest import command
+
+
+def _parse_shard(text: str) -> Shard:
+    try:
+        return Shard.parse(text)
+    except ValueError as exc:
+        raise click.BadParameter(f"{text!r}: {exc}") from None
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("reference", required=False)
+@config_option
+@run_options
+@grouped_option(
+    "Dataset",
+    "--shard",
+    metavar="K/N",
+    type=_parse_shard,
+    help="Run the cases of shard K of N only, chosen by a hash of their content; `merge` joins the N runs.",
+)
+@grouped_option(
+    "Output",
+    "-o",
+    "--output",
+    "path",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Directory of the run (default: the next number under runs/NAME; with --shard, a name such as 0001-3of8).",
+)
+@grouped_option(
+    "Output",
+    "--dry-run",
+    is_flag=True,
+    help="Print the first request, the number of calls and the cost expected from earlier runs; nothing is called or written.",
+)
+@yes_option("Target")
+@click.pass_context
+def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
+    """Run an evaluation.
+
+    REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every attempt is
+    recorded in the directory of the run; an interrupted run can be resumed. If the directory of -o is an unfinished run, it
+    is resumed with these arguments only: nothing that its journal names is executed, and no recorded setting applies.
+
+    Exit codes: 0 finished, 1 finished but trials failed, outputs were not scored or a gate did not pass, 2 usage error, 3 not
+    finished, 4 the journal was changed by another process.
+
+    \b
+    evaljournal run evals/capitals.py
+    evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
+    evaljournal run --data qa.jsonl --chat gpt-4o-mini --prompt 'Answer briefly: {question}' --judge gpt-4o
+    evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
+    evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
+    evaljournal run evals/capitals.py --shard 3/8 -o runs/capitals/0001-3of8
+    """
+    changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
+    with user_code():
+        evaluation, reference = _load(reference, ctx)
+    with user_code():
+        run_to_resume = path if path is not None and _is_unfinished(path) else None
+        if run_to_resume is not None:
+            if dry_run:
+                raise UsageError(f"{path} is an unfinished run, which --dry-run cannot resume; pass another -o or omit it")
+            echo(f"{path} is an unfinished run; it is resumed with these arguments", err=True)
+            options |= {"resume": True, "trust": True, "ignore_recorded": True}
+        if (output := nat_output(options)) is not None:
+            output.check(run_to_resume)
+        session = CommandSession(evaluation, reference, changes, options)
+    if dry_run:
+        _dry_run(evaluation, reference, changes, path, options)
+        return
+    with user_code():
+        if output is not None:
+            output.prepare(run_to_resume)
+        outcome = session.run(path) if path is not None else session.run_numbered()
+    session.finish(outcome)
+
+
+def _dry_run(
+    evaluation: AnyEvaluation, reference: str, changes: Mapping[str, Any], path: Path | None, options: Mapping[str, Any]
+) -> None:
+    """Print what would be run; raise the usage errors that the run would raise before it starts anything."""
+    settings, _ = effective_settings(evaluation.settings, changes, {})
+    shard = options["shard"]
+    with user_code():
+        selection = select_trials(evaluation, settings, shard, yes=options["yes"])
+        if settings.workers is not None:
+            new_workers(settings.workers, selection.evaluation, settings, list(selection.evaluation.tasks), reference)
+    path = path or next_path(evaluation.name, shard)
+    print_dry_run(selection, reference, path, settings, shard, as_json=options["json"])
+
+
+def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
+    """Load the evaluation from a Python file, or build it from the options."""
+    definition_options = [name for name in DEFINITION if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if reference is None:
+        if not definition_options:
+            raise UsageError("no evaluation: pass a file, such as evals/capitals.py, or describe one with --data FILE …")
+        return evaluation_from_options(ctx, is_new=True)
+    if definition_options:
+        flag = f"--{min(definition_options).replace('_', '-')}"
+        raise UsageError(f"{reference} and {flag} both define the evaluation; pass only one")
+    return load_evaluation(reference)
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Return whether a directory is an unfinished run; reject one that is another run, is inside a run, or contains runs."""
+    if not segments.is_run(path):
+        if path.resolve() == RUNS.resolve() or (path.is_dir() and runs_under(path)):
+            raise UsageError(f"{path} contains runs; pass a new directory in it: -o {path / 'NAME'}")
+        if run := segments.enclosing_run(path):
+            raise UsageError(f"{path} is inside the run {run}; pass another -o")
+        return False
+    is_finished = run_finish(path) is not None
+    if is_held(path):
+        raise UsageError(f"{path} is a run in progress; pass another -o ({command('status', path)} shows the run)")
+    if is_finished:
+        raise UsageError(f"{path} is a finished run and is never overwritten; pass another -o or omit it")
+    return True

@@ -1,0 +1,312 @@
+"""The command `evaljournal show`."""
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import click
+import orjson
+
+from evaljournal.journal import Blob, JournalError
+from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay.definition import definition_lines, load_definition
+from evaljournal.replay.render.trajectory import not_reused_text, trajectory_lines
+from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.runs.timeline import Span
+from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
+from evaljournal.replay.runs.waits import Wait
+from evaljournal.replay.state.sessions import Session
+from evaljournal.replay.state.steps import NOT_REUSED
+from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.text import as_text, as_words, duration, number, one_line, plural, printable
+from evaljournal.runner.cli.arguments import TrialType, run_and_trial
+from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
+
+_MAX_LINES: Final = 40
+"""Maximum lines of a value; `--json` has all."""
+_MAX_LINE_LENGTH: Final = 500
+_MAX_INPUT: Final = 40
+"""Maximum characters of an input in the list."""
+_INDENT: Final = " " * 10
+_TRACEBACK_LINES: Final = 12
+"""Last lines of a traceback that are shown."""
+
+
+@click.command()
+@click.argument("run", type=TrialType(), required=False, metavar="[RUN]")
+@click.argument("trial", type=TrialType(), required=False)
+@click.option("--at", "seq", type=int, metavar="SEQ", help="Show the state as of record SEQ (default: the last).")
+@click.option(
+    "--steps",
+    type=click.Choice(["short", "full"]),
+    default="short",
+    help="short: one line per step; full: also its messages and tool calls (default: short).",
+)
+@click.option("--definition", is_flag=True, help="Show the definition of the run: prompts, parameters, URLs, source.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def show(  # noqa: PLR0917  # the options
+    run: str | None, trial: str | None, seq: int | None, steps: str, definition: bool, as_json: bool
+) -> None:
+    """Show one TRIAL in full: input, request, output, every attempt with its waits and steps, and the scores.
+
+    TRIAL is the id of a trial, otherwise the name of a case; if that has several trials, they are listed. Without TRIAL, all
+    trials are listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
+
+    \b
+    evaljournal show peru
+    evaljournal show peru --steps full
+    evaljournal show runs/capitals/0001 --definition
+    evaljournal show runs/capitals/0001 peru --json | jq .output
+    evaljournal show runs/capitals/0001 | grep false
+    """
+    path, trial = run_and_trial(run, trial)
+    view = open_run(path, seq)
+    problem: JournalError | None = view.problem
+    matching_trials = [] if trial is None else _matching_trials(view, trial)
+    if definition:
+        _print_definition(view, as_json=as_json)
+    elif trial is None or len(matching_trials) > 1:
+        _print_list(view, matching_trials or None, as_json=as_json)
+    elif matching_trials:
+        trial_details = view.trial(matching_trials[0])
+        problem = trial_details.problem or problem
+        if as_json:
+            version = view.state.task_version(view.state.trials[trial_details.trial])
+            _print_json(path, problem, **_trial_json(trial_details), task_version=version)
+        else:
+            with reject_invalid_record(path, lambda: trial_details.seq):
+                echo("\n".join(_trial_lines(trial_details, view.state, full=steps == "full")))
+    else:
+        exit_if_damaged(problem)  # The trial may be after the damage.
+        position = "" if seq is None else f" at record {seq:,}"
+        raise UsageError(
+            f"{path} has no trial {trial!r}{position}{suggest(trial, view.state.trials)}",
+            hint=f"`evaljournal show {path}` lists its trials",
+        )
+    exit_if_damaged(problem, quiet=as_json)
+
+
+def _print_json(path: Path, problem: JournalError | None, **members: Any) -> None:
+    print_json({"path": str(path), "problem": None if problem is None else str(problem), **members})
+
+
+def _print_definition(view: LoadedRun, *, as_json: bool) -> None:
+    """Show the definition of the run, with adopted changes applied."""
+    run_started = view.state.started
+    recorded_definition = None if run_started is None else load_definition(run_started.definition)
+    if as_json:
+        _print_json(view.path, view.problem, definition=recorded_definition)
+    else:
+        echo("\n".join(definition_lines(recorded_definition)) or "this run has no recorded definition")
+
+
+def _matching_trials(view: LoadedRun, trial: str) -> list[str]:
+    """Return the trial with this id, otherwise the trials of the case with this name."""
+    trials = view.state.trials
+    return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
+
+
+def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_json: bool) -> None:
+    state = view.state
+    inputs = ((name, value) for name, value in view.inputs() if trials is None or name in trials)
+    if as_json:
+        entries = [
+            {**_entry(name, trial := state.trials[name], value), "task_version": state.task_version(trial)}
+            for name, value in inputs
+        ]
+        _print_json(view.path, view.problem, trials=entries)
+    else:
+        scorers = list(state.scores)
+        has_versions = state.task_versions > 1
+        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "LATENCY", *(printable(scorer, 24) for scorer in scorers))
+        rows = [
+            (*_columns(name, trial := state.trials[name], value, scorers), str(state.task_version(trial) or "–"))
+            for name, value in inputs
+        ]
+        table = [(*head, "VERSION"), *rows]
+        print_table(table if has_versions else [row[:-1] for row in table])
+
+
+def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
+    return {
+        "trial": name,
+        "case": trial.case,
+        "variant": trial.variant or None,
+        "repeat": trial.repeat,
+        "input": _to_json(None, None, value),
+        "stage": trial.stage,
+        "reason": trial.reason or None,
+        "error": trial.error or None,
+        "attempts": trial.attempts,
+        "latency": trial.latency if trial.output_location is not None else None,
+        "scores": {scorer: value for scorer, (_, value) in trial.scores.items()},
+        "unscored": trial.unscored,
+    }
+
+
+def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
+    values = [_cell(trial, scorer) for scorer in scorers]
+    reason = f" ({as_words(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
+    latency = duration(trial.latency) if trial.output_location is not None else "–"
+    text = printable(value, _MAX_INPUT) if isinstance(value, Blob) else one_line(as_text(value), _MAX_INPUT)
+    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), latency, *values)
+
+
+def _cell(trial: TrialState, scorer: str) -> str:
+    if scorer not in trial.scores:
+        return "failed" if scorer in trial.unscored else "–"
+    value = trial.scores[scorer][1]
+    return number(value) if isinstance(value, float) else printable(value, 24)
+
+
+def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
+    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_to_json)
+    for attempt, attempt_details in zip(details["attempts"], trial_details.attempts, strict=True):
+        span, fields = attempt.pop("span"), dict(attempt)
+        del span["trial"], fields["output"]
+        for step, step_details in zip(fields["steps"], attempt_details.steps, strict=True):
+            step["outcome"] = step_details.outcome
+        reuse = {"reused_steps": attempt_details.reused_steps, "diverged_at": attempt_details.diverged_at}
+        attempt.clear()
+        attempt |= {**span, "run_time": span["end"] - span["start"], **reuse, **fields}
+    return details
+
+
+def _to_json(_: object, __: object, value: Any) -> Any:
+    """Convert a blob that could not be loaded to a reference, and a span to a dict."""
+    if isinstance(value, Blob):
+        return {"blob": value.sha256, "bytes": value.bytes}
+    return value._asdict() if isinstance(value, Span) else value
+
+
+def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) -> Iterator[str]:
+    times, sessions = trial_details.times, state.sessions
+    reason = f" ({as_words(trial_details.reason)})" if trial_details.reason else ""
+    attempts = plural(len(trial_details.attempts), "attempt")
+    count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
+    steps = f", {plural(count, 'step')}" if count else ""
+    yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {trial_details.stage}{reason}, {attempts}{steps}"
+    yield (
+        f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
+        f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
+    )
+    seconds = {"latency": trial_details.latency, "time to completion": trial_details.time_to_completion}
+    if texts := [f"{name} {duration(value)}" for name, value in seconds.items() if value is not None]:
+        yield " · ".join(texts)
+    yield from _value_lines("input", trial_details.input)
+    for label, value in (("expected", trial_details.expected), ("metadata", trial_details.metadata)):
+        if value is not None:
+            yield from _value_lines(label, value)
+    request = None
+    for attempt in trial_details.attempts:
+        session = _session_text(attempt.span.session, sessions)
+        yield from _attempt_lines(attempt, session, None if attempt.request == request else attempt.request, full=full)
+        request = attempt.request
+    if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
+        yield from _value_lines("output", trial_details.output)
+    if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
+        changes = [(session, [name for name in session.adopted if name.startswith(("task", "file "))]) for session in sessions]
+        adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
+        yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
+    for call in trial_details.scorer_calls:
+        yield from _call_lines(call, _session_text(call.session, sessions))
+    for score in trial_details.superseded_scores:
+        yield from _score_lines(score, "superseded")
+    for score in trial_details.scores.values():
+        yield from _score_lines(score)
+
+
+def _session_text(number: int, sessions: Sequence[Session]) -> str:
+    """Return `session 3`, in a merged run with its shard."""
+    shard = sessions[number - 1].shard if number <= len(sessions) else ""
+    return f"session {number}{f' (shard {shard})' if shard else ''}"
+
+
+def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
+    span = attempt.span
+    waits = f"waited {duration(span.queue_time)}{_wait_text(attempt.waits)}, backoff {duration(span.backoff_time)}"
+    outcome = as_words(span.outcome) or "in flight"
+    detail = f": {printable(attempt.detail)}" if attempt.detail else ""
+    reason = f" ({as_words(attempt.reason)}{detail})" if attempt.reason else ""
+    worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
+    limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
+    yield (
+        f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
+        f"slot {span.slot}{worker} · {session} · "
+        f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
+    )
+    if new_request is not None:
+        yield from _value_lines("  request", new_request)
+    yield from (f"{_INDENT}{line}" for line in trajectory_lines(attempt, full=full))
+    if attempt.category not in {"", "timed_out", "interrupted"}:
+        yield from _value_lines("", f"{attempt.error}: {attempt.message}")
+        yield from _value_lines("", "\n".join(attempt.traceback.splitlines()[-_TRACEBACK_LINES:])) if attempt.traceback else ()
+    if attempt.retry_after is not None:
+        yield f"{_INDENT}Retry-After: {duration(attempt.retry_after)}"
+    if attempt.usage is not None:
+        yield from _value_lines("", f"usage {printable(attempt.usage)}")
+    yield from _note_lines(attempt)
+    if attempt.late_outcome:
+        yield f"{_INDENT}returned late ({printable(attempt.late_outcome)}); result discarded"
+    if attempt.retry_delay is not None:
+        yield f"{_INDENT}retry in {duration(attempt.retry_delay)}: {as_words(attempt.retry_reason)}"
+
+
+def _note_lines(attempt: AttemptDetails) -> Iterator[str]:
+    for is_mapping, notes in itertools.groupby(attempt.notes, lambda note: isinstance(note[1], Mapping)):
+        if not is_mapping:
+            yield from _value_lines("", " · ".join(f"{name} {printable(value)}" for name, value in notes))
+            continue
+        for name, value in notes:  # A judge's prompt, reply and usage, for example.
+            if name == NOT_REUSED:
+                yield f"{_INDENT}{not_reused_text(value)}"
+                continue
+            yield from _value_lines("", f"{name}: {' · '.join(f'{key} {printable(item)}' for key, item in value.items())}")
+
+
+def _wait_text(waits: Sequence[Wait]) -> str:
+    """Return the longest wait, in parentheses; empty without waits."""
+    return f" ({waits[0].text})" if waits else ""
+
+
+def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
+    outcome = as_words(call.outcome) or "in flight"
+    elapsed_text = "" if call.elapsed is None else f" after {duration(call.elapsed)}"
+    wait_seconds = sum(wait.seconds for wait in call.waits)
+    waits = f" · waited {duration(wait_seconds)}{_wait_text(call.waits)}" if wait_seconds else ""
+    yield f"call {call.call}    {printable(call.scorer, 24)} {outcome}{elapsed_text}  {session} · seq {call.seq:,}{waits}"
+    if call.error:
+        yield from _value_lines("", f"{call.error}: {call.message}")
+    if call.retry_after is not None:
+        yield f"{_INDENT}Retry-After: {duration(call.retry_after)}"
+    if call.retry_delay is not None:
+        yield f"{_INDENT}retry in {duration(call.retry_delay)}"
+
+
+def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
+    suffix = f"  ({label})" if label else ""
+    if details.value is None:
+        yield from _value_lines("score", f"{details.scorer} failed: {details.error}: {details.message}{suffix}")
+    else:
+        reason = f"  {details.reason}" if details.reason else ""
+        yield from _value_lines("score", f"{details.scorer} {as_text(details.value)}{reason}{suffix}")
+
+
+def _value_lines(label: str, value: Any) -> Iterator[str]:
+    """Yield the lines of a value, without control characters."""
+    if isinstance(value, Blob):
+        text = f"(missing blob of {value.bytes:,} bytes)"
+    else:
+        text = as_text(value)
+        if len(text) > _MAX_LINE_LENGTH and not isinstance(value, str):
+            text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    lines = text.splitlines() or [""]
+    for index, line in enumerate(lines[:_MAX_LINES]):
+        yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE_LENGTH)}".rstrip()
+    if len(lines) > _MAX_LINES:
+        yield f"{_INDENT}… {plural(len(lines) - _MAX_LINES, 'more line')}; --json has all"

@@ -1,0 +1,87 @@
+"""The command `evaljournal status`."""
+
+import shutil
+import time
+from typing import Final
+
+import click
+
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.summary import group_lines, score_lines, variant_result
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.cli.arguments import RunReference, reference_argument
+from evaljournal.runner.cli.terminal.display import (
+    age,
+    check_variant,
+    exit_if_damaged,
+    groups_by,
+    open_run,
+    print_json,
+    print_screen,
+    status_json,
+)
+from evaljournal.runner.cli.terminal.output import echo
+
+_MAX_GROUPS: Final = 20
+"""Maximum groups that are listed; `--json` has all."""
+
+_MIN_FREE_BYTES: Final = 1 << 20
+"""Free bytes below which a disk counts as full."""
+
+
+@click.command()
+@reference_argument
+@click.option("--by", "key", metavar="KEY", help="Also show the results by this key of the metadata, or by `variant`.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
+def status(run: RunReference, key: str | None, as_json: bool) -> None:
+    """Show the status of a run, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
+
+    A damaged run is shown up to the damage, with exit code 4. Nothing is written.
+
+    \b
+    evaljournal status
+    evaljournal status runs/capitals/0001 --by difficulty
+    evaljournal status runs/capitals/0001 --json | jq .trials
+    """
+    view = open_run(run.path)
+    if run.variant is not None:
+        if key is not None:
+            raise click.UsageError(f"--by and {run} are mutually exclusive; pass one of them")
+        _print_variant(view, run.variant, as_json=as_json)
+        exit_if_damaged(view.problem, quiet=as_json)
+        return
+    if key is not None and not as_json:
+        groups = summarize(view.state, groups=groups_by(view, key)).groups
+        echo("\n".join(group_lines(groups or {}, key, limit=_MAX_GROUPS)))
+    if as_json:
+        print_json(status_json(view, key))
+    elif view.is_live or view.problem is not None:
+        print_screen(view, view.state.t + age(view.state, time.time()) if view.problem is None else None)
+        if view.problem is None:
+            session = view.state.sessions[-1] if view.state.sessions else None
+            process = f" in process {session.pid} on {printable(session.host)}" if session else ""
+            echo(f"running{process}; last record at {printable(view.state.at)}")
+    else:
+        echo(final_report(view.state, path=view.path, head=view.state.head))
+        free_bytes = shutil.disk_usage(view.path).free
+        if view.status == "interrupted" and free_bytes < _MIN_FREE_BYTES:  # Its final record may be missing for that reason.
+            echo(
+                f"its disk has {plural(free_bytes, 'byte')} free, which may be why it ended; free some space before you resume"
+            )
+    exit_if_damaged(view.problem, quiet=as_json)
+
+
+def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
+    check_variant(view, variant)
+    results = (summarize(view.state).variants or {})[variant]
+    if as_json:
+        problem = None if view.problem is None else str(view.problem)
+        header = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
+        print_json({**header, **view_json(results)})
+        return
+    echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state.variants[variant])}")
+    for line in score_lines(results.scores, failed_trials=results.trials.failed):
+        echo(f"  {line}")

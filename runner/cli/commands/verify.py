@@ -1,0 +1,131 @@
+"""The command `evaljournal verify`."""
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.replay.results.budget_text import use_lines
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.cli import DAMAGED
+from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.terminal.display import print_json
+from evaljournal.runner.cli.terminal.errors import render
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.suggest import command
+from evaljournal.runner.verification import RunVerification
+from evaljournal.runner.verification import verify as verify_run
+
+_MAX_FINDING: Final = 400
+"""Maximum characters of a finding that are printed."""
+
+
+@click.command()
+@run_argument
+@click.option("--expect-head", metavar="HASH", help="Also require a record with this hash.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
+    """Check that a journal is intact and that its run followed the rules.
+
+    Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, times, totals, and
+    every start against the recorded limits, pauses and paces; retries and budgets are recomputed. With --expect-head, it also
+    checks that a record with this hash exists, so that removed last records are detected. Exit code 4 if the journal is damaged
+    or the audit fails.
+
+    \b
+    evaljournal verify runs/capitals/0001
+    evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
+    evaljournal verify --json | jq .findings
+    """
+    verification = verify_run(path, expect_head=expect_head)
+    if as_json:
+        print_json(_result_json(verification))
+    else:
+        _print_result(verification, expect_head)
+    if not verification.ok:
+        sys.exit(DAMAGED)
+
+
+def _result_json(verification: RunVerification) -> dict[str, Any]:
+    result, audit = verification.journal, verification.audit
+    return {
+        "path": str(result.path),
+        "run": result.run,
+        "ok": verification.ok,
+        "verdict": verification.verdict,
+        "records": result.records,
+        "segments": result.segments,
+        "blobs": result.blobs,
+        "head": result.head,
+        "unfinished_bytes": result.unfinished_bytes,
+        "zero_bytes": result.zero_bytes,
+        "unconfirmed_records": result.unconfirmed_records,
+        "warnings": _warnings(verification),
+        "expected_head_seq": result.expected_at,
+        "problem": None if result.problem is None else str(result.problem),
+        "problem_type": None if result.problem is None else type(result.problem).__name__,
+        "trials": view_json(audit.totals),
+        **view_json(audit, omit="totals"),
+    }
+
+
+def _print_result(verification: RunVerification, expect_head: str | None) -> None:
+    """Print a success to standard output, problems to standard error."""
+    result, audit = verification.journal, verification.audit
+    notes = [printable(note, _MAX_FINDING) for note in audit.notes]
+    if verification.ok:
+        echo("\n".join([*_result_lines(verification, expect_head), *notes]))
+        for warning in _warnings(verification):
+            echo(f"Warning: {warning}", err=True)
+        return
+    for finding in audit.findings:
+        echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _MAX_FINDING)}", err=True)
+    if audit.findings_omitted:
+        echo(f"and {plural(audit.findings_omitted, 'further finding')}", err=True)
+    for note in notes:
+        echo(note, err=True)
+    if result.problem is not None:
+        echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {render(result.problem)}", err=True)
+    else:
+        number = len(audit.findings) + audit.findings_omitted
+        echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)
+        echo(f"{command('log', result.path)} prints the records", err=True)
+
+
+def _result_lines(verification: RunVerification, expect_head: str | None) -> list[str]:
+    result, audit = verification.journal, verification.audit
+    trials = audit.totals
+    ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
+    counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
+    decisions = plural(audit.decisions_reproduced, "retry and budget decision")
+    lines = [
+        f"{result.path} OK: {', '.join(plural(*count) for count in counts)}; hash chain intact",
+        f"head {result.head}",
+        f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {decisions} reproduced",
+    ]
+    lines += [f"budget: {line}" for line in use_lines(audit.budget)]
+    if expect_head and result.expected_at is not None:
+        new_records = plural(result.records - result.expected_at, "record")
+        lines.append(f"the expected head is record {result.expected_at:,}; {new_records} added since")
+    return lines
+
+
+def _warnings(verification: RunVerification) -> list[str]:
+    """Return warnings about an unconfirmed end, which a crash or a change of the file can leave."""
+    result, tail = verification.journal, []
+    if result.unfinished_bytes:
+        zeros = f", {result.zero_bytes:,} of them zero" if result.zero_bytes else ""
+        tail.append(f"{plural(result.unfinished_bytes, 'byte')} after the last record, not confirmed{zeros}")
+    if result.unconfirmed_records:
+        tail.append(f"{plural(result.unconfirmed_records, 'record')} at the end not confirmed as synced")
+    if not tail or result.problem is not None:
+        return []
+    if is_held(result.path):
+        return [f"{'; '.join(tail)}: a process is writing the journal"]
+    warning = f"{'; '.join(tail)}: the run was interrupted, or the end of the journal was changed"
+    if result.expected_at is None:
+        warning += f"; compare with a saved head: {command('verify', result.path, ' --expect-head HASH')}"
+    return [warning]

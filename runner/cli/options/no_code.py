@@ -1,0 +1,312 @@
+"""An evaluation without code: a dataset, a target and scorers, described by options or a configuration file.
+
+A run records the options that were given on the command line, and `resume` parses them again. A configuration file is recorded
+by its name and read again, like a Python file.
+"""
+
+import contextlib
+import re
+import shlex
+from collections.abc import Container, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import orjson
+from click.core import ParameterSource
+
+from evaljournal.runner import scorers
+from evaljournal.runner.cli import CONTEXT_SETTINGS
+from evaljournal.runner.cli.options.config_file import VARIANTS
+from evaljournal.runner.cli.options.literal_keys import reject_literal_keys
+from evaljournal.runner.cli.options.openai_url import options_from_environment
+from evaljournal.runner.cli.options.table import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.data.dataset import Dataset
+from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.evaluation import Evaluation
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
+from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.variants import Variant, product, variants_by_name
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.secret_shapes import MASK
+from evaljournal.runner.secrets import mask_keys, mask_values
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.tasks.arguments import TARGETS, new_task
+
+DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
+_TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
+"""Options whose value may be read from a file: `@prompt.txt`."""
+_CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
+_NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.*)")
+_MASKED_KEY: Final = "***masked***"
+"""Recorded instead of a key in one of `_TEXTS`."""
+
+
+def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> LoadedEvaluation:
+    """Build the evaluation that the options of a command describe.
+
+    Only a new run reads OPENAI_BASE_URL. The URL is recorded as if it had been passed, so that `resume` uses the same one.
+    """
+    values = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
+    file_values = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
+    tables = ctx.meta.get(VARIANTS, {})
+    if is_new:
+        values |= options_from_environment(values, *tables.values())
+    command_line_values = {name: value for name, value in values.items() if name not in file_values}
+    reject_literal_keys(command_line_values)
+    _check_texts(command_line_values)
+    variants = _variants(values, file_values, tables)
+    task = next(iter(variants.values())).task if variants else _task(_single_values(values), file_values)
+    if "data" not in values:
+        raise UsageError("--data is missing: pass the file with the cases")
+    try:
+        settings = Settings().with_values(overrides(file_values))
+    except UsageError as exc:
+        exc.path = values.get("config")
+        raise
+    evaluation: AnyEvaluation = Evaluation(
+        task,
+        cases=Dataset(**({"input_key": values["turns"]} if "turns" in values else {}) | _arguments("dataset", values)),
+        settings=settings,
+        name=values.get("name") or re.sub(r"[^\w.-]+", "-", values["data"].stem).strip("-.") or "data",
+        variants=variants or None,
+    )
+    for name, scorer in scorers_from_options(values):
+        evaluation.score(name=name)(scorer)
+    return LoadedEvaluation(evaluation, _reference(ctx, command_line_values))
+
+
+def _variants(
+    values: Mapping[str, Any], file_values: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Variant]:
+    """Return the tables `[[variant]]`, or the product of the options with several values; empty if there are neither."""
+    value_lists = {
+        option.name: values[option.name] for option in OPTIONS if option.varies and len(values.get(option.name, ())) > 1
+    }
+    if not tables:
+        if not value_lists:
+            return {}
+        labels = {name: [_label(name, value) for value in value_list] for name, value_list in value_lists.items()}
+        return variants_by_name(
+            Variant(name, _parameters(combination), _task(_single_values({**values, **combination}), file_values))
+            for name, combination in product(value_lists, labels).items()
+        )
+    if value_lists:
+        raise UsageError(f"[[variant]] and several values of {_flag(min(value_lists))} are mutually exclusive; use one of them")
+    command_line_values = {name: value for name, value in values.items() if name not in file_values}
+    variants: list[Variant] = []
+    for name, table in tables.items():
+        options = {**_shared_options(file_values, table), **table, **command_line_values}
+        try:
+            task = _task(_single_values(options), options.keys() - command_line_values)
+            variants.append(Variant(name, _parameters(table), task))
+        except UsageError as exc:
+            raise UsageError(f"variant {name!r}: {exc.message}", path=values.get("config"), hint=exc.hint) from exc
+    return variants_by_name(variants)
+
+
+def _shared_options(file_values: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a file that apply to a variant; if it has its own target, without those of other targets."""
+    targets = [name for name in TARGETS if name in table]
+    if not targets:
+        return dict(file_values)
+    task_options = [option for option in OPTIONS if is_task_option(option)]
+    other_names = {option.name for option in task_options if not any(any(option.arguments(target)) for target in targets)}
+    return {name: value for name, value in file_values.items() if name not in other_names}
+
+
+def _single_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as a task takes them: those of options that make variants are single values."""
+    names = {option.name for option in OPTIONS if option.varies}
+    return {name: value[0] if name in names and isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a variant as a run records them; texts are read from their files."""
+    return {name: to_json(_value(name, value)) for name, value in _single_values(values).items()}
+
+
+def _label(name: str, value: Any) -> Any:
+    """Return a value as it is used in the names of variants: for a text in a file, the name of the file."""
+    return Path(value[1:]).stem if name in _TEXTS and value.startswith("@") else value
+
+
+def is_on_command_line(ctx: click.Context, name: str) -> bool:
+    """Return whether an option was given on the command line, not in a file."""
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a target among the values of the options."""
+    return {
+        argument: _value(option.name, values[option.name])
+        for option in OPTIONS
+        if option.name in values
+        for argument in option.arguments(target)
+    }
+
+
+def _recorded_text(name: str, text: str) -> str:
+    """Return an option as it is recorded, with keys masked."""
+    masked_text = mask_keys(text)
+    if name in {"body", "extra_body"}:
+        with contextlib.suppress(ValueError):  # Reported where it is parsed.
+            value = orjson.loads(text)
+            if mask_values(value) != value:
+                masked_text = orjson.dumps(mask_values(value)).decode()
+    return text if masked_text == text else masked_text.replace(MASK, _MASKED_KEY)
+
+
+def _check_texts(values: Mapping[str, Any]) -> None:
+    """Print a warning if a text contains a key; reject a text that was recorded without its key."""
+    texts = [(name, text) for name in _TEXTS if name in values for text in _all_values(values[name])]
+    for name, text in texts:
+        if _MASKED_KEY in text:
+            raise UsageError(f"the recorded {_flag(name)} lacks its key; put the text in a file and pass {_flag(name)} @FILE")
+        if _recorded_text(name, text) != text:
+            echo(
+                f"Warning: {_flag(name)} contains a key, which is recorded as {_MASKED_KEY}; "
+                f"to be able to resume the run, put the text in a file and pass {_flag(name)} @FILE",
+                err=True,
+            )
+
+
+def _all_values(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
+    """Build the task of the target; reject several targets, and options of another target."""
+
+    def flag(name: str) -> str:
+        return f"{_flag(name)} (in the file)" if name in file_values else _flag(name)
+
+    targets = [name for name in TARGETS if name in values]
+    if len(targets) != 1:
+        problem = f"{' and '.join(map(flag, targets))} are mutually exclusive" if targets else "no target"
+        raise UsageError(f"{problem}: pass one of --endpoint URL, --chat MODEL, --command LINE or --output-key COLUMN")
+    (target,) = targets
+    for option in OPTIONS:
+        owners = [name for name in TARGETS if any(option.arguments(name))]
+        if option.name in values and owners and target not in owners and not any(option.arguments("judge")):
+            raise UsageError(f"{flag(option.name)} requires {' or '.join(map(_flag, owners))}, not {flag(target)}")
+    return new_task(target, _arguments(target, values))
+
+
+def _value(name: str, value: Any) -> Any:
+    """Return the value of an option as its target expects it."""
+    if name in _TEXTS and value.startswith("@"):
+        try:
+            value = Path(value[1:]).read_text(encoding="utf-8")
+        except (OSError, ValueError) as exc:
+            raise UsageError(f"{_flag(name)} {value}: cannot be read: {exc}") from exc
+    match name:
+        case "body":
+            return value.strip()
+        case "header":
+            return dict(_pairs(value, ":", "header", "'Name: value'"))
+        case "choice":
+            return {word: _score(score) for word, score in _pairs(value, "=", "choice", "WORD=VALUE")}
+        case "extra_body":
+            return _json_object(value)
+        case _:
+            return None if value == OFF and name in _CAN_BE_OFF else value
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except ValueError as exc:
+        raise UsageError(f"--extra-body is not JSON ({exc}): {text[:200]!r}") from exc
+    if not isinstance(value, dict):
+        raise UsageError(f"--extra-body must be a JSON object, not {text[:200]!r}")
+    return value
+
+
+def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        key, delimiter, value = text.partition(separator)
+        if not delimiter or not key.strip():
+            raise UsageError(f"--{name} {text!r}: expected {form}")
+        yield key.strip(), value.strip()
+
+
+def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
+    """Yield the scorers in the options, each with its name; None for a scorer that has its own name."""
+    for text in values.get("score", ()):
+        scorer: Any = scorers.scorer_by_name(text)
+        if scorer is None and ":" not in text:
+            choices = f"use {', '.join(scorers.NAMES)} or file.py:function"
+            raise UsageError(f"unknown scorer {text!r}; {choices}{suggest(text, scorers.NAMES)}")
+        yield None, load_function(text) if scorer is None else scorer
+    judge = _arguments("judge", values)
+    models = judge.pop("model", ())
+    if not models:
+        judge_options = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
+        if judge_options:
+            raise UsageError(f"{_flag(judge_options[0])} requires --judge")
+        return
+    if "base_url" not in judge:
+        judge = {"base_url": values.get("base_url"), "key_env": values.get("key_env"), **judge}
+    arguments = {name: value for name, value in judge.items() if value is not None}
+    for name, model in _judges(models).items():
+        yield name, scorers.judge(model, **arguments)
+
+
+def _judges(texts: Iterable[str]) -> dict[str, str]:
+    """Return the models of the judges by scorer: NAME=MODEL; a model without a name is `judge`, `judge-2` and so on."""
+    models: dict[str, str] = {}
+    unnamed_count = 0
+    for text in texts:
+        match = _NAMED_JUDGE.fullmatch(text)
+        unnamed_count += match is None
+        name, model = match.groups() if match else ("judge" if unnamed_count == 1 else f"judge-{unnamed_count}", text)
+        if name in models:
+            raise UsageError(f"--judge {text!r}: two judges have the name {name!r}; write --judge NAME=MODEL")
+        models[name] = model
+    return models
+
+
+def _score(text: str) -> bool | float | str:
+    if text in {"true", "false"}:
+        return text == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _reference(ctx: click.Context, command_line_values: Mapping[str, Any]) -> str:
+    """Return the part of the command line that describes the evaluation."""
+    words: list[str] = []
+    for param in ctx.command.params:
+        name = str(param.name)
+        if name not in command_line_values or name not in DEFINITION:
+            continue
+        for value in _all_values(command_line_values[name]):
+            text = _recorded_text(name, value) if name in _TEXTS else str(value)
+            words += [_flag(name)] if value is True else [_flag(name), text]
+    return shlex.join(words)
+
+
+def is_option_reference(reference: str) -> bool:
+    """Return whether a recorded reference is a command line, not a location in a file."""
+    return reference.startswith("--")
+
+
+def evaluation_from_reference(reference: str, command: click.Command) -> LoadedEvaluation:
+    """Build the evaluation that the options in a reference describe, recorded or passed to `--task`."""
+    try:
+        return evaluation_from_options(command.make_context("run", shlex.split(reference), **CONTEXT_SETTINGS))
+    except click.ClickException as exc:
+        raise UsageError(f"the options {reference!r} are invalid: {exc.format_message()}") from exc
+    except UsageError as exc:
+        if exc.setting is None:
+            raise
+        raise UsageError(render_error(exc)) from exc

@@ -1,0 +1,446 @@
+"""The options of `run`, `resume` and `rescore`: one table for the flags, the configuration file, `init` and the help.
+
+A new setting is a field of `Settings` and one row here. `runner.cli.options.decorators` adds the options to commands.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import click
+
+from evaljournal.runner import scorers
+from evaljournal.runner.concurrency import POLICIES
+from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.tasks.arguments import TARGETS
+
+FILE: Final = click.Path(path_type=Path)
+_CHOICES: Final = {
+    "CHOICE": ("error", "null"),
+    "METHOD": ("POST", "GET"),
+    "FORMAT": ("text", "json"),
+    "MODE": ("sync", "os"),
+    "POLICY": tuple(POLICIES),
+}
+_TYPES: Final[dict[str | None, Any]] = {"N": int, "S": float, "T": float, "FILE": FILE, "DIR": FILE}
+_TYPES.update({metavar: click.Choice(choices) for metavar, choices in _CHOICES.items()})
+"""Types of values by their metavar; others are text."""
+
+
+def seconds(text: str) -> float | str:
+    """Parse a number of seconds, or `none`."""
+    if text == OFF:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a number of seconds (such as 30 or 0.5) or {OFF!r}") from None
+
+
+def failures(text: str) -> int | float | str:
+    """Parse a number of trials, a percentage, or `none`."""
+    if text == OFF:
+        return text
+    percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text)
+    if percent and float(percent[1]) <= 100:  # noqa: PLR2004 - percent
+        return float(percent[1]) / 100
+    if text.isdecimal():
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not a number of trials (such as 10), a percentage (such as 5%) or {OFF!r}")
+
+
+def count(text: str) -> int | str:
+    """Parse a number of trials, or `none`."""
+    if text == OFF:
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise click.BadParameter(f"{text!r} is not a number of trials (such as 20) or {OFF!r}")
+
+
+def _derived_field(value: Callable[["Option"], Any]) -> Any:
+    """Return a field that is computed from the others."""
+    return attrs.field(init=False, default=attrs.Factory(value, takes_self=True))
+
+
+@attrs.frozen
+class Option:
+    """A row of the table: a flag, and the key of the same name in a configuration file."""
+
+    spec: str
+    """The flag and its metavar: `--timeout S`."""
+    text: str
+    """Help text; the help of `run` adds the default of a setting."""
+    targets: str = ""
+    """The objects that take the value, separated by spaces: `settings`, or `chat.seed` if its argument has another name."""
+    example: str = ""
+    metavar: str | None = _derived_field(lambda option: option.spec.partition(" ")[2] or None)
+    """The placeholder of the value; None for a switch."""
+    default: str = attrs.field(default="", kw_only=True)
+    """The default that the help of `run` shows, if it is not the value of a setting."""
+    type: Any = attrs.field(default=attrs.Factory(lambda option: _TYPES.get(option.metavar), takes_self=True), kw_only=True)
+    """The click type (default: by the metavar)."""
+    varies: bool = attrs.field(default=False, kw_only=True)
+    """Whether several values make variants: one for each combination."""
+    multiple: bool = attrs.field(default=attrs.Factory(lambda option: option.varies, takes_self=True), kw_only=True)
+    in_file: bool = attrs.field(default=True, kw_only=True)
+    """Whether a configuration file may have it."""
+    flag: str = _derived_field(lambda option: option.spec.split()[0].partition("/")[0])
+    """The long flag."""
+    key: str = _derived_field(lambda option: option.flag.removeprefix("--"))
+    """The key in a configuration file."""
+    name: str = _derived_field(lambda option: option.key.replace("-", "_"))
+    """The name of the click parameter."""
+    can_be_off: bool = _derived_field(lambda option: option.type in (seconds, failures, count))
+    """Whether its value is a number or `none`, which turns it off."""
+
+    @property
+    def help(self) -> str:
+        """The help text with the default."""
+        default = self.default or self._setting_default()
+        return f"{self.text[:-1]} (default: {default})." if default else self.text
+
+    def arguments(self, target: str) -> Iterator[str]:
+        """Yield the arguments of a target that take the value."""
+        for text in self.targets.split():
+            owner, _, argument = text.partition(".")
+            if owner == target:
+                yield argument or self.name
+
+    def _setting_default(self) -> str:
+        for owner, kind in (("settings", Settings), ("retry", Retry)):
+            for argument in self.arguments(owner):
+                default = getattr(attrs.fields(kind), argument).default
+                if default is None or self.metavar is None or default == ():
+                    return OFF if self.can_be_off else ""
+                return f"{default:g}" if isinstance(default, float) else str(default)
+        return ""
+
+
+ONLY_VARIANT: Final = Option(
+    "--only-variant NAME", "Only this variant; repeatable.", "settings.only_variants", '["mini"]', multiple=True
+)
+
+TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
+    "Dataset": (
+        Option("--data FILE", "Cases: JSONL, JSON, CSV, TSV or Parquet.", "dataset.source", '"qa.jsonl"'),
+        Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
+        Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
+        Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),
+        Option(
+            "--nan CHOICE",
+            "NaN in the dataset: 'error' rejects it, 'null' reads it as null (default: error).",
+            "dataset",
+            '"null"',
+        ),
+        Option("--only PATTERN", "Only cases whose name matches, e.g. peru*; repeatable.", "settings", '["p*"]', multiple=True),
+        Option("--skip PATTERN", "Exclude cases whose name matches; repeatable.", "settings", '["test-*"]', multiple=True),
+        Option("--limit N", "Maximum number of cases.", "settings", "20", default="all"),
+        Option("--shuffle", "Shuffle the cases, in an order that depends on --seed.", "settings"),
+        Option("--seed N", "Seed of the order and of the retry jitter.", "settings", "1"),
+        Option("--repeats N", "Trials per case and variant.", "settings", "3"),
+        ONLY_VARIANT,
+    ),
+    "Target": (
+        Option(
+            "--chat MODEL",
+            "Call an OpenAI-compatible chat model; repeatable: several models, prompts, system prompts and temperatures make "
+            "variants.",
+            "chat.model",
+            '"gpt-4o-mini"',
+            varies=True,
+        ),
+        Option(
+            "--base-url URL",
+            "Base URL (default: OPENAI_BASE_URL or https://api.openai.com/v1).",
+            "chat",
+            '"http://localhost:8000/v1"',
+        ),
+        Option(
+            "--key-env NAME",
+            "Environment variable with the key (default: OPENAI_API_KEY unless --base-url is set).",
+            "chat",
+            '"MY_KEY"',
+        ),
+        Option(
+            "--endpoint URL", "Call an HTTP endpoint with the input as JSON.", "endpoint.url", '"http://localhost:8000/ask"'
+        ),
+        Option("--method METHOD", "HTTP method: POST or GET (default: POST).", "endpoint", '"POST"'),
+        Option(
+            "--body JSON",
+            "Request body with {fields} of the case; @FILE reads it from a file (default: the input if it is an object, "
+            'otherwise {"input": …}).',
+            "endpoint",
+            '{ question = "{question}" }',
+        ),
+        Option(
+            "--output-path PATH",
+            "Path of the output in the reply, such as choices.0.text (default: the whole reply).",
+            "endpoint command",
+            '"choices.0.text"',
+        ),
+        Option("--error-path PATH", "Path of an error in a reply with a success status.", "endpoint", '"error"'),
+        Option("--done-path PATH", "Path that is true in the last chunk of a complete stream.", "endpoint", '"done"'),
+        Option(
+            "--idempotency-header NAME",
+            "Header with a key that is the same for all attempts at a trial; '' turns it off (default: Idempotency-Key).",
+            "endpoint",
+            '"Idempotency-Key"',
+        ),
+        Option(
+            "--header 'NAME: VALUE'",
+            "Request header; $NAME is replaced from the environment; repeatable.",
+            "endpoint.headers chat.headers",
+            '{ Authorization = "Bearer $MY_KEY" }',
+            multiple=True,
+        ),
+        Option("--connect-timeout S", "Connection timeout in seconds (default: 10).", "endpoint chat", "10", type=seconds),
+        Option("--read-timeout S", "Maximum seconds without data (default: --timeout).", "endpoint chat", "60", type=seconds),
+        Option(
+            "--command LINE",
+            "Run a command; the input is JSON on standard input, or in place of {input}.",
+            "command",
+            '"./answer.sh"',
+        ),
+        Option("--shell", "Run the command in a shell.", "command"),
+        Option("--output-format FORMAT", "Output of the command: text or json (default: text).", "command.output", '"text"'),
+        Option(
+            "--gateway",
+            "Forward the model calls of a command or a function and record each as a step; a command gets no keys.",
+            "settings",
+        ),
+        Option("--output-key COLUMN", "No calls; read the outputs from this column of the dataset.", "output_key", '"output"'),
+    ),
+    "Prompt": (
+        Option(
+            "--prompt TEXT",
+            "User prompt with {fields} of the case; @FILE reads it from a file; repeatable (default: the input).",
+            "chat",
+            '"Answer briefly: {question}"',
+            varies=True,
+        ),
+        Option("--system TEXT", "System prompt; @FILE reads it from a file; repeatable.", "chat", '"@system.txt"', varies=True),
+        Option("--messages FILE", "JSON file with the list of messages, with {fields} of the case.", "chat", '"messages.json"'),
+        Option(
+            "--turns COLUMN",
+            "Column with a list of user messages, sent one after the other with the conversation so far; each is a step.",
+            "chat endpoint",
+            '"turns"',
+        ),
+        Option("--temperature T", "Sampling temperature; repeatable (default: the model's).", "chat", "0.0", varies=True),
+        Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
+        Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
+        Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
+        Option("--stream", "Stream the reply and record the time to its first byte.", "chat"),
+        Option(
+            "--extra-body JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"
+        ),
+        Option("--prices FILE", "TOML file with token prices (default: built-in table).", "chat judge", '"prices.toml"'),
+    ),
+    "Scoring": (
+        Option(
+            "--score SCORER",
+            f"{', '.join(scorers.NAMES)} (regex:PATTERN, close_to:0.01, tools_used:search,book, max_steps:10) or "
+            "file.py:function; repeatable.",
+            "scorers",
+            '["exact"]',
+            multiple=True,
+        ),
+        Option(
+            "--judge MODEL",
+            "Score the outputs with a chat model; repeatable. NAME=MODEL names the scorer (default: judge, judge-2, …).",
+            "judge.model",
+            '["gpt-4o"]',
+            multiple=True,
+        ),
+        Option(
+            "--rubric TEXT",
+            "The judge's prompt with {output}, {trajectory}, {expected} and {fields}; @FILE reads it from a file "
+            "(default: built-in).",
+            "judge",
+            '"@rubric.txt"',
+        ),
+        Option(
+            "--choice WORD=VALUE",
+            "A verdict of the judge and its score; repeatable (default: correct=1, incorrect=0).",
+            "judge.choices",
+            "{ good = 1, bad = 0 }",
+            multiple=True,
+        ),
+        Option("--judge-url URL", "Base URL of the judge.", "judge.base_url", '"http://localhost/v1"', default="--base-url"),
+        Option(
+            "--judge-key-env NAME",
+            "Environment variable with the judge's key.",
+            "judge.key_env",
+            '"MY_KEY"',
+            default="--key-env, unless --judge-url is set",
+        ),
+        Option(
+            "--fail-under GATE",
+            "Exit with 1 unless each variant reaches a mean score: exact=0.9, or 'exact>=0.9@lower' for the lower end of its "
+            "95 % confidence interval; repeatable.",
+            "settings",
+            '["exact=0.9"]',
+            multiple=True,
+        ),
+    ),
+    "Retries": (
+        Option("--retry-errors N", "Retries of a trial after errors.", "retry.errors", "4"),
+        Option("--retry-parse-errors N", "Retries after KeyError, IndexError or ValueError.", "retry.parse_errors", "1"),
+        Option("--retry-timeouts N", "Retries of a trial after timeouts.", "retry.timeouts", "2"),
+        Option("--retry-deaths N", "Retries of a trial after attempts that ended their worker.", "retry.deaths", "2"),
+        Option("--retry-rate-limits S", "Total seconds a trial may wait on rate limits.", "retry.rate_limits", "600"),
+        Option("--retry-base-delay S", "Maximum seconds before the first retry; doubles each time.", "retry.base_delay", "1"),
+        Option("--retry-max-delay S", "Upper bound of that delay in seconds.", "retry.max_delay", "60"),
+    ),
+    "Concurrency": (
+        Option(
+            "--slots N",
+            "Maximum concurrent attempts per rate-limit key, and concurrent calls per scorer.",
+            "settings",
+            "8",
+            default="100; plain functions and --output-key: 32; commands: the number of CPUs, at least 4",
+        ),
+        Option(
+            "--workers WHERE",
+            f"Run attempts in N processes, M at once in each ('processes', 'processes:N', 'processes:NxM'), on a Ray cluster "
+            f"('ray', 'ray:HOST:PORT') or in workers that a command starts ('command:ssh gpu1 …', 'command:NxM:docker run …'); "
+            f"with 'scorers:' before it, only scorers run there; '{OFF}' turns it off.",
+            "settings",
+            '"processes:8"',
+            default="this process",
+        ),
+        Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
+        Option(
+            "--limit-key FIELD",
+            "Field of the case, or parameter of the variant, that holds its rate-limit key; each key has its own slots.",
+            "settings",
+            '"model"',
+        ),
+    ),
+    "Limits": (
+        Option("--timeout S", f"Timeout of an attempt in seconds; '{OFF}' turns it off.", "settings", "60", type=seconds),
+        Option("--deadline S", "Stop after this many seconds; `resume` continues.", "settings", "3600", type=seconds),
+        Option(
+            "--budget UNIT=AMOUNT",
+            "Stop before the run uses more: cost=5 (dollars), input_tokens=500k or output_tokens=2M; `resume` with a larger "
+            "budget continues; repeatable.",
+            "settings",
+            "{ cost = 5 }",
+            multiple=True,
+        ),
+        Option(
+            "--budget-per-trial UNIT=AMOUNT",
+            "Fail a trial whose attempts use more, in the same units; repeatable.",
+            "settings",
+            "{ cost = 0.5 }",
+            multiple=True,
+        ),
+        Option("--max-failures N", "Stop when more than N trials, or N% of them, failed.", "settings", '"5%"', type=failures),
+        Option(
+            "--stop-on-same-error N",
+            f"Stop when the first N trials all fail with the same error; '{OFF}' turns it off.",
+            "settings",
+            "20",
+            type=count,
+        ),
+        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings", default="--no-fail-fast"),
+        Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
+    ),
+    "Output": (
+        Option("--name NAME", "Name of the evaluation, for runs/NAME (default: name of the data file).", "evaluation", '"qa"'),
+        Option(
+            "--durability MODE",
+            "'os' skips fsync: faster, but a power failure can lose about 30 s of records.",
+            "settings",
+            '"sync"',
+        ),
+        Option(
+            "--write-ahead",
+            "Sync the start of each attempt before its call, and each step before it returns (needed for at-most-once).",
+            "settings",
+        ),
+        Option(
+            "--durable WHAT",
+            "HTTP requests of a Python task to record as steps: 'http' for model calls, or the start of a URL; repeatable.",
+            "settings",
+            multiple=True,
+            in_file=False,
+        ),
+        Option(
+            "--reuse-steps WHEN",
+            "When the next attempt reuses completed steps: 'transient' (after an interruption, a rate limit or an outage), "
+            "'interrupted', 'always' or 'never'.",
+            "settings",
+            '"transient"',
+            type=click.Choice(["transient", "interrupted", "always", "never"]),
+        ),
+        Option(
+            "--requests/--no-requests",
+            "Record the rendered request of each attempt.",
+            "settings.record_requests",
+            default="--requests",
+        ),
+        Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
+        Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
+        Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
+        Option("--json", "Print a summary as JSON at the end.", in_file=False),
+    ),
+}
+"""Group of the help → its options, in the order in which the help and `init --all` list them."""
+
+OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
+_ADVANCED: Final = """
+nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
+messages turns model-seed stream extra-body prices choice judge-url judge-key-env
+retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
+budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
+"""
+ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
+"""Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
+
+
+def is_setting(option: Option, *, experiment: bool) -> bool:
+    """Return whether an option is a setting; without `experiment`, whether `resume` can change it."""
+    names = [*option.arguments("settings"), *option.arguments("retry")]
+    return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
+
+
+def is_definition(option: Option) -> bool:
+    """Return whether an option describes what is evaluated, not how."""
+    return bool(option.targets) and not is_setting(option, experiment=True)
+
+
+def is_task_option(option: Option) -> bool:
+    """Return whether an option describes the task, so that variants may differ in it."""
+    return any(any(option.arguments(target)) for target in TARGETS)
+
+
+def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings among parsed options, as `Settings.with_values` takes them; those without a value are omitted."""
+    settings: dict[str, Any] = {}
+    retry: dict[str, Any] = {}
+    for option in OPTIONS:
+        value = values.get(option.name)
+        if value is None or value == ():
+            continue
+        settings.update(dict.fromkeys(option.arguments("settings"), None if value == OFF else value))
+        retry.update(dict.fromkeys(option.arguments("retry"), value))
+    return settings | ({"retry": retry} if retry else {})
+
+
+def render_error(error: UsageError) -> str:
+    """Return the message of an error; it names a setting by its flag, or by its key in a configuration file."""
+    for option in OPTIONS:
+        if error.setting in {*option.arguments("settings"), *(f"retry.{name}" for name in option.arguments("retry"))}:
+            value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
+            prefix = option.flag if value is True else f"{option.flag} {value}"
+            if error.path is not None:
+                prefix = f"{error.path}: {option.key} = {value}"
+            return f"{prefix}: {error.message}{f'; {OFF!r} turns it off' if option.can_be_off else ''}"
+    return str(error)

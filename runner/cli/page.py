@@ -1,0 +1,48 @@
+"""Read a run for a page: state, columns and audit in one pass over the records."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from evaljournal.journal import Record
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import DISK
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.auditing.auditor import Auditor
+from evaljournal.replay.page.page import PageRun, variants_data
+from evaljournal.replay.page.page_content import Content
+from evaljournal.runner.verification import retry_rules
+
+_GROWTH: Final = 1.02
+"""Factor by which the records of a live run must grow before its variants, and so all trials, are compared again."""
+
+
+class PageReader:
+    """The content of a page and the audit so far; both use the state of the run."""
+
+    def __init__(self, size: int) -> None:
+        """Prepare for a journal of `size` bytes."""
+        self.content = Content(size)
+        self._auditor: Auditor | None = None
+        self._variants: Mapping[str, Any] | None = None
+        self._compared_seq = 0
+        """The last record when the variants were compared."""
+
+    def apply(self, run: LoadedRun, record: Record) -> None:
+        """Audit a record against the state before it, then apply it to the run and the content."""
+        if self._auditor is None:
+            self._auditor = Auditor(retry_rules, run.state)
+        self._auditor.apply(record)
+        self.content.apply(run, record)
+
+    def run(self, run: LoadedRun) -> PageRun:
+        """Return the run as it is now."""
+        if run.seq > self._compared_seq * (_GROWTH if run.is_live else 1):
+            self._variants, self._compared_seq = variants_data(run.state), run.seq
+        audit = (self._auditor or Auditor()).result()
+        return PageRun(run=run, content=self.content, audit=audit, variants=self._variants)
+
+
+def journal_size(path: Path) -> int:
+    """Return the size of a journal in bytes."""
+    return sum(DISK.size(segments.file(path, number)) or 0 for number in segments.numbers(path, DISK))

@@ -1,0 +1,244 @@
+"""One session of a run, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import trio
+
+from evaljournal.journal.errors import RecordTooLarge, WriteFailed
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.replay.render.screen import panel, stopping_text
+from evaljournal.replay.render.summary import blocking_call_lines
+from evaljournal.replay.text import printable
+from evaljournal.runner.api import run as run_evaluation
+from evaljournal.runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
+from evaljournal.runner.cli.head_file import check_head_file, write_head
+from evaljournal.runner.cli.terminal.display import terminal
+from evaljournal.runner.cli.terminal.ending import finish
+from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.stdio import restore_streams
+from evaljournal.runner.definition.budget import OFF
+from evaljournal.runner.definition.loading import AnyEvaluation
+from evaljournal.runner.engine.options import LiveRun
+from evaljournal.runner.engine.session import Outcome
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.run_paths import has_started, next_paths
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
+from evaljournal.runner.suggest import command
+
+if TYPE_CHECKING:
+    from evaljournal.runner.engine.nat_output import NatOutput
+
+_SESSION_OPTIONS: Final = (
+    "resume",
+    "adopt",
+    "trust",
+    "ignore_recorded",
+    "retry_failed",
+    "on_ambiguous",
+    "yes",
+    "shard",
+    "state",
+)
+
+
+def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
+    """Return the writer of `--nat-output`, if it was given."""
+    if options["nat_output"] is None:
+        return None
+    from evaljournal.runner.engine.nat_output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
+
+    return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
+
+
+@contextlib.contextmanager
+def user_code() -> Generator[None]:
+    """Redirect the prints of the user's code to standard error, and let SIGTERM and SIGHUP interrupt it as Ctrl-C does.
+
+    File descriptors of standard output and standard error that it closes or replaces are restored, and its SystemExit does not
+    end the command.
+    """
+    with (
+        restore_streams(),
+        handle_signals(signal.default_int_handler, *STOP_SIGNALS[1:]),
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        try:
+            yield
+        except SystemExit as exc:  # Its code must not become the exit code of the command.
+            raise UsageError(f"the evaluation's code called sys.exit({exc.code!r})") from exc
+
+
+class CommandSession:
+    """A session of a run, started by a command."""
+
+    def __init__(
+        self, evaluation: AnyEvaluation, reference: str, settings: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> None:
+        self._evaluation = evaluation
+        self._as_json: bool = options["json"]
+        self._is_plain = bool(options["plain"])
+        self._nat_output = nat_output(options)
+        self._head_file: Path | None = options["head_file"]
+        check_head_file(self._head_file)
+        self._path = Path()
+        self._is_started = False
+        self._options: dict[str, Any] = {
+            **settings,
+            "task": reference,
+            **{name: options[name] for name in _SESSION_OPTIONS if name in options},
+        }
+
+    def run(self, path: Path) -> Outcome:
+        """Run at this path."""
+        self._path = path
+        observer = self._draw if not self._is_plain and supports_screen(sys.stderr) else self._print_lines
+        try:
+            with unwrap_exception_groups():
+                options = {**self._options, "observer": self._observer(observer), "on_unresponsive": self._exit_immediately}
+                return run_evaluation(self._evaluation, path, signals=True, quiet=True, **options)
+        except KeyboardInterrupt:
+            if not has_started(self._path):
+                raise
+            raise CommandError(f"interrupted; continue with {command('resume', self._path)}", UNFINISHED) from None
+        except WriteFailed as exc:
+            if has_started(self._path):
+                raise
+            raise CommandError(f"{exc.message}; nothing was recorded; check the disk, then start again", UNFINISHED) from exc
+        except (OSError, SystemExit, RecordTooLarge) as exc:  # A task may close all files, including the journal's.
+            if not self._is_started or isinstance(exc, BrokenPipeError):
+                raise
+            error = describe(exc)
+            message = f"{error.type}: {error.message}; to continue: {command('resume', self._path)}"
+            raise CommandError(f"the run ended early: {message}", UNFINISHED) from exc
+
+    def run_numbered(self) -> Outcome:
+        """Run under the next free number; if another process takes it first, under the one after."""
+        paths = next_paths(self._evaluation.name, self._options.get("shard"))
+
+        def next_path() -> Path:
+            self._path = next(paths)
+            return self._path
+
+        self._options["next_path"] = next_path
+        return self.run(next(paths))
+
+    def _observer(self, show: Callable[[LiveRun], Awaitable[None]]) -> Callable[[LiveRun], Awaitable[None]]:
+        """Return the observer of the run: it shows the run, and keeps the files of `--nat-output` up to date."""
+        output = self._nat_output
+
+        async def observe(live_run: LiveRun) -> None:
+            self._is_started = True
+            if output is None:
+                await show(live_run)
+                return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(output.update_until_cancelled, live_run.journal.path)
+                nursery.start_soon(show, live_run)
+
+        return observe
+
+    def _exit_immediately(self, outcome: Outcome) -> None:
+        """Print the summary and exit immediately, although a call is still running."""
+        with contextlib.redirect_stdout(sys.__stdout__):
+            try:
+                self.finish(outcome)
+            except BrokenPipeError:
+                code = OUTPUT_FAILED
+            except CommandError as exc:
+                echo(f"Error: {exc.message}", err=True)
+                code = exc.exit_code
+            except SystemExit as exc:
+                code = exc.code if isinstance(exc.code, int) else UNFINISHED
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os._exit(code)
+
+    def finish(self, outcome: Outcome) -> NoReturn:
+        """Print the summary and exit."""
+        if outcome.stop_reason and outcome.state.started is None:
+            code = INTERRUPTED if outcome.stop_reason == "interrupted" else UNFINISHED
+            raise CommandError(f"{outcome.detail or outcome.stop_reason}; nothing was recorded; start again", code)
+        problem = self._nat_output.finish(outcome.path) if self._nat_output is not None else ""
+        write_head(self._head_file, outcome.head)
+        finish(
+            outcome.state,
+            outcome.path,
+            as_json=self._as_json,
+            output_problem=problem,
+            report=outcome.report,
+            stop_reason=outcome.stop_reason,
+            detail=outcome.detail or None,
+            head=outcome.head,
+        )
+
+    async def _draw(self, live_run: LiveRun) -> None:
+        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
+
+        done_before = live_run.state.done
+        console = terminal(stderr=True)
+        for line in _setting_change_lines(live_run):
+            echo(line, err=True)
+        with Screen(console=console, auto_refresh=False, transient=True) as screen:
+            while True:
+                frame = panel(
+                    live_run.state,
+                    now=live_run.now(),
+                    durable=live_run.journal.durable_seq,
+                    total=live_run.total,
+                    width=console.width,
+                    done_before=done_before,
+                    title=str(self._path),
+                    stop_status=live_run.stop_status(),
+                )
+                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
+                await trio.sleep(FRAME_INTERVAL)
+
+    async def _print_lines(self, live_run: LiveRun) -> None:
+        done_before = live_run.state.done
+        printer = ProgressPrinter(progress_tenths(live_run.state, live_run.total), live_run.now(), err=True)
+        is_stopping = is_hint_printed = False
+        echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
+        for line in _setting_change_lines(live_run):
+            echo(line, err=True)
+        while True:
+            await trio.sleep(FRAME_INTERVAL)
+            stop_status = live_run.stop_status()
+            if stop_status and not is_stopping:
+                is_stopping = True
+                echo(f"stopping: {stopping_text(live_run.state, *stop_status)}", err=True)
+            if live_run.state.blocking_calls and not is_hint_printed:
+                is_hint_printed = True
+                echo("\n".join(blocking_call_lines(live_run.state)), err=True)
+            printer.update(
+                live_run.state,
+                now=live_run.now(),
+                durable_seq=live_run.journal.durable_seq,
+                total=live_run.total,
+                done_before=done_before,
+            )
+
+
+def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:
+    """Yield a line for each setting that differs from that of the previous session."""
+    for name, (old_value, value) in live_run.changed_settings.items():
+        changes = [(name, old_value, value)]
+        if isinstance(old_value, dict) and isinstance(value, dict):
+            changes = [(f"{name}.{key}", old_value.get(key), field) for key, field in value.items()]
+        for label, old_setting, setting in changes:
+            if old_setting != setting:
+                yield f"{label}: {_setting_text(setting)} (was {_setting_text(old_setting)})"
+
+
+def _setting_text(value: Any) -> str:
+    if isinstance(value, dict):  # Each field is shortened on its own.
+        return " ".join(f"{name}={printable(field)}" for name, field in value.items() if field not in (None, [], {}))
+    return OFF if value is None else printable(value)

@@ -1,0 +1,170 @@
+"""Runs as several commands open and show them: as text, as a screen, in a table or as JSON."""
+
+import json
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from evaljournal.journal import JournalError
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.readers.scan import ScanStop
+from evaljournal.replay import LoadedRun, RunState, load
+from evaljournal.replay.render.ending import next_command
+from evaljournal.replay.render.screen import panel
+from evaljournal.replay.results.comparison import Side
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.runs import idle
+from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.views import side_of, variant_problem
+from evaljournal.runner.cli import DAMAGED
+from evaljournal.runner.cli.arguments import RunReference
+from evaljournal.runner.cli.terminal.errors import render
+from evaljournal.runner.cli.terminal.output import echo, write_data, writing_output
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+
+
+def open_run(path: Path, seq: int | None = None) -> LoadedRun:
+    """Read a run, in any status, up to record `seq`."""
+    is_live = is_held(path)  # Checked first: if the process ends meanwhile, its last record is read.
+    run = load(path, seq)
+    run.is_live = is_live if run.is_last else not run.state.outcome
+    return run
+
+
+def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
+    """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
+    view = open_run(reference.path)
+    check_variant(view, reference.variant)
+    return view, side_of(view, reference.variant)
+
+
+def check_variant(view: LoadedRun, variant: str | None) -> None:
+    """Raise an error if a run has no such variant; None is the whole run."""
+    if problem := variant_problem(view, variant):
+        raise UsageError(problem)
+
+
+def groups_by(view: LoadedRun, key: str) -> dict[str, str]:
+    """Return the group of each trial by a key of its metadata."""
+    grouping = view.grouping(key)
+    if key not in grouping.keys:
+        raise UsageError(f"no case of {view.path} has {key!r} in its metadata{suggest(key, grouping.keys)}")
+    return grouping.groups
+
+
+def exit_if_damaged(problem: JournalError | None, *, quiet: bool = False) -> None:
+    """Report damage and exit with code 4, if there is any."""
+    if problem is not None:
+        if not quiet:
+            echo(f"shown up to the damage: {render(problem)}", err=True)
+        sys.exit(DAMAGED)
+
+
+def warn_unconfirmed(stop: ScanStop | None) -> None:
+    """Report bytes after the last record that were never confirmed."""
+    if stop is not None:
+        echo(f"after record {stop.seq - 1:,}: {stop.check}", err=True)
+
+
+def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
+    """Return the status of a run as JSON; with a key of the metadata, also by group."""
+    path, state = view.path, view.state
+    return {
+        "path": str(path),
+        "status": view.status,
+        "is_live": view.is_live,
+        "problem": None if view.problem is None else str(view.problem),
+        "durable_seq": view.durable,
+        "next_command": _next_command(view),
+        "waiting": _idle_reasons(view),
+        **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
+    }
+
+
+def _idle_reasons(view: LoadedRun) -> list[dict[str, Any]]:
+    """Return why slots of a running run are idle, now or as of its last record, as JSON."""
+    if not view.is_live or view.problem is not None:
+        return []
+    now = view.state.t + (age(view.state, time.time()) if view.is_last else 0.0)
+    return [view_json(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
+
+
+def _next_command(view: LoadedRun) -> str:
+    """Return the command to continue: salvage, resume or fork."""
+    if view.problem is not None:
+        return f"evaljournal salvage {shlex.quote(str(view.path))} -o NEW"
+    return next_command(view.state, view.path) if view.is_last else fork_command(view.path, view.seq)
+
+
+def fork_command(path: Path, seq: int) -> str:
+    """Return the command that starts a new run from a record."""
+    return f"evaljournal fork {shlex.quote(str(path))} --at {seq} -o NEW"
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS  # Keys of a forged journal may be numbers.
+    try:
+        data = orjson.dumps(value, option=options)
+    except TypeError:  # A path that is not valid UTF-8; its bytes are escaped as lone surrogates.
+        data = json.dumps(value, indent=2).encode()
+    write_data([data, b"\n"])
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns; the first row is the header."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def terminal(*, stderr: bool = False) -> "Console":
+    """Return a console that prints text unchanged, without markup."""
+    from rich.console import Console  # noqa: PLC0415  # slow to import
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def print_screen(run: LoadedRun, now: float | None = None) -> None:
+    """Print the screen as of a time (in the seconds of `t`; default: that of the last record)."""
+    console = terminal()
+    screen = render_screen(run, run.state.t if now is None else now, console.width)
+    with writing_output():
+        console.print(screen)
+
+
+def age(state: RunState, now: float) -> float:
+    """Return the seconds since the last record; 0 if it was written on another host, whose clock may differ."""
+    if not state.sessions or state.sessions[-1].host != socket.gethostname():
+        return 0.0
+    try:
+        return max(0.0, now - datetime.fromisoformat(state.at).timestamp())
+    except ValueError:
+        return 0.0
+
+
+def render_screen(run: LoadedRun, now: float, width: int) -> "Group":
+    """Render the screen that the run itself draws."""
+    with reject_invalid_record(run.path, lambda: run.seq):
+        return panel(
+            run.state,
+            now=now,
+            durable=run.durable,
+            total=run.total,
+            width=width,
+            done_before=run.done_before,
+            title=str(run.path),
+            show_rate=run.problem is None,
+        )
