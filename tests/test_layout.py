@@ -4,6 +4,7 @@ import ast
 import graphlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -177,3 +178,34 @@ def test_no_public_name_is_a_submodule(package: ModuleType) -> None:
     submodules = {module.name for module in pkgutil.iter_modules(package.__path__)}
 
     assert set() == {name for name in submodules & set(package.__all__) if not inspect.ismodule(getattr(package, name))}
+
+
+LIMITS: Final = {
+    "journal": (14, 8, 37),
+    "replay": (18, 9, 57),
+    "runner.cli": (14, 6, 30),
+    "runner.engine": (22, 8, 63),
+}
+"""Package → maxima: modules and packages directly inside, the longest chain of imports among them, imports between them."""
+
+
+def figures(package: str) -> tuple[int, int, int]:
+    """Count the parts of a package, the longest chain of imports among them, and the imports between them."""
+    parts = {name: name.removeprefix(f"{package}.").partition(".")[0] for name in MODULES if name.startswith(f"{package}.")}
+    graph: dict[str, set[str]] = {part: set() for part in parts.values()}
+    for name, part in parts.items():
+        modules = (_module_of(target) for _, target in imports(MODULES[name].read_text()))
+        graph[part] |= {parts[module] for module in modules if module in parts} - {part}
+    depths: dict[str, int] = {}
+    for part in graphlib.TopologicalSorter(graph).static_order():
+        depths[part] = 1 + max((depths[target] for target in graph[part]), default=0)
+    return len(graph), max(depths.values()), sum(map(len, graph.values()))
+
+
+@pytest.mark.parametrize("package", LIMITS)
+def test_a_package_has_few_parts(package: str) -> None:
+    """A package has few parts and few imports between them, and no two of them import each other. `pytest -s` shows them."""
+    actual = figures(package)
+    sys.stdout.write(f"{package}: {actual[0]} parts, longest chain {actual[1]}, {actual[2]} imports between them\n")
+
+    assert all(figure <= limit for figure, limit in zip(actual, LIMITS[package], strict=True)), actual
