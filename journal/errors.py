@@ -68,8 +68,8 @@ class JournalLocked(JournalError):
     """The journal is already being written."""
 
 
-class KeyUnavailable(JournalError):
-    """The key that signs the user's own runs cannot be created, read or trusted."""
+class StateUnavailable(JournalError):
+    """The user's state directory cannot be created, read or trusted."""
 
 
 class UnknownFormat(JournalError):
@@ -80,20 +80,15 @@ class UnknownFormat(JournalError):
         self.format = format
         """The format that the first line of the file names."""
         self.version = version
-        super().__init__(
-            f"{file} is not a journal of evaljournal: its format is {format!r}"
-            if format != "evaljournal"
-            else f"{file} has format version {version!r}, but this release reads only version {readable}; upgrade evaljournal"
-        )
-
-
-class UnknownEvent(JournalError):
-    """A record has an event type that is unknown to this release."""
-
-    def __init__(self, seq: int | None, type_: object) -> None:
-        self.seq = seq
-        self.type = type_
-        super().__init__(f"record {seq} has the unknown event type {type_!r}; upgrade evaljournal")
+        if format != "evaljournal":
+            message = f"{file} is not a journal of evaljournal: its format is {format!r}"
+        elif version.partition(".")[0] == "1":
+            message = f"{file} has format version {version!r}; the last commit of evaljournal that reads it is 80ae7681"
+        else:
+            message = (
+                f"{file} has format version {version!r}, but this release reads only version {readable}; upgrade evaljournal"
+            )
+        super().__init__(message)
 
 
 class JournalDamaged(JournalError):

@@ -17,7 +17,6 @@ from evaljournal.journal.policy_events import IntakeResumed as IntakeResumed
 from evaljournal.journal.policy_events import LimitChanged as LimitChanged
 from evaljournal.journal.policy_events import PaceChanged as PaceChanged
 from evaljournal.journal.policy_events import PolicyEvent as PolicyEvent
-from evaljournal.journal.policy_events import PolicyShared as PolicyShared
 from evaljournal.journal.step_events import StepCompleted as StepCompleted
 from evaljournal.journal.step_events import StepEvent as StepEvent
 from evaljournal.journal.step_events import StepFailed as StepFailed
@@ -364,7 +363,7 @@ class RunFinished:
 
 @fact
 class Extension:
-    """An event of another program; its type starts with `x-`. It is kept and not interpreted."""
+    """An event of another program, whose type starts with `x-`, or of a later minor version. It is kept and not interpreted."""
 
     type: str
     data: Mapping[str, Any]
@@ -399,7 +398,6 @@ KnownEvent = (
     | SessionStarted
     | TrialEvent
     | PolicyEvent
-    | PolicyShared
     | Noted
     | RunStopped
     | RunFinished

@@ -1,46 +1,40 @@
-"""Ownership of a run: a signature (HMAC) in the records that start the run and each of its sessions.
+"""Ownership of a run: a list, in the user's state directory, of the records that the user has written.
 
-The key is in the user's state directory, so a valid signature means: this user wrote this record, on this machine, in this run
-and at this position. The code that the record names may then be executed without `--trust`.
+Each run has a file in `own-runs/`, named after its id, with the hashes of its starts and those of its sessions. A hash follows
+from the run's id and from every byte up to its record, so a record that is listed was written by this user on this machine,
+after the same records. The code that it names may then be executed without `--trust`.
 """
 
-import contextlib
-import hmac
 import os
 import re
-import secrets
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from hashlib import sha256
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from evaljournal.journal.disk.files import CREATE_NEW, DISK, Files, make_directory, write_all
-from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.disk.files import DISK, create, make_directory
+from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.events import Record, RunStarted, SegmentOpened, SessionStarted
-from evaljournal.journal.format import chain
-from evaljournal.journal.readers.reader import Finder, read
+from evaljournal.journal.readers.reader import read
 
-_DOMAIN: Final = b"evaljournal ownership 1"
-_KEY: Final = re.compile(rb"([0-9a-f]{64})\n")
-_D: Final = b',"d":'
-"""Start of the last member of a body."""
-_SIGNATURE: Final = re.compile(rb',"mac":"([0-9a-f]{32})"(?=%b[0-9]{1,18}$)' % _D)
-_SIGNATURE_LENGTH: Final = 80
-"""Bytes at the end of a body that contain the signature, if there is one."""
+Start = RunStarted | SessionStarted
+"""The events that name code or settings."""
+
+_HASH: Final = re.compile("[0-9a-f]{32}")
+"""The id of a run or the hash of a record; a foreign journal may have any text as its id."""
 
 
 def state_directory() -> Path:
-    """Return the directory of the user's key: `$XDG_STATE_HOME/evaljournal`, or where the platform keeps such files."""
+    """Return the directory of the user's state: `$XDG_STATE_HOME/evaljournal`, or where the platform keeps such files."""
     state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
     if state_home.is_absolute():  # A relative path would be a directory that another user may have prepared.
         return state_home / "evaljournal"
     try:
         home = Path.home()
     except RuntimeError as exc:
-        raise KeyUnavailable("the user has no home directory") from exc
+        raise StateUnavailable("the user has no home directory") from exc
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -48,40 +42,8 @@ def state_directory() -> Path:
     else:
         base = home / ".local" / "state"
     if not base.is_absolute():
-        raise KeyUnavailable(f"the home directory {home} is not an absolute path")
+        raise StateUnavailable(f"the home directory {home} is not an absolute path")
     return base / "evaljournal"
-
-
-def user_key() -> bytes:
-    """Return the user's key; the first call on a machine creates it. Raises `KeyUnavailable`."""
-    file = state_directory() / "key"
-    try:
-        private_directory(file.parent)
-        try:
-            return _read_key(file)
-        except FileNotFoundError:
-            _create_key(file)
-            return _read_key(file)
-    except OSError as exc:
-        raise KeyUnavailable(f"the key {file} cannot be used ({exc.strerror})") from exc
-
-
-def available_key() -> bytes | None:
-    """Return the user's key, or None if it cannot be used."""
-    try:
-        return user_key()
-    except KeyUnavailable:
-        return None
-
-
-def _read_key(file: Path) -> bytes:
-    with DISK.read(str(file)) as stream:  # Symlinks are not followed.
-        problem = "is accessible to other users; remove it, and a new one is created"
-        _check_owner(f"the key {file}", os.fstat(stream.fileno()), stat.S_IRWXG | stat.S_IRWXO, problem)
-        match = _KEY.fullmatch(stream.read(66))  # One byte more than a key has.
-    if match is None:
-        raise KeyUnavailable(f"the file {file} is not a key of evaljournal; remove it, and a new one is created")
-    return bytes.fromhex(match[1].decode())
 
 
 def private_directory(path: Path) -> Path:
@@ -92,7 +54,7 @@ def private_directory(path: Path) -> Path:
         make_directory(DISK, str(path))
         status = os.lstat(path)
     if not stat.S_ISDIR(status.st_mode):
-        raise KeyUnavailable(f"{path} is not a directory, or is a symlink; remove it")
+        raise StateUnavailable(f"{path} is not a directory, or is a symlink; remove it")
     problem = f"is writable by other users; run `chmod go-w {shlex.quote(str(path))}`"
     _check_owner(f"the directory {path}", status, stat.S_IWGRP | stat.S_IWOTH, problem)
     return path
@@ -101,82 +63,79 @@ def private_directory(path: Path) -> Path:
 def _check_owner(name: str, status: os.stat_result, mode: int, problem: str) -> None:
     """Raise if a file or directory belongs to another user, or has one of these permissions, which is the `problem`."""
     if os.name == "posix" and status.st_uid != os.geteuid():
-        raise KeyUnavailable(f"{name} belongs to another user; remove it")
+        raise StateUnavailable(f"{name} belongs to another user; remove it")
     if os.name == "posix" and status.st_mode & mode:
-        raise KeyUnavailable(f"{name} {problem}")
+        raise StateUnavailable(f"{name} {problem}")
 
 
-def _create_key(file: Path) -> None:
-    """Create the key atomically; if another process was first, its key is kept."""
-    temporary = file.with_name(f".key-{secrets.token_hex(8)}")
-    fd = DISK.open(str(temporary), CREATE_NEW)
+def own_runs_problem() -> str:
+    """Return why the list of the user's own runs cannot be used; empty if it can."""
     try:
-        try:
-            write_all(DISK, fd, f"{secrets.token_hex(32)}\n".encode())
-            DISK.fsync(fd)
-        finally:
-            DISK.close(fd)
-        with contextlib.suppress(FileExistsError):
-            (os.rename if os.name == "nt" else os.link)(temporary, file)  # Neither replaces an existing file.
-    finally:
-        temporary.unlink(missing_ok=True)
-    DISK.sync_directory(str(file.parent))
+        _own_runs()
+    except StateUnavailable as exc:
+        return exc.message
+    return ""
 
 
-def sign(body: bytes, key: bytes, run: bytes, previous_h: bytes) -> bytes:
-    """Return the body of a line with a signature, before `d`."""
-    content, _, d = body.rpartition(_D)
-    return b'%b,"mac":"%b"%b%b' % (content, _signature(body, key, run, previous_h), _D, d)
+def _own_runs() -> Path:
+    try:
+        return private_directory(private_directory(state_directory()) / "own-runs")
+    except OSError as exc:
+        raise StateUnavailable(f"the list of your own runs cannot be used: {exc}") from exc
 
 
-def is_signed(line: bytes, key: bytes | None, run: bytes, previous_h: bytes) -> bool:
-    """Whether a line has a valid signature; always False without a key."""
-    parts = chain.split(line.removesuffix(b"\n"))
-    if key is None or parts is None:
-        return False
-    body = parts[0]
-    signature = _SIGNATURE.search(body, max(0, len(body) - _SIGNATURE_LENGTH))
-    if signature is None:
-        return False
-    unsigned_body = body[: signature.start()] + body[signature.end() :]
-    return hmac.compare_digest(signature[1], _signature(unsigned_body, key, run, previous_h))
+def own_hashes(run: str) -> frozenset[str]:
+    """Return the hashes of the records of a run that the user has written; none if they cannot be read."""
+    if not _HASH.fullmatch(run):
+        return frozenset()
+    try:
+        with DISK.read(str(_own_runs() / run)) as stream:  # Symlinks are not followed.
+            return frozenset(line for line in stream.read().decode("ascii", "replace").split("\n") if _HASH.fullmatch(line))
+    except (StateUnavailable, OSError):
+        return frozenset()
 
 
-def _signature(body: bytes, key: bytes, run: bytes, previous_h: bytes) -> bytes:
-    digest = hmac.digest(key, b"\n".join([_DOMAIN, run, previous_h, body]), sha256)
-    return digest.hex()[: chain.HASH_LENGTH].encode()
+def add_own_hashes(run: str, hashes: Iterable[str]) -> None:
+    """Add records to the list, atomically and durably. Raises `StateUnavailable`."""
+    directory, lines = _own_runs(), sorted(own_hashes(run).union(hashes))
+    try:
+        create(DISK, str(directory), run, "".join(f"{line}\n" for line in lines).encode())
+    except OSError as exc:
+        raise StateUnavailable(f"the list of your own runs cannot be written: {exc}") from exc
 
 
-def with_signatures(
-    path: Path, records: Iterable[Record], key: bytes | None, files: Files = DISK
-) -> Iterator[tuple[Record, bytes | None]]:
-    """Yield each record of a run, all of them in order, with the key if it is a start that is signed with it, otherwise None.
+class CopiedStarts:
+    """The starts in a run that is copied from others. They become the user's own if all of their sources are."""
 
-    Only what a reader has verified and parsed counts as a start, so what is checked here is what other readers use.
+    def __init__(self) -> None:
+        self.are_own = True
+        self._hashes: list[str] = []
+
+    def add(self, copy: Record, *, is_own: bool) -> None:
+        """Add a copied start; `is_own`: its source is the user's own."""
+        self.are_own = self.are_own and is_own
+        self._hashes.append(copy.h)
+
+    def list(self, run: str) -> None:
+        """List the starts of the new run if they are the user's own; without a list, `resume` needs `--trust`."""
+        if self.are_own and not own_runs_problem():
+            add_own_hashes(run, self._hashes)
+
+
+def start_events(path: Path, on_record: Callable[[Record], object] | None = None) -> list[tuple[Start, bool]]:
+    """Return the start of each session, newest first, then that of the run, each with whether the user has written it.
+
+    This reads the whole journal; `on_record` is called with each record. Only what a reader has verified and parsed counts as a
+    start, so what is checked here is what other readers use.
     """
-    run, previous_h = b"", chain.GENESIS
-    with Finder(path, files=files) as finder:
-        for record in records:
-            event, signature_key = record.event, None
-            if isinstance(event, SegmentOpened):
-                run = event.run.encode()
-            elif isinstance(event, RunStarted | SessionStarted) and record.segment:  # Salvage has records without a position.
-                signature_key = key if is_signed(finder.line_of(record), key, run, previous_h) else None
-            yield record, signature_key
-            previous_h = record.h.encode()
-
-
-def start_events(
-    path: Path, key: bytes | None, on_record: Callable[[Record], object] | None = None
-) -> list[tuple[RunStarted | SessionStarted, bool]]:
-    """Return the start of each session, newest first, then that of the run, each with whether it is signed with the key.
-
-    This reads the whole journal; `on_record` is called with each record.
-    """
-    starts: list[tuple[RunStarted | SessionStarted, bool]] = []
-    for record, signature_key in with_signatures(path, read(path, load_blobs=False), key):
-        if isinstance(record.event, RunStarted | SessionStarted):
-            starts.insert(0, (record.event, signature_key is not None))
+    starts: list[tuple[Start, bool]] = []
+    hashes: frozenset[str] = frozenset()
+    for record in read(path, load_blobs=False):
+        event = record.event
+        if isinstance(event, SegmentOpened) and record.seq == 1:
+            hashes = own_hashes(event.run)
+        elif isinstance(event, Start):
+            starts.insert(0, (event, record.h in hashes))
         if on_record is not None:
             on_record(record)
     return starts

@@ -58,17 +58,5 @@ class IntakeResumed:
     key: str = ""
 
 
-@fact
-class PolicyShared:
-    """From now on, the policy of a rate-limit key is shared with another run in the same process.
-
-    Its decisions then depend on that run, too, so they cannot be recomputed from this journal alone.
-    """
-
-    key: str
-    run: str
-    """Id of the other run."""
-
-
 PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
 """Decisions of a concurrency policy."""

@@ -14,7 +14,7 @@ from evaljournal.journal.copies.step_references import StepReferences
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import available_key, with_signatures
+from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import LoadedRun, RunState, load
 from evaljournal.replay.state.shards import first_shards
@@ -37,22 +37,25 @@ async def fork(
     source, target = Path(source), Path(target)
     source_run, origin = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
-    records = with_signatures(source, source_run.records(load_blobs=True), available_key())
-    header, _ = next(records)  # Not copied: the new journal writes its own header.
+    records = iter(source_run.records(load_blobs=True))
+    header = next(records)  # Not copied: the new journal writes its own header.
     times = header.at, header.t
-    references = StepReferences()
+    references, starts, own_starts = StepReferences(), CopiedStarts(), own_hashes(origin["run"])
     async with (
         staged_run(target, files=files, in_thread=in_thread) as draft,
         writing(draft, new=True, clock=lambda: times, files=files, in_thread=in_thread) as journal,
     ):
-        for record, key in records:
+        for record in records:
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             times = record.at, record.t
-            copy = journal.append(_adapt(references.adapt(record.event), source_run, origin, journal.head), key=key)
+            copy = journal.append(_adapt(references.adapt(record.event), source_run, origin, journal.head))
+            if isinstance(record.event, Start):
+                starts.add(copy, is_own=record.h in own_starts)
             references.add(record, copy)
             state.apply(copy)
             await journal.wait_room()
+        await in_thread(lambda: starts.list(journal.run))
     return ForkResult(target, state, source_run.seq)
 
 

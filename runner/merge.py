@@ -20,7 +20,7 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import IllegalEvent, InvalidRecord, JournalLocked
 from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import available_key, start_events
+from evaljournal.journal.ownership import CopiedStarts, start_events
 from evaljournal.journal.readers.verification import Verification, Verifier
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
@@ -87,8 +87,6 @@ async def merge(
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
     is_complete = not missing_shards([shard.shard for shard in shards])
     first_record = min((shard.start for shard in shards), key=lambda record: record.at)
-    key = await in_thread(available_key)
-    own_key = key if all(shard.is_own for shard in shards) else None
     copier = _Copier(first_record)
     async with (
         staged_run(target, files=files, in_thread=in_thread) as draft,
@@ -96,10 +94,13 @@ async def merge(
             draft, new=True, run=run, clock=lambda: copier.times, durability="os", files=files, in_thread=in_thread
         ) as journal,
     ):
-        copier.state.apply(journal.append(_run_started(shards, is_complete=is_complete), key=own_key))
+        copy = journal.append(_run_started(shards, is_complete=is_complete))
+        copier.starts.add(copy, is_own=True)
+        copier.state.apply(copy)
         for shard in shards:
             with reject_invalid_record(shard.path, lambda: copier.seq):
-                await copier.add(journal, shard, key if shard.is_own else None, is_complete=is_complete)
+                await copier.add(journal, shard, is_complete=is_complete)
+        await in_thread(lambda: copier.starts.list(journal.run))
     return MergeResult(target, copier.state, journal.head, tuple(shards))
 
 
@@ -108,9 +109,8 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     for path in paths:
         check_target(path, target, files)
     shards: dict[Shard, SourceShard] = {}
-    key = available_key()
     for path in paths:
-        source = _describe(path, key)
+        source = _describe(path)
         if (other_source := shards.get(source.shard)) is not None:
             raise UsageError(f"{other_source.path} and {path} are both shard {source.shard}", hint="pass one of them")
         shards[source.shard] = source
@@ -121,7 +121,7 @@ def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
     return sorted(shards.values(), key=lambda source: (not source.is_finished, source.shard))
 
 
-def _describe(path: Path, key: bytes | None) -> SourceShard:
+def _describe(path: Path) -> SourceShard:
     """Describe a shard; its records are verified while they are copied."""
     if is_held(path):
         raise JournalLocked(f"{path} is still running", path=path, hint="watch")
@@ -130,10 +130,10 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
     start = next((record for record in records if isinstance(record.event, events.RunStarted)), None)
     if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
-    signed_starts = start_events(path, key)
+    starts = start_events(path)
     state = RunState()
     with reject_invalid_record(path, lambda: start.seq):
-        for event, _ in reversed(signed_starts):
+        for event, _ in reversed(starts):
             state.apply(start._replace(event=event))
     assert state.started is not None
     try:
@@ -151,7 +151,7 @@ def _describe(path: Path, key: bytes | None) -> SourceShard:
         trials=state.planned if state.planned or is_empty else None,
         sessions=len(state.sessions),
         is_finished=run_finished is not None,
-        is_own=key is not None and all(is_signed for _, is_signed in signed_starts),
+        is_own=all(is_listed for _, is_listed in starts),
         start=start,
         run_started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # an event is an attrs class
     )
@@ -190,12 +190,13 @@ class _Copier:
 
     def __init__(self, first_record: Record) -> None:
         self.state = RunState()
+        self.starts = CopiedStarts()
         self.seq = 0
         """Seq, in its shard, of the record that is being copied."""
         self.times = first_record.at, first_record.t
         """The times of that record."""
 
-    async def add(self, journal: Journal, shard: SourceShard, key: bytes | None, *, is_complete: bool) -> None:
+    async def add(self, journal: Journal, shard: SourceShard, *, is_complete: bool) -> None:
         """Verify a shard and copy its sessions; `is_complete`: no shard is missing."""
         adapter = _Adapter(journal, self.state, shard, is_complete=is_complete)
         verifier = Verifier(shard.path, lifecycle=adapter.lifecycle)
@@ -210,7 +211,9 @@ class _Copier:
                 event = adapted_event
             if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
-            copy = append(event, key=key if kind is events.SessionStarted else None)
+            copy = append(event)
+            if kind is events.SessionStarted:
+                self.starts.add(copy, is_own=shard.is_own)
             apply(copy)
             if references or kind is events.StepCompleted:
                 references.add(record, copy)

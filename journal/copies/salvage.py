@@ -23,7 +23,7 @@ from evaljournal.journal.format import chain
 from evaljournal.journal.format.blobs import unloaded_blobs, with_loaded_blobs
 from evaljournal.journal.format.codec import decode, encode
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import available_key, with_signatures
+from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
 from evaljournal.journal.readers.recovery import intact_records_after
 from evaljournal.journal.readers.scan import Scan, record_members
 from evaljournal.journal.readers.verification import verify
@@ -65,29 +65,32 @@ async def salvage(
     seq = intact_count = kept_count = 0
     rejects: list[bytes] = []
     unreadable_files: set[str] = set()
-    references = StepReferences()
+    references, starts, own_starts = StepReferences(), CopiedStarts(), own_hashes(run.decode())
     async with staged_run(target, files=files, in_thread=in_thread) as draft:
         async with writing(draft, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
             if replacement is not None:
-                journal.append(replacement)
-            intact_records = _intact_records(source, files, run, unreadable_files)
-            # After the damage, the records that a signature covers are lost.
-            for record, key in with_signatures(source, intact_records, available_key(), files):
+                starts.add(journal.append(replacement), is_own=False)
+            for record in _intact_records(source, files, run, unreadable_files):
                 intact_count += 1
                 seq = record.seq
                 if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
                     continue  # They describe the files of the source.
                 for number in _lost_sessions(record.event, journal.lifecycle):
                     # A record of this session is intact, so it did start; its process is unknown.
-                    journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
+                    copy = journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
+                    starts.add(copy, is_own=False)
                 try:
-                    references.add(record, journal.append(_adapt(references.adapt(record.event), journal), key=key))
+                    copy = journal.append(_adapt(references.adapt(record.event), journal))
+                    references.add(record, copy)
                     kept_count += 1
+                    if isinstance(record.event, Start):
+                        starts.add(copy, is_own=record.h in own_starts)
                 except IllegalEvent:
                     rejects.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
                 await journal.wait_room()
             counts = {"kept": kept_count, "lost": seq - intact_count, "excluded": len(rejects)}
             journal.append(events.JournalSalvaged(run=run.decode(), **counts))
+            await in_thread(lambda: starts.list(journal.run))
         if rejects:
             await in_thread(lambda: create(files, str(draft), EXCLUDED_FILE, b"".join(rejects)))
     return SalvageResult(path=target, **counts, problem=problem, unreadable_files=tuple(sorted(unreadable_files)))

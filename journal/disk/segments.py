@@ -9,8 +9,8 @@ from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import NotAJournal
 
 FORMAT: Final = "evaljournal"
-VERSION: Final = "1.0"
-MAJOR: Final = 1
+VERSION: Final = "2.0"
+MAJOR: Final = 2
 
 ROLL_AT: Final = 64 << 20
 """Bytes after which a segment is sealed and the next one is started."""

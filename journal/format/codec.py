@@ -13,11 +13,11 @@ import attrs
 import orjson
 
 from evaljournal.journal.disk.files import MAX_SIZE
-from evaljournal.journal.errors import UnknownEvent, Unserializable
+from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import Event, Extension, KnownEvent
 from evaljournal.journal.fact import PAYLOAD, fields_of
 
-RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "mac", "d", "h", "blobs"})
+RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
 """Members of a line that belong to the record, not to its event."""
 
 Blobs = Mapping[str, Mapping[str, Any]]
@@ -35,6 +35,8 @@ _MAX_DEPTH: Final = 255
 """Maximum depth of the search for a value that JSON cannot represent; orjson supports one level less."""
 _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS
 """Rejects dataclasses: orjson would not check their values, and they would be read back as objects."""
+_OPEN_LISTS: Final = frozenset({"reason", "category"})
+"""Fields of which a later minor version may have further values; readers and copies accept any text."""
 _UNCHANGED_BY_JSON: Final = frozenset({str, int, float, bool})
 _SMALL: Final = frozenset({type(None), int, float, bool})
 _CONTAINERS: Final = frozenset({dict, list, tuple})
@@ -92,6 +94,8 @@ def _decoder(cls: type[KnownEvent]) -> Decoder:
 
 def _type_check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
     """Return an expression that is true if `{value}` is invalid, and the types or values that are `{legal}` in it."""
+    if get_origin(field.type) is Literal and field.name in _OPEN_LISTS:
+        return "{value}.__class__ is not {legal}", str
     if get_origin(field.type) is Literal:
         return "{value} not in {legal}", get_args(field.type)
     if get_origin(field.type) is Mapping:
@@ -245,8 +249,8 @@ def _name(event: Event) -> str:
 def _extension_members(event: Any, seq: int, at: str, t: float) -> dict[str, Any]:
     if not isinstance(event, Extension):
         raise Unserializable(_short_repr(event), "", "is not an event")
-    if not event.type.startswith("x-"):
-        raise Unserializable(repr(event.type), "", "is not a type for an extension, which starts with 'x-'")
+    if event.type in EVENT_TYPES:
+        raise Unserializable(repr(event.type), "", "is not a type for an extension; a type of your own starts with 'x-'")
     if reserved_members := RECORD_MEMBERS & event.data.keys():
         raise Unserializable(event.type, min(reserved_members), "is reserved for the record")
     return {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
@@ -268,9 +272,9 @@ def decode(members: dict[str, Any]) -> Event:
     decoder = DECODERS.get(type_)
     if decoder is not None:
         return decoder(members)
-    if isinstance(type_, str) and type_.startswith("x-"):
-        return Extension(type=type_, data={name: value for name, value in members.items() if name not in RECORD_MEMBERS})
-    raise UnknownEvent(members.get("seq"), type_)
+    if not isinstance(type_, str):
+        raise TypeError(f"type is {_short_repr(type_)}")
+    return Extension(type=type_, data={name: value for name, value in members.items() if name not in RECORD_MEMBERS})
 
 
 def _unserializable(members: Mapping[str, Any], event: str, reason: str) -> Unserializable:

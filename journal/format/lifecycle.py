@@ -67,7 +67,6 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.PaceChanged: {"in_session": "in_session"},
     events.IntakePaused: {"in_session": "in_session"},
     events.IntakeResumed: {"in_session": "in_session"},
-    events.PolicyShared: {"in_session": "in_session"},
     events.Noted: {"in_session": "in_session"},
     events.Extension: {"between_sessions": "between_sessions", "in_session": "in_session"},
 }

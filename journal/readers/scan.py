@@ -5,8 +5,7 @@ A `Cursor` has the number, the previous hash and the file that are expected of t
 """
 
 import collections
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -29,10 +28,6 @@ _BLOCK: Final = 4096
 """Block size in bytes for reading a file that is partly unreadable."""
 
 Members = dict[str, Any]
-
-UPCASTERS: Final[dict[tuple[int, str], Callable[[Members], Members]]] = {}
-"""(Major version of a line, event type) → function that converts the members of the line to the next major version, after its
-hash was checked. Version 1 is the first, so there is none yet."""
 
 
 class BadLine(Exception):  # Internal to this package.
@@ -62,7 +57,6 @@ class Cursor:
         self.is_sealed = False
         self.seqs_with_blobs: list[int] = []
         """Records that refer to blobs."""
-        self.major = segments.MAJOR
         self._check_all = check_all
         """Whether to check the checksums of files and the order of `d` and `seq`, too."""
         self._digest = sha256()
@@ -84,20 +78,19 @@ class Cursor:
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
         watermark, decoders, check_all = self.watermark, DECODERS, self._check_all
         link, opening, closing, tail = chain.link, chain.OPENING, chain.LINE_CLOSING, -chain.LINE_TAIL
-        is_old = self.major != segments.MAJOR
         try:
             for line in lines:
                 if not records:
                     self.read_header(line)
-                    run, is_old = self.run, self.major != segments.MAJOR
+                    run = self.run
                 digits = link(run, h, line[:tail])
                 next_h = digits.encode()
                 if not line.endswith(opening + next_h + closing):
                     raise _bad_line(line)
                 try:
                     members = loads(line)
-                    if "blobs" in members or is_old:
-                        members = self._prepare(members)
+                    if "blobs" in members:
+                        self._add_blobs(members)
                     decoder = decoders.get(members["type"])
                     event = decoder(members) if decoder else decode(members)
                     number, at, t, d = record_members(members)
@@ -130,18 +123,18 @@ class Cursor:
         if parts is None or chain.link(self.run, h, parts[0]).encode() != parts[1]:
             raise _bad_line(line)
         try:
-            members = self._prepare(loads(line))
+            members = loads(line)
+            if "blobs" in members:
+                self._add_blobs(members)
             event, (seq, at, t, d) = decode(members), record_members(members)
             return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
 
-    def _prepare(self, members: Members) -> Members:
-        """Resolve blob references and convert older formats; few lines need either."""
-        if "blobs" in members:
-            members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
-            self.seqs_with_blobs.append(members["seq"])
-        return upcast(members, self.major)
+    def _add_blobs(self, members: Members) -> None:
+        """Resolve blob references; few lines have any."""
+        members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
+        self.seqs_with_blobs.append(members["seq"])
 
     def read_header(self, line: bytes) -> Members:
         """Read format and run from the first line of a file."""
@@ -152,7 +145,7 @@ class Cursor:
         if not isinstance(header, dict) or header.get("type") != "segment_opened":
             raise BadLine("the file does not start with segment_opened")
         try:
-            major = major_version(header, f"{self.path}/{segments.name(self.segment)}")
+            check_version(header, f"{self.path}/{segments.name(self.segment)}")
         except UnknownFormat as exc:
             if _has_correct_hash(line, header):  # The first line is hashed in the same way in every version.
                 raise
@@ -160,7 +153,7 @@ class Cursor:
         run = str(header.get("run")).encode()
         if self.run and run != self.run:
             raise BadLine(f"the file belongs to another run, {header.get('run')!r}")
-        self.run, self.major = run, major
+        self.run = run
         return dict(header)
 
     def _error(self, reason: str) -> InvalidRecord:
@@ -191,22 +184,11 @@ class Cursor:
                 raise self._error("it follows segment_sealed" if self.is_sealed else "it is not at the start of a file")
 
 
-def major_version(header: Mapping[str, Any], file: str) -> int:
-    """Return the major version in the first record of a file; raise if it cannot be read."""
+def check_version(header: Mapping[str, Any], file: str) -> None:
+    """Raise if the first record of a file has another format or major version."""
     version = str(header.get("version"))
-    major = version.partition(".")[0]
-    if header.get("format") != segments.FORMAT or not re.fullmatch("[1-9][0-9]{0,5}", major) or int(major) > segments.MAJOR:
+    if header.get("format") != segments.FORMAT or version.partition(".")[0] != str(segments.MAJOR):
         raise UnknownFormat(file, format=str(header.get("format")), version=version, readable=segments.MAJOR)
-    return int(major)
-
-
-def upcast(members: Members, major: int) -> Members:
-    """Convert the members of a line to the current format, one major version at a time."""
-    for version in range(major, segments.MAJOR):
-        convert = UPCASTERS.get((version, members["type"]))
-        if convert is not None:
-            members = convert(members)
-    return members
 
 
 def _has_correct_hash(line: bytes, header: Members) -> bool:

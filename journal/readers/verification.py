@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from evaljournal.journal.disk.files import DISK, Files
-from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError, UnknownEvent
+from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from evaljournal.journal.events import Record
 from evaljournal.journal.format.blobs import blobs_of
 from evaljournal.journal.format.lifecycle import Lifecycle
@@ -88,7 +88,7 @@ class Verifier:
                 if expect_head is not None and record.h == expect_head:
                     self._expected_at = record.seq
                 yield record
-        except (InvalidRecord, UnknownEvent) as exc:
+        except InvalidRecord as exc:
             self._problem = exc
         except BlobDamaged as exc:
             earlier_scan = None if record is None else scan_before_loss(path, files, record.seq)

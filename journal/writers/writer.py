@@ -16,7 +16,6 @@ from typing import Final, Literal, TypeVar, get_args
 
 import trio
 
-from evaljournal.journal import ownership
 from evaljournal.journal.clock import Clock, system_clock
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK, Files
@@ -46,7 +45,7 @@ T = TypeVar("T")
 PENDING_LIMIT: Final = 64 << 20
 """Bytes waiting to be written above which `wait_room` waits."""
 _MAX_GROWTH: Final = 64
-"""Bytes by which a body may grow after its length was checked: by its signature, or by a digit if it starts a segment."""
+"""Bytes by which a body may grow after its length was checked: a number may get another digit if it starts a segment."""
 
 Durability = Literal["sync", "os"]
 """`sync`: records are synced as soon as they are written; `os`: only when their segment is sealed."""
@@ -129,10 +128,10 @@ class Journal:
         return self._lines.h.decode()
 
     @trio.lowlevel.enable_ki_protection
-    def append(self, event: Event, in_blobs: Blobs | None = None, *, key: bytes | None = None) -> Record:
+    def append(self, event: Event, in_blobs: Blobs | None = None) -> Record:
         """Append an event. Never waits; raises, and changes nothing, if the event is rejected.
 
-        `in_blobs` is the result of `write_blobs`; with a `key`, the record is signed (see `journal.ownership`).
+        `in_blobs` is the result of `write_blobs`.
         """
         if not self._is_open or get_ident() != self._thread or not self._lock.is_held:
             raise self._closed_error()
@@ -155,8 +154,6 @@ class Journal:
             new_contents = lines.add_blobs(contents)
             if self._in_thread is run_in_thread:
                 self._file.blobs.start(new_contents)  # Immediately, while the lines before them are written.
-        if key is not None:
-            body = ownership.sign(body, key, lines.run, lines.h)
         return lines.add(event, body, at, t, durable_seq)
 
     @property

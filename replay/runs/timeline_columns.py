@@ -17,6 +17,7 @@ OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fa
 are both `failed`."""
 
 _OUTCOME_NUMBER: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
+_FAILED: Final = OUTCOMES.index("failed")
 
 _RECENT: Final = 4_096
 """Maximum number of trials in a dict."""
@@ -158,7 +159,7 @@ class Spans(Sequence[Span]):
 
     def end_attempt(self, index: int, t: float, outcome: str, seq: int) -> None:
         """Record the end of an attempt."""
-        self.outcome[index] = _OUTCOME_NUMBER[outcome]
+        self.outcome[index] = _OUTCOME_NUMBER.get(outcome, _FAILED)  # A later version may have other categories.
         self.end[index] = t
         self.end_seq[index] = seq
 

@@ -17,7 +17,7 @@ import attrs
 from evaljournal.journal import JournalError
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK
-from evaljournal.journal.errors import KeyUnavailable
+from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.ownership import private_directory, state_directory
 from evaljournal.replay.history.digest import (
     VERSION,
@@ -138,7 +138,7 @@ def _directory() -> Path | None:
     """Return the directory of the cache; None if it cannot be created, or another user may have prepared it."""
     try:
         return private_directory(private_directory(state_directory()) / "digests")
-    except (KeyUnavailable, OSError):
+    except (StateUnavailable, OSError):
         return None
 
 

@@ -1,17 +1,18 @@
-"""The process, the machine, the versions and the user's key of a session."""
+"""The process, the machine and the versions of a session."""
 
 import os
 import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attrs
 
-from evaljournal.journal.errors import KeyUnavailable
-from evaljournal.journal.ownership import user_key
+from evaljournal.journal.errors import StateUnavailable
+from evaljournal.journal.ownership import add_own_hashes
 
 
 @attrs.frozen(kw_only=True)
@@ -24,26 +25,22 @@ class Environment:
     versions: dict[str, str]
     run: str | None = None
     """Id of a new run; None for a random one."""
-    key: bytes | None = attrs.field(default=None, repr=False)
-    """Key that signs the records that start the run and the session; see `journal.ownership`. It is not recorded."""
-    key_problem: str = ""
-    """Why there is no key."""
+    lists_runs: bool = False
+    """Whether sessions are added to the list of the user's own runs; see `journal.ownership`."""
 
     @classmethod
     def current(cls) -> "Environment":
         """Return the environment of this process."""
-        key, problem = None, ""
-        try:
-            key = user_key()
-        except KeyUnavailable as exc:
-            problem = exc.message
         host, versions = socket.gethostname(), _versions()
-        return cls(pid=os.getpid(), host=host, boot_id=_boot_id(), versions=versions, key=key, key_problem=problem)
+        return cls(pid=os.getpid(), host=host, boot_id=_boot_id(), versions=versions, lists_runs=True)
 
-    def warn_without_key(self) -> None:
-        """Print a warning if the start of this session cannot be signed."""
-        if self.key_problem:
-            sys.stderr.write(f"Warning: {self.key_problem}; `evaljournal resume` of this run will need --trust\n")
+    def list_own(self, run: str, hashes: Sequence[str]) -> None:
+        """List the starts of a run and of its session as the user's own; if that is impossible, print a warning."""
+        if self.lists_runs:
+            try:
+                add_own_hashes(run, hashes)
+            except StateUnavailable as exc:
+                sys.stderr.write(f"Warning: {exc.message}; `evaljournal resume` of this run will need --trust\n")
 
 
 def _versions() -> dict[str, str]:

@@ -122,9 +122,9 @@ class Recorder:
     clock: Clock
     _listener: Callable[[Record], None] | None = None
 
-    def record(self, event: Event, in_blobs: Blobs | None = None, *, key: bytes | None = None) -> Record:
+    def record(self, event: Event, in_blobs: Blobs | None = None) -> Record:
         """Append an event to the journal, then apply it to the state; see `Journal.append` for the arguments."""
-        record = self.journal.append(event, in_blobs, key=key)
+        record = self.journal.append(event, in_blobs)
         self.state.apply(record)
         if self._listener is not None:
             self._listener(record)

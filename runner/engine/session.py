@@ -337,9 +337,9 @@ class Session:
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
         """Record the start of the run and of the session; return the changed settings, old and new values, for the observer."""
         state, environment = recorder.state, self._environment
-        environment.warn_without_key()
+        starts: list[str] = []
         if state.started is None:
-            recorder.record(plan.run_started, key=environment.key)
+            starts.append(recorder.record(plan.run_started).h)
         run_started, old_settings = plan.run_started, dict(state.settings)
         changes = adopted_changes(state.started or run_started, run_started, trusted=self.options.trust)
         new_settings = {
@@ -348,7 +348,7 @@ class Session:
             if name not in old_settings or old_settings[name] != value
         }
         git, old_git = (start.environment.get("git", "") for start in (run_started, state.started or run_started))
-        recorder.record(
+        session_started = recorder.record(
             SessionStarted(
                 session=len(state.sessions) + 1,
                 pid=environment.pid,
@@ -359,9 +359,10 @@ class Session:
                 adopted=changes,
                 definition=run_started.definition if changes is not None else None,
                 git="" if git == old_git else git,
-            ),
-            key=environment.key,
+            )
         )
+        # Blocking, so that the list is complete before the records are on disk: then a crash cannot make the run foreign.
+        environment.list_own(recorder.journal.run, [*starts, session_started.h])
         visible_names = old_settings.keys() - {"overridden", "scorer_slots"}
         changed_settings = {name: (old_settings[name], value) for name, value in new_settings.items() if name in visible_names}
         return changed_settings if git in {"", old_git} else {**changed_settings, "git revision": (old_git or "none", git)}

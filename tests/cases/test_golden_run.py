@@ -30,7 +30,6 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.journal.ownership import start_events
 from evaljournal.replay import fold
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.api import arun
@@ -39,10 +38,8 @@ from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import content, overwrite
 from tests.runs import PATH, AnyEvaluation
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "run-v1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "run-v2"
 T = TypeVar("T")
-KEY = bytes(range(32))
-"""The key that signs the golden run."""
 
 TASK = """
     calls = Counter()
@@ -97,7 +94,7 @@ def golden_evaluation() -> AnyEvaluation:
 def golden_options(**changes: Any) -> dict[str, Any]:
     """Return the options of a golden run, with changes of its environment."""
     options = deterministic_options(seed=1)
-    environment = partial(attrs.evolve, options["environment"](), **{"key": KEY, **changes})
+    environment = partial(attrs.evolve, options["environment"](), **changes)
     return {**options, "environment": environment, "grace": 1, "task": "evals/capitals.py:answer"}
 
 
@@ -129,12 +126,6 @@ def test_the_golden_run_is_reproduced() -> None:
 def test_the_golden_run_verifies() -> None:
     """The golden run passes verification."""
     assert verify(GOLDEN).ok
-
-
-def test_the_golden_run_is_signed() -> None:
-    """The starts of the run and of its two sessions have signatures that are valid with its key only."""
-    for key, is_valid in ((KEY, True), (KEY[::-1], False), (None, False)):
-        assert [is_valid] * 3 == [is_signed for _, is_signed in start_events(GOLDEN, key)]
 
 
 def test_the_golden_run_covers_every_outcome() -> None:

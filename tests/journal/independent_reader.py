@@ -35,7 +35,7 @@ def read(directory: Path) -> list[dict[str, Any]]:
                 start, actual = row.start(), record | {"end": row[0][-41:], "left": len(data) - row.end(), "after_seal": sealed}
                 _check(actual, seq=len(records), end=f',"h":"{h}"}}\n'.encode(), after_seal=i == 0)
                 if i == 0:
-                    _check(record | {"major": record["version"][:2]}, type="segment_opened", format="evaljournal", major="1.")
+                    _check(record | {"major": record["version"][:2]}, type="segment_opened", format="evaljournal", major="2.")
                     _check(
                         actual, run=run, segment=n, previous_seq=seq, previous_h=last_h, previous_bytes=end, previous_sha256=sha
                     )

@@ -198,7 +198,7 @@ def cut_tail(file: Path, lines: int) -> None:
 
 def opened(**members: str) -> dict[str, Any]:
     """Return the members of a first record."""
-    return {"type": "segment_opened", "format": "evaljournal", "version": "1.0", "run": RUN, "segment": 1, **members}
+    return {"type": "segment_opened", "format": "evaljournal", "version": "2.0", "run": RUN, "segment": 1, **members}
 
 
 def members_of(event: Event) -> dict[str, Any]:

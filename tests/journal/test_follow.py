@@ -9,17 +9,15 @@ import pytest
 
 from evaljournal.journal import Record, follow, read, writing
 from evaljournal.journal.disk.files import Files
-from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownEvent
+from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal
 from evaljournal.journal.events import JournalRecovered, SegmentOpened, SessionStarted
 from tests.journal.samples import (
     complete_run,
     cut_tail,
     fake_clock,
     flip,
-    forge,
     inline,
     lines_of,
-    opened,
     overwrite,
     segment,
     session,
@@ -202,12 +200,3 @@ async def test_follow_of_a_missing_run_is_an_error(tmp_path: Path) -> None:
     """Following a path without a run is an error."""
     with pytest.raises(NotAJournal, match="does not exist"):
         await anext(follow(str(tmp_path / "nothing")))
-
-
-async def test_follow_raises_at_an_unknown_event(tmp_path: Path) -> None:
-    """An unknown event type ends the iteration, after the records before it."""
-    forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}])
-    async with follower(tmp_path) as records:
-        assert [started()] == [record.event for record in (await take(records, 2))[1:]]
-        with pytest.raises(UnknownEvent, match="trial_teleported"):
-            await anext(records)

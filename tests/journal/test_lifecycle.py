@@ -23,7 +23,6 @@ from evaljournal.journal.events import (
     LimitChanged,
     Noted,
     PaceChanged,
-    PolicyShared,
     RetryScheduled,
     RunStopped,
     ScorerCallFailed,
@@ -106,10 +105,9 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         PaceChanged(before=None, after=4.25, reason="rate_limit"),
         IntakePaused(until=1.5, reason="429"),
         IntakeResumed(reason="over"),
-        PolicyShared(key="", run="r"),
         Noted(name="cost", value=0.5),
         Extension(type="x-a", data={}),
-        SegmentOpened(format="evaljournal", version="1.0", run="r", segment=1),
+        SegmentOpened(format="evaljournal", version="2.0", run="r", segment=1),
         SegmentSealed(run="r", segment=1, records=1, bytes=1, sha256=""),
     ]
     return next(event for event in events if type(event) is kind)

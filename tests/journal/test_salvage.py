@@ -190,7 +190,7 @@ def header_bytes() -> list[int]:
     """Return a byte in every member of a first line."""
     names = ["seq", "at", "t", "type", "format", "version", "run", "segment", "d", "h"]
     line = b'{"seq":1,"at":"2026-11-15T00:00:00.001000Z","t":0.001000,"type":"segment_opened","format":"evaljournal",'
-    line += b'"version":"1.0","run":"%b","segment":1,"d":0,"h":"' % RUN.encode()
+    line += b'"version":"2.0","run":"%b","segment":1,"d":0,"h":"' % RUN.encode()
     starts = [line.index(b'"%b":' % name.encode()) for name in names]
     return [
         0,

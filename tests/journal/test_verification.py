@@ -15,7 +15,6 @@ from evaljournal.journal.errors import (
     JournalDamaged,
     JournalError,
     NotAJournal,
-    UnknownEvent,
     UnknownFormat,
 )
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
@@ -339,11 +338,11 @@ def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool
     assert 5 == result.problem.seq
 
 
-def test_unknown_event_fails(tmp_path: Path) -> None:
-    """A journal with an unknown event type does not pass."""
-    forge(tmp_path, [opened(), started(), {"type": "trial_teleported"}, session()])
+def test_unknown_event_passes(tmp_path: Path) -> None:
+    """A journal with an event type of a later minor version passes."""
+    forge(tmp_path, [opened(), started(), {"type": "labels_added", "trial": "a"}, session()])
 
-    assert isinstance(verify(tmp_path).problem, UnknownEvent)
+    assert verify(tmp_path).ok
 
 
 @pytest.mark.parametrize(
@@ -396,7 +395,7 @@ def test_missing_members_fail(tmp_path: Path, members: dict[str, Any], *, last: 
 @pytest.mark.parametrize(
     "event",
     [
-        SegmentOpened(format="evaljournal", version="1.0", run=RUN, segment=1),
+        SegmentOpened(format="evaljournal", version="2.0", run=RUN, segment=1),
         SegmentSealed(run=RUN, segment=1, records=3, bytes=1, sha256=""),
         SegmentSealed(run=RUN, segment=2, records=3, bytes=1, sha256=""),
     ],

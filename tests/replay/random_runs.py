@@ -69,7 +69,7 @@ class _Generator:
         elif kind < 0.24:
             yield IntakeResumed(reason="retry_after", key=self.rng.choice(["", "b"]))
         elif kind < 0.25:
-            yield SegmentOpened(format="evaljournal", version="1.0", run="r", segment=2)
+            yield SegmentOpened(format="evaljournal", version="2.0", run="r", segment=2)
         elif kind < 0.26:
             yield RunStopped(reason="deadline")
         elif kind < 0.28:

@@ -260,7 +260,7 @@ async def test_forks_pass(tmp_path: Path) -> None:
 
 def test_golden_run_passes() -> None:
     """The golden run still passes, with every retry reproduced."""
-    result = audit(read(GOLDEN.parent / "run-v1"), rules=retry_rules)
+    result = audit(read(GOLDEN.parent / "run-v2"), rules=retry_rules)
 
     assert ((), ()) == (result.findings, result.notes)
     assert result.decisions_reproduced > 5

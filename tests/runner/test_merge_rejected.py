@@ -19,11 +19,9 @@ from evaljournal.journal.events import (
     AttemptSucceeded,
     JournalSalvaged,
     RunFinished,
-    RunStarted,
-    SessionStarted,
     TrialWithdrawn,
 )
-from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.errors import RunChanged
@@ -143,20 +141,21 @@ def test_hostile_names_and_paths_are_escaped(tmp_path: Path) -> None:
     assert "\x1b" not in result.output + overlap.output
 
 
-async def test_only_the_users_own_shards_are_signed(tmp_path: Path) -> None:
+async def test_only_the_users_own_shards_are_listed(tmp_path: Path) -> None:
     """The merged run is the user's own if all shards are; with one foreign shard, `resume` requires --trust."""
-    key = user_key()
-    for number, signature in ((1, key), (2, key), (3, None)):
+    for number, is_own in ((1, True), (2, True), (3, False)):
         path, events = tmp_path / str(number), shard_events(f"{number}/3", f"case-{number}")
         async with writing(path, new=True, clock=ticking(0), files=FILES, in_thread=inline) as journal:
             for event in events:
-                journal.append(event, key=signature if isinstance(event, RunStarted | SessionStarted) else None)
+                record = journal.append(event)
+                if is_own and isinstance(event, Start):
+                    add_own_hashes(journal.run, [record.h])
     own = await merge([tmp_path / "1", tmp_path / "2"], tmp_path / "own", files=FILES, in_thread=inline)
     await merge([tmp_path / str(number) for number in (1, 2, 3)], tmp_path / "mixed", files=FILES, in_thread=inline)
 
     assert 2 == len(own.state.sessions)
-    assert [True] * 3 == [is_signed for _, is_signed in start_events(tmp_path / "own", key)]
-    assert [False, True, True, False] == [is_signed for _, is_signed in start_events(tmp_path / "mixed", key)]
+    assert [True] * 3 == [is_listed for _, is_listed in start_events(tmp_path / "own")]
+    assert [False] * 4 == [is_listed for _, is_listed in start_events(tmp_path / "mixed")]
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 7))])

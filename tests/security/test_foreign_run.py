@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from evaljournal.journal import Event, verify, writing
 from evaljournal.journal.events import RunStarted, RunStopped, SessionStarted
 from evaljournal.journal.format import chain
-from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
 from evaljournal.runner.api import run as run_in_python
 from evaljournal.runner.cli import cli
@@ -83,14 +83,15 @@ QUICK_OPTIONS = ["--adopt", "--retry-errors", "0", "--deadline", "0.2", "--grace
 
 
 def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | bool = False, run: str | None = None) -> Path:
-    """Write a run of these events; `signed` selects those that carry the user's signature."""
-    signature_flags = [signed] * len(events) if isinstance(signed, bool) else signed
+    """Write a run of these events; `signed` selects those that the user has written."""
+    own_flags = [signed] * len(events) if isinstance(signed, bool) else signed
 
     async def main() -> None:
         async with writing(path, new=True, run=run, in_thread=inline) as journal:
-            for event, has_signature in zip(events, signature_flags, strict=True):
-                is_start = isinstance(event, RunStarted | SessionStarted)
-                journal.append(event, key=user_key() if has_signature and is_start else None)
+            for event, is_own in zip(events, own_flags, strict=True):
+                record = journal.append(event)
+                if is_own and isinstance(event, Start):
+                    add_own_hashes(journal.run, [record.h])
 
     trio.run(main)
     return path
@@ -282,12 +283,12 @@ def test_an_own_run_needs_no_flag(tmp_path: Path) -> None:
         flag = "--adopt" if command == "resume" else "--all"
         result = evaljournal(command, "moved", flag)
         assert 0 == result.exit_code, result.output
-    assert [True] * 5 == [is_signed for _, is_signed in start_events(tmp_path / "moved", user_key())]
+    assert [True] * 5 == [is_listed for _, is_listed in start_events(tmp_path / "moved")]
     assert verify(tmp_path / "moved").ok
 
 
 def test_on_another_machine_a_run_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another key, the same run needs `--trust`, or an evaluation named on the command line; then it is the user's own."""
+    """With another list, a run needs `--trust`, or an evaluation named on the command line; then it is the user's own."""
     write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=True)
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     assert is_own(tmp_path / "run")
@@ -301,13 +302,13 @@ def test_on_another_machine_a_run_is_foreign(tmp_path: Path, monkeypatch: pytest
 
 
 def test_sessions_that_do_not_name_the_evaluation_leave_a_run_foreign(tmp_path: Path) -> None:
-    """Re-scoring a foreign run, or resuming it from Python, is signed, but does not make its evaluation the user's."""
+    """Re-scoring a foreign run, or resuming it from Python, is listed, but does not make its evaluation the user's."""
     run = foreign_run(tmp_path / "run", "own.py:own")
     run_in_python(load_evaluation("own.py").evaluation, run, resume=True, adopt=True, quiet=True)
     assert 0 == evaljournal("rescore", run, "--score", "regex:.").exit_code
     assert 0 == evaljournal("rescore", run, "--trust", "--all").exit_code
 
-    assert [True, True, True, False, False] == [is_signed for _, is_signed in start_events(run, user_key())]
+    assert [True, True, True, False, False] == [is_listed for _, is_listed in start_events(run)]
     assert not is_own(run)
 
 
@@ -331,13 +332,6 @@ def renumbered(body: bytes, seq: int, session: int) -> bytes:
 TAMPERED: dict[str, Callable[[list[bytes], list[bytes]], list[bytes]]] = {
     "altered task": lambda own, _: [body.replace(b"own.py:own", b"evil.py:evil") for body in own],
     "altered settings": lambda own, _: [*own[:4], own[4].replace(b'"pid":4711', b'"pid":4712'), *own[5:]],
-    "signature removed": lambda own, _: [re.sub(rb',"mac":"[0-9a-f]+"', b"", body) for body in own],
-    "signature of another record": lambda own, _: [
-        *own[:4],
-        re.sub(rb'"mac":"[0-9a-f]+"', re.findall(rb'"mac":"[0-9a-f]+"', own[1])[0], own[4]),
-        *own[5:],
-    ],
-    "signature of zeros": lambda own, _: [re.sub(rb'"mac":"[0-9a-f]+"', b'"mac":"%b"' % (b"0" * 32), body) for body in own],
     "record of another run": lambda own, other: [*own[:4], other[4], *own[5:]],
     "records of another run": lambda own, other: [own[0], *other[1:]],
     "earlier history altered": lambda own, _: [*own[:3], own[3].replace(b"interrupted", b"deadline"), *own[4:]],
@@ -350,7 +344,7 @@ TAMPERED: dict[str, Callable[[list[bytes], list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("attack", TAMPERED)
-def test_a_signature_is_valid_for_its_record_only(tmp_path: Path, attack: str) -> None:
+def test_a_changed_run_is_foreign(tmp_path: Path, attack: str) -> None:
     """A run of the user counts as foreign once its lines are changed, although every hash is correct."""
     run, other = tmp_path / "run", tmp_path / "other"
     write_run(run, HISTORY, signed=True)
@@ -364,7 +358,7 @@ def test_a_signature_is_valid_for_its_record_only(tmp_path: Path, attack: str) -
 
 
 def test_a_truncated_own_run_uses_an_earlier_evaluation_of_the_user(tmp_path: Path) -> None:
-    """Removing records from the end can only bring back what the user has signed; without its start, a run is not resumed."""
+    """Removing records from the end can only bring back what the user has written; without its start, a run is not resumed."""
     history: list[Event] = [run_started("own.py:own"), session(), STOPPED, adopting_session("gone.py:own"), STOPPED]
     run = write_run(tmp_path / "run", history, signed=True)
     rewrite(run, lambda bodies: bodies[:4])
@@ -376,9 +370,9 @@ def test_a_truncated_own_run_uses_an_earlier_evaluation_of_the_user(tmp_path: Pa
     assert 2 <= evaljournal("resume", run, "--adopt").exit_code <= 4
 
 
-@pytest.mark.parametrize(("at", "own"), [(3, True), (6, False), (None, True)])
-def test_a_fork_is_own_as_far_as_its_source_was(tmp_path: Path, *, at: int | None, own: bool) -> None:
-    """A fork of the user's own run is the user's own; a fork of a foreign run, or of the foreign part of one, is foreign."""
+@pytest.mark.parametrize(("at", "own"), [(3, True), (6, False), (None, False)])
+def test_a_fork_is_own_if_all_of_its_source_was(tmp_path: Path, *, at: int | None, own: bool) -> None:
+    """A fork of the user's own run is the user's own; with a session of another user in it, it is foreign."""
     signed = [True, True, True, False, False, True, True]
     events: list[Event] = [
         run_started("own.py:own"),
@@ -399,7 +393,7 @@ def test_a_fork_is_own_as_far_as_its_source_was(tmp_path: Path, *, at: int | Non
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, own: bool) -> None:
-    """Salvage does not sign what the user has not signed."""
+    """Salvage lists nothing that the user has not written."""
     run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=own)
     lines = lines_of(run)
     overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))
@@ -409,8 +403,8 @@ def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, own: bool) -
     assert own == is_own(salvaged)
 
 
-def test_after_the_damage_nothing_is_signed(tmp_path: Path) -> None:
-    """A signed session after lost records does not make an earlier, foreign definition the user's."""
+def test_one_foreign_start_makes_a_salvaged_run_foreign(tmp_path: Path) -> None:
+    """A session of the user after lost records does not make an earlier, foreign definition the user's."""
     events: list[Event] = [run_started("evil.py:evil"), session(), STOPPED, session(2), STOPPED]
     run = write_run(tmp_path / "run", events, signed=[False, False, False, True, True])
     lines = lines_of(run)
@@ -418,21 +412,20 @@ def test_after_the_damage_nothing_is_signed(tmp_path: Path) -> None:
 
     salvaged = tmp_path / "salvaged"
     assert 0 == evaljournal("salvage", run, "-o", salvaged).exit_code
-    assert [False] == list({is_signed for _, is_signed in start_events(salvaged, user_key())})
+    assert [False] == list({is_listed for _, is_listed in start_events(salvaged)})
     assert not is_own(salvaged)
 
 
-def test_without_a_key_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the key cannot be created, the run is not signed, a warning is printed, and `resume` names the reason."""
+def test_without_a_list_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the list cannot be written, a warning is printed, and `resume` names the reason."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     result = evaljournal("run", "own.py", "-o", "run", "--plain")
     assert 0 == result.exit_code
-    assert 1 == result.stderr.count("Warning: the key ")
-    assert b'"mac"' not in segment(tmp_path / "run").read_bytes()
+    assert 1 == result.stderr.count("Warning: the list of your own runs ")
 
     result = evaljournal("resume", "run", "--adopt")
-    assert (2, True) == (result.exit_code, "cannot be recognized as your own (the key " in result.output)
+    assert (2, True) == (result.exit_code, "cannot be recognized as your own (the list of your own runs " in result.output)
     assert 0 == evaljournal("resume", "run", "--adopt", "--trust").exit_code
 
 

@@ -1,4 +1,4 @@
-"""The user's own shard, changed on another machine: `merge` signs nothing, and `resume` executes nothing, that was added."""
+"""The user's own shard, changed on another machine: `merge` lists nothing, and `resume` executes nothing, that was added."""
 
 import json
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from evaljournal.journal import Event, read
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted, SessionStarted
 from evaljournal.journal.format import chain
-from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.journal.ownership import start_events
 from evaljournal.runner.cli import cli
 from tests.journal.samples import examples, lines_of, overwrite, segment, session, write_sync
 from tests.security.test_foreign_run import EVIL, STOPPED, run_started, write_run
@@ -115,7 +115,7 @@ def test_a_torn_tail_names_no_evaluation(tmp_path: Path) -> None:
     assert (2, True) == (result.exit_code, "add --trust" in result.output), result.output
 
     overwrite(segment(tmp_path / "2"), b"".join([*lines_of(tmp_path / "2"), lines_of(tmp_path / "2")[2]]))
-    assert [True, True] == [is_signed for _, is_signed in start_events(tmp_path / "2", user_key())]
+    assert [True, True] == [is_listed for _, is_listed in start_events(tmp_path / "2")]
 
 
 def readable_starts(path: Path) -> list[Event]:
@@ -159,7 +159,7 @@ def test_every_reader_sees_the_same_starts(
             return  # The first line names no run.
     expected_starts = readable_starts(path)
     try:
-        starts = [event for event, _ in start_events(path, None)]
+        starts = [event for event, _ in start_events(path)]
     except JournalError:
         starts = []
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from evaljournal.journal.errors import KeyUnavailable
 from evaljournal.journal.events import Record, SessionStarted
-from evaljournal.journal.ownership import start_events, user_key
+from evaljournal.journal.ownership import own_runs_problem, start_events
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference, is_option_reference
 from evaljournal.runner.definition.loading import LoadedEvaluation, load_evaluation
@@ -64,19 +63,14 @@ def load_reference(reference: str) -> LoadedEvaluation:
 
 def _recorded_reference(path: Path, verb: str, *, trust: bool, on_record: Callable[[Record], object] | None) -> str:
     """Return the last recorded reference of the evaluation; reject one that another user or machine has recorded."""
-    key, problem = None, ""
-    try:
-        key = user_key()
-    except KeyUnavailable as exc:
-        problem = exc.message
     is_own = True
-    for event, is_signed in start_events(path, key, on_record):
-        is_own = is_own and is_signed  # A later session that is not the user's own may have changed settings.
+    for event, is_listed in start_events(path, on_record):
+        is_own = is_own and is_listed  # A later session that is not the user's own may have changed settings.
         fields: object = event.adopted if isinstance(event, SessionStarted) else {"task": event.task}
         reference = fields.get("task") if isinstance(fields, dict) else None  # A session records only a new reference.
         if isinstance(reference, str) and reference:
             if not (is_own or trust):
-                raise _foreign_run_error(path, verb, reference, problem)
+                raise _foreign_run_error(path, verb, reference, own_runs_problem())
             return reference
     raise _no_reference_error(path, verb)
 
@@ -102,7 +96,9 @@ def _foreign_run_error(path: Path, verb: str, reference: str, problem: str) -> U
     if len(reference) > _MAX_SHOWN:
         lines.append(f"… and {len(reference) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
     origin = (
-        f"cannot be recognized as your own ({problem})" if problem else "was not started or last resumed by you on this machine"
+        f"cannot be recognized as your own ({problem})"
+        if problem
+        else "is not in the list of runs that you have started or last resumed on this machine"
     )
     return UsageError(
         "\n  ".join([f"{path} {origin}. Its journal names what `{verb}` would import or execute:", *lines])
