@@ -13,6 +13,7 @@ import sqlite3
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -196,6 +197,8 @@ class Index:
         self.axis = SessionTimes()
         self.usage_names: dict[str, bool] = {}
         """Names of all numbers in usage and notes, and whether all are integers whose sums fit 64 bits."""
+        self.last_trial: TrialRow | None = None
+        """The trial of the last record."""
         self.trial_count = self.attempt_count = self.point_count = 0
         self.session_points: list[int] = []
         """Id of the first point of each session."""
@@ -210,7 +213,7 @@ class Index:
         self._inserts: dict[str, str] = {}
         for table, columns in TABLES.items():
             self.add_table(table, columns)
-        self._points = self.add_log("points")
+        self._points = self.add_log("points", ("t", "seq", *SERIES))
         """`t`, record and the values of all series, for each change of one."""
         self._pending_bytes = 0
         self._flushed_seq = 0
@@ -256,19 +259,19 @@ class Index:
         self._inserts[table] = f"INSERT OR REPLACE INTO {table} VALUES (?{', ?' * len(others)})"  # noqa: S608  # our own names
         return self._pending.setdefault(table, [])
 
-    def add_log(self, name: str) -> list[Any]:
+    def add_log(self, name: str, columns: Iterable[str]) -> list[Any]:
         """Create a table for many short rows that are only read in order; return the list to which they are added.
 
-        A batch of rows is one row of the table, as JSON, which takes a fraction of the time.
+        A batch of rows is one row of the table: a JSON list for each column, which takes a fraction of the time.
         """
-        self.add_table(name, ("end", "batch"))
+        self.add_table(name, ("end", *columns))
         return self._logs.setdefault(name, [])
 
-    def log(self, name: str, start: int = 0) -> Iterator[Any]:
-        """Yield the rows of a log, from the row with this number on."""
-        for end, batch in self.rows(f"SELECT * FROM {name} WHERE end > ? ORDER BY end", start):  # noqa: S608  # our own names
-            rows = orjson.loads(batch)
-            yield from rows[max(0, len(rows) - (end - start)) :]
+    def log(self, name: str, column: str, start: int = 0) -> Iterator[Any]:
+        """Yield a column of a log, from the row with this number on."""
+        query = f'SELECT end, "{column}" FROM {name} WHERE end > ? ORDER BY end'  # noqa: S608  # our own names
+        batches = ((end, orjson.loads(batch)) for end, batch in self.rows(query, start))
+        return chain.from_iterable(batch[max(0, len(batch) - (end - start)) :] for end, batch in batches)
 
     def rows(self, query: str, *parameters: Any) -> Iterator[Any]:
         """Return the rows of a query."""
@@ -297,7 +300,7 @@ class Index:
         for name, rows in self._logs.items():
             if rows:
                 self._log_sizes[name] += len(rows)
-                self._insert(name, [(self._log_sizes[name], orjson.dumps(rows))])
+                self._insert(name, [(self._log_sizes[name], *map(orjson.dumps, zip(*rows, strict=True)))])
                 rows.clear()
         self._flushed_seq, self._pending_bytes = self.seq, 0
 
@@ -317,6 +320,7 @@ class Index:
     def _advance(self, record: Record) -> float | None:
         """Return the time of the next record in its session, after what has happened without a record since the last one."""
         t = self.axis.apply(record)
+        self.last_trial = None
         if record.event.__class__ is events.SessionStarted:
             self._begin_session(record.t, record.seq)
         elif t is not None and (self._pauses or (self._backoff_ends and self._backoff_ends[0][0] <= t)):
@@ -393,6 +397,11 @@ class Index:
             for table, column in _INDEXES.items():
                 self._database.execute(f"CREATE INDEX {table}_by_{column} ON {table} ({column})")
 
+    def create_change_indexes(self) -> None:
+        """Create the indexes that are needed to read only rows that have changed since a record."""
+        for table, column in {"trials": "seq", "attempts": "changed", "scores": "end_seq"}.items():
+            self._database.execute(f"CREATE INDEX IF NOT EXISTS {table}_by_{column} ON {table} ({column})")
+
     def attempts(self, trial: TrialRow) -> list[AttemptRow]:
         """Return the attempts of a trial, in order."""
         self.flush()
@@ -426,7 +435,7 @@ class Index:
             calls = execute("SELECT * FROM calls WHERE trial = ? AND outcome = ''", (trial.id,))
             trial.calls = {row[2]: list(row) for row in calls}
         trial.seq = seq
-        self._changed_trials[trial.id] = trial
+        self.last_trial = self._changed_trials[trial.id] = trial
         return trial
 
     def _changed_attempt(self, attempt: AttemptRow, seq: int) -> AttemptRow:
@@ -644,8 +653,9 @@ class Index:
             open_trials = []
             self._backoff_ends.clear()
             if not session.shard:
-                open_trials = [self._changed_trial(name, self._trials[name].seq) for name in other_shards]
+                open_trials = [self._trials[name] for name in other_shards]
                 for trial in open_trials:
+                    self._changed_trials[trial.id] = trial
                     trial.phase, trial.phase_start = other_shards[trial.name], t
                     if trial.phase == BACKING_OFF:
                         heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))

@@ -1,183 +1,316 @@
-"""The columns of a page: the data of a `Content`, in full or since a `Cursor`.
+"""The columns of a page: the tables of a run's index and its `Content`, in full or since a `Cursor`.
 
-Columns are iterators, so that only a part of a column is in memory. Some contain differences between consecutive numbers, which
-compress well. Times are in microseconds; times of sessions are in seconds.
+Columns are iterators over queries, so that only a part of a column is in memory. Some contain differences between consecutive
+numbers, which compress well. Times are in microseconds; times of sessions are in seconds.
 """
 
+import heapq
+import math
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, groupby, islice, pairwise, repeat, starmap
+from itertools import chain, groupby, islice, pairwise, starmap
 from operator import itemgetter, neg, sub
 from typing import Any, Final, NamedTuple, get_args
 
 import orjson
 
 from evaljournal.journal.format.lifecycle import STAGES
-from evaljournal.replay.page.page_content import STAGE_NUMBERS, TYPES, Content
-from evaljournal.replay.page.page_steps import KINDS, PageSteps
-from evaljournal.replay.page.page_text import MICRO, microseconds
-from evaljournal.replay.page.page_timeline import SeriesName
+from evaljournal.replay.index import BACKING_OFF, QUEUED, RUNNING, SCORING, Index
+from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
+from evaljournal.replay.page.page_steps import COLUMNS, KINDS
+from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.runs.scratch import Column, Scratch, Values
-from evaljournal.replay.runs.timeline_columns import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING
+from evaljournal.replay.runs.timeline import OUTCOMES, SeriesName, points, sums
 from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
 
 _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""
+_NOTE_CHARS: Final = 300
+_MAX_NOTES: Final = 100
+"""Maximum number of notes shown for one attempt."""
 _SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
+_OUTCOME_NUMBERS: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
 
 class Cursor(NamedTuple):
     """The part of a run that a page has received."""
 
     seq: int = 0
-    series: tuple[int, ...] = (0,) * len(_SERIES)
-    """Number of points of each series; the end of a delay can add one long after the record that announced the delay."""
+    points: int = 0
+    """Number of points of the series; the end of a delay can add one long after the record that announced the delay."""
 
     def __str__(self) -> str:
-        return "-".join(map(str, (self.seq, *self.series)))
+        return f"{self.seq}-{self.points}"
 
     @classmethod
     def parse(cls, text: str) -> "Cursor":
         """Parse a cursor from `str(cursor)`; return an empty one if the text is invalid."""
-        numbers = [int(part) for part in text.split("-") if re.fullmatch(r"[0-9]{1,15}", part)]
-        return cls(numbers[0], tuple(numbers[1:])) if len(numbers) == len(_SERIES) + 1 else cls()
+        match = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", text)
+        return cls() if match is None else cls(int(match[1]), int(match[2]))
 
     @classmethod
     def end(cls, content: Content) -> "Cursor":
         """Return the cursor of a page that has everything."""
-        return cls(len(content.t), tuple(len(content.timeline.series(name).t) for name in _SERIES))
+        return cls(content.index.seq, content.index.point_count)
 
 
 def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
     """Return the columns of a run, or only their changes since the cursor."""
-    if cursor.seq > len(content.t):
+    index = content.index
+    if cursor.seq > index.seq:
         cursor = Cursor()  # It belongs to another run.
     after_seq = cursor.seq
-    trials: Sequence[int] = range(len(content.timeline.times))
-    spans: Sequence[int] = range(len(content.timeline.spans))
+    index.create_indexes()
     if after_seq:
-        trials = sorted({number for number in content.trial.values(after_seq) if number >= 0})
-        spans = sorted(set(content.changed_spans[1].values(bisect_right(content.changed_spans[0], after_seq))))
-    score_start, error_start = bisect_right(content.score_log[0], after_seq), bisect_right(content.error_seq, after_seq)
-    seqs, scorers, counts, values = content.score_log
+        index.create_change_indexes()
+
+    def events(column: str) -> Iterator[int]:
+        return index.log("events", column, after_seq)
+
     return {
         "from": after_seq,
-        "seq": len(content.t),
+        "seq": index.seq,
         "types": TYPES,
         "stages": STAGES,
         "outcomes": OUTCOMES,
         "scorers": list(content.scorers),
         "variants": _variants(state),
         "events": {
-            "t": _deltas(content.t.values(after_seq)),
-            "type": content.type.values(after_seq),
-            "trial": _deltas(content.trial.values(after_seq)),
-            "stage_change": content.stage_changes.values(after_seq),
-            "count_change": content.count_changes.values(after_seq),
+            "t": _deltas(events("t")),
+            "type": events("type"),
+            "trial": _deltas(events("trial")),
+            "stage_change": events("stage_change"),
+            "count_change": events("count_change"),
         },
-        "sessions": [view_json(session) for session in content.timeline.sessions],
+        "sessions": [view_json(session) for session in index.sessions],
         "limits": content.limits,
-        "limit_changes": content.limit_changes,
-        "pace_changes": content.pace_changes,
-        "pauses": content.pauses,
-        "backoffs": [row for row in content.backoffs if not after_seq or row[1] > after_seq or not 0 < row[2] <= after_seq],
-        "score_log": {
-            "seq": _deltas(seqs.values(score_start)),
-            "scorer": scorers.values(score_start),
-            "count": counts.values(score_start),
-            "value": values.values(score_start),
-        },
-        "errors": _fragments(content.errors, range(error_start, len(content.error_seq))),
+        "limit_changes": _policy(index, "limit"),
+        "pace_changes": _policy(index, "pace"),
+        "pauses": [
+            (seq, session, t, microseconds(max(until, t / MICRO)), reason, evidence, key, end_seq)
+            for seq, session, t, reason, evidence, key, until, end_seq in _policy(index, "pause", "until", "end_seq")
+        ],
+        "backoffs": [
+            (trial, seq, end_seq, microseconds(due_time), reason)
+            for trial, seq, end_seq, due_time, reason in index.rows(_BACKOFFS, after_seq)
+        ],
+        "score_log": _score_log(content, after_seq),
+        "errors": list(content.errors(after_seq)),
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
-        "spans": _spans(content, spans),
-        **({"steps": _steps(content.steps, after_seq)} if len(content.steps) else {}),
-        "trials": _trials(content, trials, state),
-        "series": {name: _series(content, name, start) for name, start in zip(_SERIES, cursor.series, strict=True)},
+        "spans": _spans(content, after_seq),
+        **({"steps": _steps(content, after_seq)} if len(content.steps) else {}),
+        "trials": _trials(content, state, after_seq),
+        "series": {name: partial(_series, index, name, cursor.points) for name in _SERIES},
     }
 
 
-def _spans(content: Content, indexes: Sequence[int]) -> dict[str, Any]:
-    spans = content.timeline.spans
-    ends, starts = _to_microseconds(spans.end.select(indexes)), _to_microseconds(spans.start.select(indexes))
+_BACKOFFS: Final = """
+    SELECT trial, retry_seq, retry_end, retry_due, retry_reason FROM attempts
+    WHERE retry_seq > 0 AND changed > ? ORDER BY retry_seq
+"""
+
+
+def _policy(index: Index, kind: str, *other_columns: str) -> list[Any]:
+    """Return the changes of the limit or the pace, or the pauses: seq, session, t, …, reason, evidence, key, …"""
+    values = "" if other_columns else "before, after, "
+    names = "".join(f", {name}" for name in other_columns)
+    query = f"SELECT seq, session, t, {values}reason, substr(evidence, 1, {MESSAGE_CHARS}), key{names} FROM policy"  # noqa: S608
+    rows = index.rows(f"{query} WHERE kind = ? ORDER BY seq", kind)
+    return [(seq, session, microseconds(t), *values) for seq, session, t, *values in rows]
+
+
+def _score_log(content: Content, after_seq: int) -> dict[str, Iterator[Any]]:
+    """Return record, scorer, 1 (or -1 where a score is replaced), and the number; NaN if it is in no mean."""
+    index = content.index
+    has_replaced_scores = index.row("SELECT 1 FROM scores WHERE end_seq > ?", after_seq) is not None
+
+    def column(name: str) -> Iterator[Any]:
+        query = "SELECT {seq} AS seq, {count} AS count, {name} FROM scores WHERE {seq} > ? AND value IS NOT NULL ORDER BY {seq}"
+        scores = query.format(seq="scores.seq", count=1, name="1" if name == "count" else name)
+        if not has_replaced_scores:
+            return map(itemgetter(2), index.rows(scores, after_seq))
+        replaced_scores = query.format(seq="end_seq", count=-1, name={"count": "-1", "scores.seq": "end_seq"}.get(name, name))
+        both = index.rows(scores, after_seq), index.rows(replaced_scores, after_seq)
+        return map(itemgetter(2), heapq.merge(*both, key=itemgetter(0, 1)))
+
+    def number(value: Any) -> float:
+        return float(value) if is_summable(value) else math.nan
+
     return {
-        "index": _deltas(indexes),
-        "trial": spans.trial.select(indexes),
-        "attempt": spans.attempt.select(indexes),
-        "slot": spans.slot.select(indexes),
-        "session": spans.session.select(indexes),
-        "start": _deltas(_to_microseconds(spans.start.select(indexes))),
-        "duration": map(sub, ends, starts),
-        "outcome": spans.outcome.select(indexes),
-        "seq": _deltas(spans.seq.select(indexes)),
-        "end_seq": _deltas(spans.end_seq.select(indexes)),
-        "queue_time": _to_microseconds(spans.waits(spans.queue_time, indexes)),
-        "backoff_time": _to_microseconds(spans.waits(spans.backoff_time, indexes)),
-        "details": _fragments(content.details, indexes, b"0"),
+        "seq": _deltas(column("scores.seq")),
+        "scorer": map(content.scorers.__getitem__, column("scorer")),
+        "count": column("count"),
+        "value": map(number, map(index.score, column("value"))),
     }
 
 
-def _steps(steps: PageSteps, after_seq: int) -> dict[str, Any]:
-    start = bisect_right(steps.seq, after_seq)
+def _spans(content: Content, after_seq: int) -> dict[str, Any]:
+    index = content.index
+
+    def column(name: str) -> Iterator[Any]:
+        query = f"SELECT {name} FROM attempts WHERE changed > ? ORDER BY id"  # noqa: S608  # our own names
+        return map(itemgetter(0), index.rows(query, after_seq))
+
+    ends = _to_microseconds(column("iif(outcome = '', start, end)"))
     return {
-        "names": list(steps.names),
+        "index": _deltas(column("id")),
+        "trial": column("trial"),
+        "attempt": column("attempt"),
+        "slot": column("slot"),
+        "session": column("session"),
+        "start": _deltas(_to_microseconds(column("start"))),
+        "duration": map(sub, ends, _to_microseconds(column("start"))),
+        "outcome": map(_OUTCOME_NUMBERS.__getitem__, column("outcome")),
+        "seq": _deltas(column("seq")),
+        "end_seq": _deltas(column("end_seq")),
+        "queue_time": _to_microseconds(column("queue_time")),
+        "backoff_time": _to_microseconds(column("backoff_time")),
+        "details": _details(content, after_seq),
+    }
+
+
+_DETAILS: Final = """
+    SELECT trial, attempt, request, reuses, error, retry_after, reason, usage, worker, detail, late_outcome, retry_delay,
+        retry_reason, retry_seq
+    FROM attempts WHERE changed > ? ORDER BY id
+"""
+_NOTES: Final = "SELECT name, value FROM notes WHERE trial = ? AND attempt = ? ORDER BY seq"
+
+
+def _details(content: Content, after_seq: int) -> Iterator[Any]:
+    """Yield error, usage, notes and retry of each attempt; 0 if there are none."""
+    index, length = content.index, content.length
+    has_notes = index.row("SELECT 1 FROM notes LIMIT 1") is not None
+
+    def shorten(value: Any) -> Any:
+        return _shorten(value, length)
+
+    for trial, attempt, *values in index.rows(_DETAILS, after_seq):
+        request, reuses, error, retry_after, reason, usage, worker, detail, late_outcome, delay, retry_reason, retry_seq = (
+            values
+        )
+        details = {
+            "request": _text(index, request, length),
+            "reuses": reuses or None,
+            "error": error,
+            "retry_after": retry_after,
+            "reason": reason or None,
+            "usage": shorten(index.value(usage)),
+            "worker": shorten(worker or None),
+            "detail": shorten(detail or None),
+            "late_outcome": late_outcome or None,
+            **({"retry_in": delay, "retry_reason": retry_reason} if retry_seq else {}),
+        }
+        notes = [(name, shorten(index.value(value))) for name, value in index.rows(_NOTES, trial, attempt)] if has_notes else []
+        if notes:
+            details["notes"] = notes[:_MAX_NOTES]
+        if len(notes) > _MAX_NOTES:
+            details["more_notes"] = len(notes) - _MAX_NOTES
+        yield {name: value for name, value in details.items() if value is not None} or 0
+
+
+def _shorten(value: Any, length: int) -> Any:
+    """Return a number as it is, and at most `_NOTE_CHARS` characters of anything else."""
+    if value is None or value.__class__ in {bool, int, float}:
+        return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
+    text = visible_text(page_text(value, length))
+    return text if len(text) <= _NOTE_CHARS else f"{text[: _NOTE_CHARS - 1]}…"
+
+
+def _text(index: Index, column: bytes | str | None, length: int) -> Text:
+    return page_text(index.value(column), length) if isinstance(column, str) else json_text(column, length)
+
+
+def _steps(content: Content, after_seq: int) -> dict[str, Any]:
+    def column(name: str) -> Iterator[Any]:
+        query = f'SELECT "{name}" FROM page_steps WHERE seq > ? ORDER BY seq'  # noqa: S608  # our own names
+        return map(itemgetter(0), content.index.rows(query, after_seq))
+
+    own_columns = {name: _deltas(column(name)) if name in {"seq", "span", "end"} else column(name) for name in COLUMNS[:-1]}
+    return {
+        "names": list(content.steps.names),
         "kinds": KINDS,
-        "omitted": steps.omitted,
-        "seq": _deltas(steps.seq.values(start)),
-        "span": _deltas(steps.span.values(start)),
-        "number": steps.number.values(start),
-        "parent": steps.parent.values(start),
-        "name": steps.name.values(start),
-        "kind": steps.kind.values(start),
-        "outcome": steps.outcome.values(start),
-        "completed_seq": steps.completed_seq.values(start),
-        "end": _deltas(steps.end.values(start)),
-        "duration": steps.duration.values(start),
-        "content": _fragments(steps.content, range(start, len(steps)), b"0"),
+        "omitted": content.steps.omitted,
+        **own_columns,
+        "content": (0 if text is None else orjson.Fragment(text) for text in column("content")),
     }
 
 
-def _trials(content: Content, indexes: Sequence[int], state: RunState) -> dict[str, Any]:
-    names, times = content.timeline.times.names, content.timeline.times
+def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]:
+    index, length = content.index, content.length
     variants = {name: number for number, name in enumerate(_variants(state))}
+    has_reasons = int(index.row("SELECT 1 FROM scores WHERE reason != '' OR value IS NULL") is not None)
+
+    def rows(names: str) -> Iterator[Any]:
+        return index.rows(f"SELECT {names} FROM trials WHERE seq > ? ORDER BY id", after_seq)  # noqa: S608  # our own names
+
+    def column(name: str) -> Iterator[Any]:
+        return map(itemgetter(0), rows(name))
+
+    def times(name: str, phase: int) -> Iterator[int]:
+        now = index.now
+        trials = rows(f"{name}, phase, phase_start")
+        return _to_microseconds(
+            seconds + (now - start if current_phase == phase else 0.0) for seconds, current_phase, start in trials
+        )
+
+    def texts(name: str) -> Iterator[Text]:
+        return (_text(index, value, length) for value in column(name))
 
     def per_trial(get: Callable[[TrialState], Any]) -> Iterator[Any]:
-        return (get(state.trials[names[index]]) for index in indexes)
+        return (get(state.trials[name]) for name in column("name"))
 
     def score(scorer: str, trial: TrialState) -> Any:
         return _score_json(trial.scores.get(scorer, ("", None))[1])
 
+    by_variant = {
+        "variant": (variants[variant] for variant in column("variant")),
+        "fingerprint": column("fingerprint"),
+    }
+    outputs = "SELECT output FROM attempts WHERE id = trials.output"
     return {
-        "index": _deltas(indexes),
-        "name": (names[index] for index in indexes),
-        "case": (0 if (case := state.trials[names[index]].case) == names[index] else case for index in indexes),
-        "repeat": per_trial(lambda trial: trial.repeat),
-        **(
-            {
-                "variant": per_trial(lambda trial: variants[trial.variant]),
-                "fingerprint": per_trial(lambda trial: trial.fingerprint),
-            }
-            if state.variants
-            else {}
-        ),
-        "stage": per_trial(lambda trial: STAGE_NUMBERS[trial.stage]),
+        "index": _deltas(column("id")),
+        "name": column("name"),
+        "case": (0 if case == name else case for case, name in rows('"case", name')),
+        "repeat": column("repeat"),
+        **(by_variant if state.variants else {}),
+        "stage": (STAGE_NUMBERS[stage] for stage in column("stage")),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
         "latency": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.latency)),
-        "queue_time": _to_microseconds(times.seconds(QUEUED, indexes)),
-        "backoff_time": _to_microseconds(times.seconds(BACKING_OFF, indexes)),
-        "run_time": _to_microseconds(times.seconds(RUNNING, indexes)),
-        "scoring_time": _to_microseconds(times.seconds(SCORING, indexes)),
-        "reason": _fragments(content.reasons, indexes, b"0"),
-        "input": _fragments(content.inputs, indexes),
-        "expected": _fragments(content.expected, indexes),
-        "metadata": _fragments(content.metadata, indexes),
-        "output": _fragments(content.outputs, indexes),
+        "queue_time": times("queue_time", QUEUED),
+        "backoff_time": times("backoff_time", BACKING_OFF),
+        "run_time": times("run_time", RUNNING),
+        "scoring_time": times("scoring_time", SCORING),
+        "reason": (reason or 0 for reason in column("reason")),
+        "input": texts("input"),
+        "expected": texts("expected"),
+        "metadata": texts("metadata"),
+        "output": texts(f"({outputs})"),
         "scores": [per_trial(partial(score, scorer)) for scorer in content.scorers],
-        "score_reasons": _fragments(content.score_reasons, indexes, b"0"),
+        "score_reasons": (has_reasons and _score_reasons(content, *row) for row in rows("id, enqueue_seq, stage")),
     }
+
+
+_REASONS: Final = """
+    SELECT scorer, reason, error, message, value IS NULL FROM scores WHERE trial = ? AND seq > ? ORDER BY seq
+"""
+
+
+def _score_reasons(content: Content, trial: int, enqueue_seq: int, stage: str) -> dict[str, Any] | int:
+    """Return scorer → the reason for its value, or the error if it failed; 0 if there are none."""
+    reasons: dict[str, Any] = {}
+    for scorer, reason, error, message, has_failed in content.index.rows(_REASONS, trial, enqueue_seq):
+        number = str(content.scorers[scorer])
+        reasons.pop(number, None)
+        if has_failed:
+            reasons[number] = {"error": f"{error}: {message}"[:MESSAGE_CHARS]}
+        elif reason:
+            reasons[number] = truncate(reason, content.length)
+    return 0 if stage == "withdrawn" else reasons or 0
 
 
 def _variants(state: RunState) -> list[str]:
@@ -185,35 +318,29 @@ def _variants(state: RunState) -> list[str]:
     return ["", *filter(None, state.variants)]
 
 
-def _series(content: Content, name: SeriesName, first_index: int) -> dict[str, Any]:
+def _series(index: Index, name: SeriesName, start: int) -> dict[str, Any]:
     """Return a series; times count from the start of the session. If a time has several values, only the last one is kept."""
-    scratch = Scratch()
-    points = {column: Column[int]("q", scratch) for column in ("t", "value", "session")}
-    appends = [column.append for column in points.values()]
-    for count, ((t, session), group) in enumerate(groupby(_points(content, name, first_index), itemgetter(0, 2))):
+    columns: dict[str, array[int]] = {"t": array("q"), "value": array("q"), "session": array("i")}
+    for (t, session), group in groupby(_points(index, name, start), itemgetter(0, 2)):
         *_, (_, value, _) = group
-        for append, number in zip(appends, (t, value, session), strict=True):
-            append(number)
-        if not count % _BATCH:
-            scratch.trim()
-    return {column: _deltas(numbers.values()) for column, numbers in points.items()}
+        for column, number in zip(columns.values(), (t, value, session), strict=True):
+            column.append(number)
+    return {column: _deltas(numbers) for column, numbers in columns.items()}
 
 
-def _points(content: Content, name: SeriesName, first_index: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the time in its session, the value and the session of each point from `first_index` on.
+def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the time in its session, the value and the session of each point from row `start` on.
 
     All points of a merged run are sums over its shards, in the order of wall time; only sessions after all shards add points.
     """
-    timeline = content.timeline
-    if timeline.is_merged and not first_index:
-        offsets = [session.offset for session in timeline.sessions]
-        for t, value, _, session in timeline.sums(name):
+    if index.axis.shards and not start:
+        offsets = [session.offset for session in index.sessions]
+        for t, value, _, session in sums(index, name):
             yield round((t - offsets[session - 1]) * MICRO), value, session
         return
-    series = timeline.series(name)
-    for session, (start, end) in enumerate(pairwise((*series.starts, len(series.t))), start=1):
-        indexes = range(max(start, first_index), end)
-        yield from zip(_to_microseconds(series.t.select(indexes)), series.value.select(indexes), repeat(session))
+    for session, end in enumerate((*index.session_points[1:], index.point_count), start=1):
+        if end > start:
+            yield from ((round(t * MICRO), value, session) for t, value, _ in points(index, name, session, start))
 
 
 def _to_microseconds(times: Iterable[float]) -> Iterator[int]:
@@ -225,18 +352,16 @@ def _deltas(numbers: Iterable[int]) -> Iterator[int]:
     return map(neg, starmap(sub, pairwise(chain((0,), numbers))))
 
 
-def _fragments(values: Values, indexes: Sequence[int], null_json: bytes = b"null") -> Iterator[orjson.Fragment]:
-    return (orjson.Fragment(null_json if value == b"null" else value) for value in values.select(indexes))
-
-
 def _score_json(value: Any) -> Any:
     """Return a score for JSON, which has no NaN and no infinities: they become text."""
     return value if not isinstance(value, float) or value - value == 0 else str(value)
 
 
 def encode_json(value: Any) -> Iterator[bytes]:
-    """Yield a value as JSON, in pieces; an iterator in it becomes a list."""
+    """Yield a value as JSON, in pieces; an iterator in it becomes a list, and a function is called for its result."""
     match value:
+        case partial():
+            yield from encode_json(value())
         case dict() if all(isinstance(name, str) for name in value):
             yield from _join(b"{", (chain((orjson.dumps(name), b":"), encode_json(value[name])) for name in value), b"}")
         case list() if any(isinstance(item, dict | Iterator) for item in value):

@@ -7,11 +7,13 @@ names the record of the completed step.
 
 from typing import Any, Final
 
+import orjson
+
 from evaljournal.journal import Blob, Record, events
+from evaljournal.replay.index import Index
 from evaljournal.replay.model_messages import Message, messages_of, reply_of
 from evaljournal.replay.page.page_text import Text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.render.trajectory import message_text
-from evaljournal.replay.runs.scratch import Column, Scratch, Values
 from evaljournal.replay.state.usage import is_amount
 from evaljournal.replay.text import printable
 
@@ -20,6 +22,13 @@ MAX_CHARS: Final = 32 << 20
 KINDS: Final = ("model", "tool", "other")
 COMPLETED, FAILED, REUSED, NOT_REUSABLE = range(4)
 """How a step ended; `NOT_REUSABLE` is completed, but never reused."""
+
+COLUMNS: Final = (
+    *("seq", "span", "number", "parent", "completed_seq", "end", "duration"),
+    *("name", "kind", "outcome", "content"),
+)
+"""The record, the attempt, the number, the number of the caller, the record of the step that is reused (0: none), the time and
+the duration in microseconds, the indexes in `names` and `KINDS`, the outcome, and the content as JSON."""
 
 _SHARE: Final = 128
 """One value gets at most 1/128 of the remaining characters."""
@@ -34,20 +43,15 @@ _MAX_UNITS: Final = 8
 class PageSteps:
     """The steps that have ended, one entry for each."""
 
-    def __init__(self, scratch: Scratch) -> None:
-        self.seq, self.span, self.number, self.parent, self.completed_seq, self.end, self.duration, self.name = (
-            Column[int]("q", scratch) for _ in range(8)
-        )
-        """The record, the attempt, the number, the number of the caller, the record of the step that is reused (0: none), the
-        time and the duration in microseconds, and the index in `names`."""
-        self.kind, self.outcome = (Column[int]("B", scratch) for _ in range(2))
-        self.content = Values(scratch)
+    def __init__(self, index: Index) -> None:
+        self._rows = index.add_table("page_steps", COLUMNS)
+        self._count = 0
         self.names: dict[str, int] = {}
         self.omitted = 0
         self._remaining_chars = MAX_CHARS
 
     def __len__(self) -> int:
-        return len(self.seq)
+        return self._count
 
     def add(self, event: events.StepEvent, span: int, record: Record, length: int) -> None:
         """Add a step of an attempt; each of its values gets at most `length` characters."""
@@ -55,21 +59,14 @@ class PageSteps:
             self.omitted += 1
             return
         if isinstance(event, events.StepReused):
-            completed_seq, duration, name, kind = event.completed_seq, 0, 0, 0
+            completed_seq, duration, name, kind, content = event.completed_seq, 0, 0, 0, None
         else:
             completed_seq, duration, kind = 0, microseconds(event.elapsed), KINDS.index(event.kind)
             name = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
-            self.content[len(self)] = self._content(event, length)
-        self.seq.append(record.seq)
-        self.span.append(span)
-        self.number.append(event.step)
-        self.parent.append(event.parent)
-        self.completed_seq.append(completed_seq)
-        self.end.append(microseconds(record.t))
-        self.duration.append(duration)
-        self.name.append(name)
-        self.kind.append(kind)
-        self.outcome.append(_outcome(event))
+            content = orjson.dumps(self._content(event, length))
+        position = record.seq, span, event.step, event.parent, completed_seq, microseconds(record.t), duration
+        self._rows.append((*position, name, kind, _outcome(event), content))
+        self._count += 1
 
     def _content(self, event: events.StepCompleted | events.StepFailed, length: int) -> dict[str, Any] | None:
         content: dict[str, Any] = {}

@@ -27,10 +27,17 @@ def page_text(value: Any, length: int) -> Text:
         return None
     if isinstance(value, str):
         return truncate(value, length)
-    if isinstance(value, Blob):
-        return _beginning(value, length)
-    text = truncate(orjson.dumps(value).decode(), length)
-    return [text] if isinstance(text, str) else text
+    return _beginning(value, length) if isinstance(value, Blob) else json_text(orjson.dumps(value), length)
+
+
+def json_text(text: bytes | None, length: int) -> Text:
+    """Return a value that is given as JSON with at most `length` characters."""
+    if text is None:
+        return None
+    if text.startswith(b'"'):
+        return truncate(orjson.loads(text), length)
+    shown_text = truncate(text.decode(), length)
+    return [shown_text] if isinstance(shown_text, str) else shown_text
 
 
 def truncate(text: str, length: int) -> Text:

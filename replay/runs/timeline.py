@@ -175,12 +175,12 @@ def points(index: Index, name: SeriesName, session: int, start: int = 0) -> Iter
     if name not in SERIES:
         raise ValueError(f"there is no series {name!r}; there are {', '.join(SERIES)}")
     end = index.session_points[session] if session < len(index.session_points) else index.point_count
-    first, column = max(index.session_points[session - 1], start - 1), 2 + SERIES.index(name)
+    first = max(index.session_points[session - 1], start - 1)
+    rows = zip(*(index.log("points", column, first) for column in ("t", name, "seq")), strict=True)
     previous_value = None
-    for number, row in enumerate(islice(index.log("points", first), end - first), first):
-        value = row[column]
+    for number, (t, value, seq) in enumerate(islice(rows, end - first), first):
         if value != previous_value and number >= start:
-            yield row[0], value, row[1]
+            yield t, value, seq
         previous_value = value
 
 
