@@ -9,7 +9,6 @@ import hashlib
 import heapq
 import json
 import math
-import sqlite3
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -83,8 +82,7 @@ class AttemptRow:
     """Wall time of the record of its end; empty while in flight, or if its process ended first."""
     end: float = 0.0
     outcome: str = ""
-    """Empty while in flight, otherwise `succeeded`, `timed_out`, `interrupted` or the category of its failure; the categories
-    `error` and `parse_error` are both `failed`."""
+    """One of `OUTCOMES`."""
     elapsed: float | None = None
     error: int | None = None
     """Id in `errors`, unless it was interrupted."""
@@ -159,6 +157,9 @@ def _columns(cls: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in attrs.fields(cls) if field.init)
 
 
+OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
+"""How an attempt ended: empty while in flight, otherwise the category of its failure. The categories `error` and `parse_error`,
+and those of later versions, are `failed`."""
 SERIES: Final = ("in_flight", "queued", "backing_off", "paused", "limit", "pace")
 TABLES: Final = {
     "trials": _columns(TrialRow),
@@ -202,6 +203,8 @@ class Index:
         self.trial_count = self.attempt_count = self.point_count = 0
         self.session_points: list[int] = []
         """Id of the first point of each session."""
+        import sqlite3  # noqa: PLC0415  # `status` does not need it
+
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
         for statement in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{_CACHE_KIB}"):
@@ -526,7 +529,7 @@ class Index:
             case events.AttemptSucceeded():
                 attempt.outcome, attempt.output, trial.output = "succeeded", self._json(event.output), attempt.id
             case events.AttemptFailed():
-                attempt.outcome = "failed" if event.category in {"error", "parse_error"} else event.category
+                attempt.outcome = event.category if event.category in OUTCOMES else "failed"
                 attempt.error = self._error_id(seq, event.category, event.error, event.message, event.traceback)
                 attempt.retry_after = event.retry_after
             case events.AttemptTimedOut():

@@ -17,12 +17,12 @@ from typing import Any, Final, NamedTuple, get_args
 import orjson
 
 from evaljournal.journal.format.lifecycle import STAGES
-from evaljournal.replay.index import BACKING_OFF, QUEUED, RUNNING, SCORING, Index
+from evaljournal.replay.index import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING, Index
 from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
 from evaljournal.replay.page.page_steps import COLUMNS, KINDS
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.runs.timeline import OUTCOMES, SeriesName, points, sums
+from evaljournal.replay.runs.timeline import SeriesName, points, sums
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState

@@ -23,10 +23,6 @@ SeriesName = Literal["in_flight", "queued", "backing_off", "paused", "limit", "p
 Point = tuple[float, int, int]
 """A time, the value from then on, and the record that changed it; if a backoff or pause expired, the last record before."""
 
-OUTCOMES: Final = ("", "succeeded", "failed", "rate_limited", "unavailable", "fatal", "timed_out", "interrupted")
-"""How an attempt ended: empty while in flight, otherwise the category of its failure. The categories `error` and `parse_error`
-are both `failed`."""
-
 
 class Span(NamedTuple):
     """One attempt, from its start to its end."""
