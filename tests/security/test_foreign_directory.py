@@ -332,7 +332,7 @@ def test_everything_printed_is_escaped_in_one_place() -> None:
             if call in {"print", "click.echo", "click.secho"} or call.endswith((".buffer.write", "stderr.write"))
         ]
 
-        assert direct_prints == (["click.echo"] if file.name == "_output.py" else []), file.name
+        assert direct_prints == (["click.echo"] if file.name == "output.py" else []), file.name
 
 
 @pytest.mark.parametrize("gates", [["exact=half"], [f"exact={'9' * 400_000}x"], [5], "exact=0.5", 5], ids=range(5))
