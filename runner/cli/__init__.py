@@ -53,7 +53,8 @@ _GROUPS: Final = {
 }
 COMMANDS: Final = {name: text for commands in _GROUPS.values() for name, text in commands.items()}
 """Command → its one-line help, here so that `--help` imports no command. The module has the name of the command."""
-_ALIASES: Final = {"diff": "compare"}
+ALIASES: Final = {"diff": "compare"}
+"""Another name of a command → the command."""
 
 USAGE: Final = 2
 UNFINISHED: Final = 3
@@ -83,7 +84,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with _exit_on_signal():
-            name = _ALIASES.get(cmd_name, cmd_name)
+            name = ALIASES.get(cmd_name, cmd_name)
             command = getattr(import_module(f"evaljournal.runner.cli.commands.{name}"), name)
         assert isinstance(command, click.Command)
         return command

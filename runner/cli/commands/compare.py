@@ -29,18 +29,19 @@ _MAX_LISTED: Final = 10
 @click.command()
 @click.argument("runs", type=ReferenceType(), nargs=-1, metavar="[RUN]...")
 @click.option("--baseline", metavar="NAME", help="Row of the table to compare the others with (default: the first).")
-@click.option("--by", "key", metavar="KEY", help="Of two runs: also compare the scores for each value of this metadata key.")
-@click.option("--all", "show_all", is_flag=True, help="Of two runs: list every trial.")
+@click.option("--by", "key", metavar="KEY", help="For two runs: also compare the scores for each value of this metadata key.")
+@click.option("--all", "show_all", is_flag=True, help="For two runs: list every trial.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, with every trial.")
 def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | None, show_all: bool, as_json: bool) -> None:
-    """Compare two runs, or two variants (RUN@VARIANT), trial by trial; compare others, or with --baseline, in one table.
+    """Compare two runs or variants (RUN@VARIANT) trial by trial, or any number of them in one table.
 
-    Two runs: what was fixed, broke, changed or became slower, and what is in one run only. Trials are matched by case and
+    Two runs: the trials that were fixed, broke, changed, became slower, or are in one run only. Trials are matched by case and
     repeat, and by variant unless RUN@VARIANT is passed. Each score difference is reported with its 95 % confidence interval,
     over the cases that both runs scored.
 
-    The table: scores, failures, latency, tokens and cost. A run with variants has one row for each of them. The scores of each
-    row are compared with those of the baseline; p-values are Holm-corrected across all comparisons.
+    One run, more than two, or --baseline: a table of scores, failures, latency, tokens and cost. A run with variants has one
+    row for each of them. The scores of each row are compared with those of the baseline; p-values are Holm-corrected across
+    all comparisons.
 
     Trials with different content are not compared. The exit code is 0 even if the runs differ; `evaljournal gate` returns a
     verdict. `diff` is another name of this command.

@@ -153,7 +153,8 @@ def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
     if comparison.broken or comparison.fixed:
-        yield f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed; `evaljournal diff` lists them"
+        counts = f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed"
+        yield f"{counts}; `evaljournal compare BASELINE RUN` lists them"
     yield report.verdict.replace("_", " ")
 
 
