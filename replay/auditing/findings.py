@@ -26,7 +26,7 @@ class RetryRules(Protocol):
         ...
 
     def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_budget: bool) -> RetryDecision:
-        """Return the decision for a trial in this state, where `event` is the recorded one; `probe`: its last attempt was."""
+        """Return the decision for a trial in this state; `event` is the recorded one. `probe`: its last attempt was a probe."""
         ...
 
 

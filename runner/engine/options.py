@@ -47,7 +47,7 @@ class Options:
     next_path: Callable[[], Path] | None = None
     """Returns another path if another process has started a run at the first one."""
     task: str = ""
-    """Location of the evaluation, recorded as the member `task` of `RunStarted`; for example `evals/capitals.py:capitals`."""
+    """Location of the evaluation, recorded as the field `task` of `RunStarted`; for example `evals/capitals.py:capitals`."""
     adopt: bool = False
     """Whether to accept changes to the task, its files, the cases, the scorers or the variants. Outputs of unchanged cases and
     variants are kept, even if the task has changed; a new run costs more, but mixes nothing."""
