@@ -1,27 +1,12 @@
 """The events of a journal, one class per type.
 
-An event contains only what happened. Its number, time and position in the files belong to the record. Events about files, steps
-and concurrency policies are in `journal.file_events`, `journal.step_events` and `journal.policy_events`.
+An event contains only what happened. Its number, time and position in the files belong to the record.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from evaljournal.journal.fact import Json, fact
-from evaljournal.journal.file_events import JournalRecovered as JournalRecovered
-from evaljournal.journal.file_events import JournalSalvaged as JournalSalvaged
-from evaljournal.journal.file_events import SegmentOpened as SegmentOpened
-from evaljournal.journal.file_events import SegmentSealed as SegmentSealed
-from evaljournal.journal.policy_events import IntakePaused as IntakePaused
-from evaljournal.journal.policy_events import IntakeResumed as IntakeResumed
-from evaljournal.journal.policy_events import LimitChanged as LimitChanged
-from evaljournal.journal.policy_events import PaceChanged as PaceChanged
-from evaljournal.journal.policy_events import PolicyEvent as PolicyEvent
-from evaljournal.journal.step_events import StepCompleted as StepCompleted
-from evaljournal.journal.step_events import StepEvent as StepEvent
-from evaljournal.journal.step_events import StepFailed as StepFailed
-from evaljournal.journal.step_events import StepKind as StepKind
-from evaljournal.journal.step_events import StepReused as StepReused
 
 FailureCategory = Literal["error", "parse_error", "rate_limited", "unavailable", "fatal"]
 """Kinds of failure of an attempt."""
@@ -36,6 +21,71 @@ StopReason = Literal[
     "interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed", "budget"
 ]
 """Why a run stopped before it was finished."""
+
+StepKind = Literal["model", "tool", "other"]
+"""The kind of call that a step makes."""
+
+
+@fact
+class SegmentOpened:
+    """The first record of a segment."""
+
+    format: str
+    """`evaljournal`."""
+    version: str
+    """Version of the format, `major.minor`; a reader rejects an unknown major version."""
+    run: str
+    """Random id of the run; part of every hash."""
+    segment: int
+    """Number of the segment, from 1."""
+    previous_seq: int = 0
+    """Last record of the previous segment."""
+    previous_h: str = ""
+    """Hash of that record."""
+    previous_bytes: int = 0
+    """Length of the previous segment."""
+    previous_sha256: str = ""
+    """SHA-256 of the previous segment, as `sha256sum` prints it."""
+
+
+@fact
+class SegmentSealed:
+    """The last record of a segment; the file is read-only from now on."""
+
+    run: str
+    segment: int
+    records: int
+    """Number of records before this one in the file."""
+    bytes: int
+    """Number of bytes before this record in the file."""
+    sha256: str
+    """SHA-256 of those bytes."""
+
+
+@fact
+class JournalRecovered:
+    """A crash left an incomplete tail; it was moved to `torn/`, and the journal continues after the last complete record."""
+
+    last_seq: int
+    """Number of the last complete record."""
+    bytes: int
+    """Number of bytes that were set aside."""
+    file: str
+    """File with these bytes, relative to the run's directory."""
+
+
+@fact
+class JournalSalvaged:
+    """The records before this one were copied from a damaged journal."""
+
+    run: str
+    """Id of the damaged run."""
+    kept: int
+    """Number of intact records that were copied."""
+    lost: int
+    """Number of records that could not be read."""
+    excluded: int
+    """Number of intact records that were not copied, because records that they depend on are lost; see `excluded.jsonl`."""
 
 
 @fact
@@ -321,6 +371,125 @@ class TrialWithdrawn:
     trial: str
     reason: Literal["removed", "changed"]
 
+
+@fact
+class StepCompleted:
+    """A step of the attempt in flight, such as a model call or a tool call, returned a result."""
+
+    trial: str
+    attempt: int
+    step: int
+    """Number of the step, from 1, in the order in which the attempt's steps started."""
+    name: str
+    kind: StepKind = "other"
+    fingerprint: str
+    """Fingerprint of the input: steps of a trial with the same name and fingerprint can replace one another."""
+    input: Json = None
+    """Arguments or request, with secrets masked. If `continues` is not 0, a member that is a list in this input and in that of
+    the earlier step contains only the elements after those of the earlier step."""
+    output: Json
+    elapsed: float
+    """Seconds, measured by the monotonic clock."""
+    usage: Json = None
+    parent: int = 0
+    """Number of the step that called it; 0: the task itself."""
+    continues: int = 0
+    """Number of the earlier step of this attempt whose lists precede those in `input`; 0: none."""
+    reusable: bool = True
+    """Whether a later attempt may use the result instead of executing the step again."""
+
+
+@fact
+class StepFailed:
+    """A step of the attempt in flight raised an exception; it is never reused."""
+
+    trial: str
+    attempt: int
+    step: int
+    name: str
+    kind: StepKind = "other"
+    fingerprint: str
+    input: Json = None
+    error: str
+    """Type of the exception."""
+    message: str
+    elapsed: float
+    parent: int = 0
+    continues: int = 0
+
+
+@fact
+class StepReused:
+    """The result of a step that an earlier attempt had completed was used again; nothing was called."""
+
+    trial: str
+    attempt: int
+    step: int
+    completed_seq: int
+    """The record of the step that was completed."""
+    parent: int = 0
+
+
+StepEvent = StepCompleted | StepFailed | StepReused
+
+
+@fact
+class LimitChanged:
+    """The concurrency limit changed: how many attempts and scorer calls may be in flight."""
+
+    before: int
+    after: int
+    reason: str
+    """`start`, `climbing` (no limit of the endpoint is known yet), `trying` (another limit is tested), `in_flight` (429s
+    depend on the number in flight), `latency`, `timeouts`, `no_response`, `rate_limit`, `random_429s` (429s do not depend on
+    the load), `window` (AIMD) or `policy_failed` (a fixed limit takes over)."""
+    evidence: str = ""
+    """Observations behind the decision, such as `3 × 429 in 2.1 s at 41 in flight`."""
+    key: str = ""
+    """The rate-limit key it applies to, if there are several."""
+
+
+@fact
+class PaceChanged:
+    """The pace changed: how many attempts and scorer calls may start per second."""
+
+    before: float | None = None
+    """Starts per second; null: starts were not paced."""
+    after: float | None = None
+    """Starts per second; null: starts are not paced."""
+    reason: str
+    """`start` (the first starts of a run are spread), `rate_limit`, `test` (whether 429s are random), `no_limit` or
+    `policy_failed`."""
+    evidence: str = ""
+    key: str = ""
+    """The rate-limit key it applies to, if there are several."""
+
+
+@fact
+class IntakePaused:
+    """Attempts and scorer calls may not start before `until`."""
+
+    until: float
+    """Time at which the next one may start, on the same clock as `t`; with an open circuit breaker, only as a probe."""
+    reason: str
+    """`retry_after` or `rate_limited`; with an open circuit breaker `unavailable`, `no_response` or `all_rate_limited`."""
+    evidence: str = ""
+    """Observations behind the decision."""
+    key: str = ""
+
+
+@fact
+class IntakeResumed:
+    """Attempts and scorer calls may start again."""
+
+    reason: str
+    """Reason of the pause that ended."""
+    evidence: str = ""
+    key: str = ""
+
+
+PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
+"""Decisions of a concurrency policy."""
 
 NOTE_PREFIX: Final = "evaljournal."
 """Prefix of the names of notes that evaljournal itself records; `note` rejects it."""
