@@ -352,7 +352,7 @@ _EVENT_COLUMNS: Final = [
 
 
 def _events(source: Source) -> Iterator[Row]:
-    """Yield the members of each record, without its signature, and with large values instead of references."""
+    """Yield the members of each record, with large values instead of references."""
     for record in source.records():
         event = source.with_blobs(record.event)
         record_members = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
