@@ -192,7 +192,7 @@ class Client:
                     await memory.add(len(chunk))
             if first_byte is None:
                 first_byte = trio.current_time() - start_time
-            reply = Reply(response.head.status, response.head.text_headers, b"".join(chunks), first_byte)
+            reply = Reply(response.head.status, response.head.text_headers, b"".join(chunks))
             if "content-encoding" in reply.headers:
                 await memory.take_place()  # Decompression may enlarge the body.
             if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:

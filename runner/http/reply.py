@@ -121,8 +121,6 @@ class Reply:
     headers: dict[str, str]
     """Headers, with lower-case names."""
     body: bytes
-    first_byte: float
-    """Seconds from the call to the first byte of the body, or to its end if it is empty."""
 
     @property
     def media(self) -> str:

@@ -82,7 +82,7 @@ class ReplyReader:
 
         `ends_by_closing`: whether only the closed connection marks its end (default: HTTP/1.1 without a length).
         """
-        self._reply = Reply(status, dict(headers), b"", 0.0)
+        self._reply = Reply(status, dict(headers), b"")
         self._ends_by_closing = self._reply.ends_by_closing if ends_by_closing is None else ends_by_closing
         self._decompressor = Decompressor(headers)
         self._chunks: list[bytes] = []

@@ -61,7 +61,7 @@ STREAM: Final = [
 
 def reply(*lines: str) -> Reply:
     """Return a reply with these lines."""
-    return Reply(200, {"content-type": "text/event-stream; charset=utf-8"}, "".join(lines).encode(), 0.0)
+    return Reply(200, {"content-type": "text/event-stream; charset=utf-8"}, "".join(lines).encode())
 
 
 def test_output_and_steps(server: Server, path: Path, name: str) -> None:

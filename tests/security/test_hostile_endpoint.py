@@ -317,7 +317,7 @@ CHARSETS: Final = (
 
 
 def reply(body: bytes, media_type: str = "application/json", **headers: str) -> Reply:
-    return Reply(200, {"content-type": media_type, "content-length": str(len(body)), **headers}, body, 0.1)
+    return Reply(200, {"content-type": media_type, "content-length": str(len(body)), **headers}, body)
 
 
 def parse_reply(received: Reply) -> None:
