@@ -6,15 +6,11 @@ from collections.abc import Hashable, Iterator
 from typing import Final
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.pauses import BREAKER_REASONS, NO_RESPONSE, PROBE_PATIENCE, Pause
+from evaljournal.replay.state.pauses import BREAKER_REASONS, LATE_TOLERANCE, NO_RESPONSE, PACE_CHANGE, PROBE_PATIENCE, Pause
 from evaljournal.replay.state.run import RunState
 
 TIME_TOLERANCE: Final = 2e-6
 """Seconds by which two times may differ, since each is rounded to the microsecond."""
-_PACE_TOLERANCE: Final = 1.1
-"""A pace that changes gradually is recorded when it has changed by a tenth."""
-_LATE_START: Final = 0.05
-"""Seconds by which a start may be late without delaying the ones after it."""
 
 Start = events.AttemptStarted | events.ScorerCallStarted
 
@@ -74,10 +70,10 @@ class StartRules:
         """Check a start against the pace; a probe has no pace."""
         pace = math.inf if event.probe else self._highest_paces.get(event.key, math.inf)
         self._highest_paces[event.key] = self._state.paces.get(event.key, math.inf)
-        gap = 1 / (_PACE_TOLERANCE * pace) if pace > 0 else 0.0
+        gap = 1 / ((1 + PACE_CHANGE) * pace) if pace > 0 else 0.0
         due_time = self._paced_starts.get(event.key, t) + gap
         # Late starts are made up for, and a start need not keep its distance when a test of the pace ends.
-        if t < due_time - max(gap, _LATE_START) - gap - TIME_TOLERANCE:
+        if t < due_time - max(gap, LATE_TOLERANCE) - gap - TIME_TOLERANCE:
             yield "pace", f"{subject} starts at {t:.6f} s, but at a pace of {pace:g}/s it is due at {due_time:.6f} s"
         self._paced_starts[event.key] = max(due_time, t)
 

@@ -1,4 +1,4 @@
-"""Pauses of a rate-limit key, and their reasons, which the event `intake_paused` records."""
+"""Pauses of a rate-limit key and their reasons, as recorded, and numbers that policies and audits share."""
 
 from typing import Final, NamedTuple
 
@@ -7,6 +7,12 @@ NO_RESPONSE: Final = "no_response"
 
 PROBE_PATIENCE: Final = 10.0
 """Seconds after which another probe may start although the previous one has not ended."""
+
+LATE_TOLERANCE: Final = 0.05
+"""Seconds by which a start may be late without slowing the pace, because timers are not exact."""
+
+PACE_CHANGE: Final = 0.1
+"""A pace that changes gradually is recorded when it has changed by this share."""
 
 BREAKER_REASONS: Final = frozenset({"unavailable", NO_RESPONSE, "all_rate_limited"})
 """Reasons that open the circuit breaker: only probes start, whatever the limit, until a record ends the pause."""

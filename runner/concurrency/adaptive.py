@@ -19,6 +19,7 @@ from collections import Counter
 from typing import Final, assert_never
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
+from evaljournal.replay.state.pauses import PACE_CHANGE
 from evaljournal.runner.concurrency.breaker import Breaker
 from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
@@ -552,7 +553,7 @@ class Adaptive:
         if pace is None:
             if recorded_pace is None:
                 return
-        elif recorded_pace is not None and 0.9 * recorded_pace < pace < 1.1 * recorded_pace:
+        elif recorded_pace is not None and (1 - PACE_CHANGE) * recorded_pace < pace < (1 + PACE_CHANGE) * recorded_pace:
             return
         default = "test" if self._random_429s.is_testing else "start"
         reason = "no_limit" if pace is None else "rate_limit" if self._pace.fixed_pace is None else default

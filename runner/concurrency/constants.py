@@ -115,8 +115,6 @@ CONFIRM_GAP: Final = 20
 """Starts within which a second 429 confirms that the pace is too high; one may be random."""
 MAX_MEASURED_GROWTH: Final = 3.0
 """Growth of the pace since the last 429 beyond which the bucket has probably overflowed, so that there is no measurement."""
-LATE_TOLERANCE: Final = 0.05
-"""Seconds by which a start may be late without slowing the pace, because timers are not exact."""
 
 # 429s that no limit explains.
 SETTLE_SHARE: Final = 0.5

@@ -16,13 +16,13 @@ import math
 
 from attrs import define, field
 
+from evaljournal.replay.state.pauses import LATE_TOLERANCE
 from evaljournal.runner.concurrency.constants import (
     CONFIRM_GAP,
     FIRST_PACE_END,
     FIRST_PACE_GROWTH,
     FIRST_RATE_SHARE,
     FLATTEST_SWING,
-    LATE_TOLERANCE,
     MAX_MEASURED_GROWTH,
     MEASURED_CALLS,
     MEASURED_SECONDS,

@@ -124,8 +124,7 @@ class Retry:
         """Return the retry settings that a session has recorded; `on`, `fail_on` and `classify` are not."""
         retry_settings: Mapping[str, Any] = settings.get("retry", {})
         try:
-            names = [name for name in NUMERIC_FIELDS if name in retry_settings or name != "deaths"]  # Older journals lack it.
-            numbers = {name: retry_settings[name] for name in names}
+            numbers = {name: retry_settings[name] for name in NUMERIC_FIELDS}
             return OneBudget(**numbers, total=retry_settings["total"]) if "total" in retry_settings else Retry(**numbers)
         except (KeyError, TypeError) as exc:
             raise UsageError(
