@@ -42,6 +42,8 @@ class RecordedPolicy:
     open_periods: list[tuple[float, float]] = field(factory=list)
     """Start and end of each period in which the circuit breaker was open."""
     _count: int = 0
+    _is_probe: bool = False
+    """Whether the next start is a probe."""
     _open_time: float | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -55,7 +57,9 @@ class RecordedPolicy:
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether the policy allows a start."""
-        return self.policy.may_start(t)
+        permit = self.policy.may_start(t)
+        self._is_probe = permit.probe
+        return permit
 
     def elapse(self, t: float) -> Decision:
         """Return the decision of the policy at a time."""
@@ -67,10 +71,9 @@ class RecordedPolicy:
         self.in_flight.append((signal.t, self._count))
         if isinstance(signal, Ended) and signal.outcome not in ("succeeded", "timed_out", "interrupted"):
             (self.rate_limit_times if signal.outcome == "rate_limited" else self.failure_times).append(signal.t)
-        decision = self._record(signal.t, self.policy.observe(signal))
-        if decision.probe:
+        if isinstance(signal, Started) and self._is_probe:
             self.probes.append(signal.t)
-        return decision
+        return self._record(signal.t, self.policy.observe(signal))
 
     def _record(self, t: float, decision: Decision) -> Decision:
         for change in decision.changes:

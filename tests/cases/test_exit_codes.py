@@ -247,7 +247,7 @@ def run(prepare, *arguments):
         prepare()
         sys.argv = ["evaljournal", "run", *arguments, "--plain"]
         try:
-            runner.cli.main()
+            evaljournal.runner.cli.main()
         except SystemExit as exc:
             try:
                 sys.stderr.flush()

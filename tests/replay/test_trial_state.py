@@ -54,12 +54,12 @@ def fold_run(trials: int) -> RunState:
 
 
 def audit_run(trials: int) -> Auditor:
-    """Audit the same run, with recomputed decisions."""
+    """Audit the same run."""
     auditor = Auditor(retry_rules)
     for record in completed_trials(trials):
         auditor.apply(record)
     assert auditor.result().ok
-    assert (1, trials) == (auditor.result().decisions_reproduced, auditor.result().totals.completed)
+    assert trials == auditor.result().totals.completed
     return auditor
 
 

@@ -46,7 +46,7 @@ def test_commands_end_with_2_at_another_format(tmp_path: Path, command: str) -> 
     forge(tmp_path, [opened(version="7.0")])
     result = evaljournal(command, tmp_path)
 
-    assert (2, True) == (result.exit_code, "reads only version 1" in result.stderr)
+    assert (2, True) == (result.exit_code, "reads only version 2" in result.stderr)
 
 
 def test_near_names_are_suggested(timed_run: Path) -> None:

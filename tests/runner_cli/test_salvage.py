@@ -35,7 +35,7 @@ def rows(path: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("damage", ["line 1 at 50 %", "line 2 at 50 %", "no line 1", "no line 2", "no lines 1 and 2"])
+@pytest.mark.parametrize("damage", ["line 2 at 50 %", "no line 1", "no line 2", "no lines 1 and 2"])
 @pytest.mark.parametrize("variants", ["", ', variants={"size": [300_000, 3]}'])
 def test_a_run_without_its_definition_is_usable(damage: str, variants: str) -> None:
     """Its trials are exported and shown, and `resume --task` continues it without calling a recorded trial again."""
@@ -62,6 +62,18 @@ def test_a_run_without_its_definition_is_usable(damage: str, variants: str) -> N
     assert (10 if variants else 5) == len(calls) == len(rows("new"))
     assert 0 == evaljournal("verify", "new").exit_code
     assert "nothing to resume" in evaljournal("resume", "new", "--plain").output
+
+
+def test_a_run_with_its_definition_stays_the_own() -> None:
+    """If only the first line is damaged, `resume` continues the salvaged run; nothing that it names was changed."""
+    Path("letters.py").write_text(EVALUATION)
+    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
+    overwrite(segment(Path("run")), b"".join(DAMAGES["line 1 at 50 %"](lines_of(Path("run")))))
+    assert 0 == evaljournal("salvage", "run", "-o", "new").exit_code
+
+    assert 1 == evaljournal("resume", "new", "--plain", "--no-fail-fast").exit_code
+    assert (5, "abcde") == (len(rows("new")), Path("calls").read_text())
+    assert 0 == evaljournal("verify", "new").exit_code
 
 
 def test_another_evaluation_is_rejected() -> None:
