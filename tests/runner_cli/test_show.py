@@ -155,6 +155,7 @@ def test_one_argument_is_a_trial() -> None:
         (["run", "case-3"], "run has no trial 'case-3'; did you mean 'case-2' or 'case-1'?"),
         (["run", "case-2", "--at", "5"], "run has no trial 'case-2' at record 5; did you mean 'case-1'?"),
         (["run", "zzz"], "run has no trial 'zzz'; `evaljournal show run` lists its trials\n"),
+        (["run", "zzz", "--definition"], "run has no trial 'zzz'; `evaljournal show run` lists its trials\n"),
         (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
     ],
 )

@@ -68,7 +68,7 @@ def show(  # noqa: PLR0917  # the options
     view = open_run(path, seq)
     problem: JournalError | None = view.problem
     matching_trials = [] if trial is None else _matching_trials(view, trial)
-    if definition:
+    if definition and (trial is None or matching_trials):
         _print_definition(view, as_json=as_json)
     elif trial is None or len(matching_trials) > 1:
         _print_list(view, matching_trials or None, as_json=as_json)
