@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT, TIMEOUT
-from tests.programs import STAND_INS, needs_stand_ins
+from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
 
 README = ROOT / "README.md"
@@ -49,6 +49,13 @@ def comparable(output: str) -> list[str]:
     return [" ".join(line.split()) for line in masked.strip().splitlines()]
 
 
+def import_packages(page: Path) -> None:
+    """Import the optional packages that the programs of a page import; without one, the test is skipped."""
+    for package in sorted(OPTIONAL_PACKAGES):
+        if re.search(rf"^ *(?:from|import) {package}\b", page.read_text(), re.MULTILINE):
+            import_optional(package)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # many processes
 @pytest.mark.parametrize(
@@ -57,6 +64,7 @@ def comparable(output: str) -> list[str]:
 )
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     """Every program of the page runs, and every command ends with the exit code that the page states."""
+    import_packages(page)
     root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'tutorial-agent' else 'ok'}"
     judge = f"{server.root}/{page.stem}-judge/reply:verdict:%20right"
     environment = {
