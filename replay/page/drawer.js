@@ -50,8 +50,8 @@ function markWords(words, isCommon, kind) {
 const shellQuote = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${escapeInvisible(name).replaceAll("'", "'\"'\"'")}'`;
 
 class Drawer {
-  constructor(element, { onClose, onSeq, onTrial }) {
-    Object.assign(this, { element, onClose, onSeq, onTrial, name: null });
+  constructor(element, { onClose, onSeq, onTrial, onStep }) {
+    Object.assign(this, { element, onClose, onSeq, onTrial, onStep, name: null });
   }
 
   get isOpen() { return !this.element.hidden; }
@@ -73,6 +73,8 @@ class Drawer {
     const fill = isSame ? refill : (element, ...children) => element.replaceChildren(...children);
     fill(this.element,
       el("header", {}, el("h2", { id: "drawer-title", tabindex: -1, text: escapeInvisible(name) }),
+        el("button", { type: "button", class: "close", "aria-label": "Previous trial", title: "Previous trial (k)", onclick: () => this.onStep(-1), text: "‹" }),
+        el("button", { type: "button", class: "close", "aria-label": "Next trial", title: "Next trial (j)", onclick: () => this.onStep(1), text: "›" }),
         el("button", { type: "button", class: "close", "aria-label": "Close", onclick: () => this.close(), text: "✕" })),
       this.variants(run, trial),
       ...sides.flatMap((side) => this.status(...side)),

@@ -15,6 +15,7 @@ class Page {
       onClose: (hasFocus) => { if (!hasFocus) this.trials.focus(); this.saveAddress(); },
       onSeq: (run, seq) => { this.chooseRun(this.runs.indexOf(run)); this.showRecord(seq); },
       onTrial: (run, trial) => this.open(trial, run),
+      onStep: (by) => this.step(by),
     });
     this.build();
     this.readAddress();

@@ -153,6 +153,17 @@ def test_selection_keys(tmp_path: Path, open_tab: OpenTab) -> None:
     assert tab.page.is_hidden("#drawer")
 
 
+def test_drawer_steps_by_buttons(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Two buttons in the drawer open the previous and the next trial, where there is no keyboard."""
+    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")), width=400)
+
+    tab.page.click("[data-trial=chad]")
+    tab.page.click("[aria-label='Next trial']")
+    assert "oslo" == tab.text("#drawer h2")
+    tab.page.click("[aria-label='Previous trial']")
+    assert "chad" == tab.text("#drawer h2")
+
+
 def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
     """A control that is used by keyboard keeps the focus, and closing the drawer returns it."""
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
