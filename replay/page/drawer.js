@@ -2,49 +2,6 @@
 "use strict";
 
 const SHOWN_TRIALS = 60;
-const DIFF_TOKENS = 1200; // In longer texts, everything between the common beginning and end is marked.
-
-const tokens = (text) => text.match(/\s+|[\p{L}\p{N}_]+|[^\s\p{L}\p{N}_]/gu) || [];
-const isBlank = (token) => !token.trim();
-
-// Mark the words of each text that the other does not have (longest common subsequence; whitespace has little weight).
-function difference(a, b) {
-  const tokensA = tokens(a), tokensB = tokens(b);
-  let begin = 0, endA = tokensA.length, endB = tokensB.length;
-  while (begin < endA && begin < endB && tokensA[begin] === tokensB[begin]) begin += 1;
-  while (endA > begin && endB > begin && tokensA[endA - 1] === tokensB[endB - 1]) { endA -= 1; endB -= 1; }
-  const isCommonA = new Uint8Array(tokensA.length).fill(1), isCommonB = new Uint8Array(tokensB.length).fill(1);
-  isCommonA.fill(0, begin, endA);
-  isCommonB.fill(0, begin, endB);
-  const rows = endA - begin, columns = endB - begin;
-  if (rows && columns && rows <= DIFF_TOKENS && columns <= DIFF_TOKENS) {
-    const lengths = new Uint16Array((rows + 1) * (columns + 1)), stride = columns + 1;
-    for (let row = rows - 1; row >= 0; row--) {
-      for (let column = columns - 1; column >= 0; column--) {
-        lengths[row * stride + column] = tokensA[begin + row] === tokensB[begin + column] ? lengths[(row + 1) * stride + column + 1] + (isBlank(tokensA[begin + row]) ? 1 : 32) : Math.max(lengths[(row + 1) * stride + column], lengths[row * stride + column + 1]);
-      }
-    }
-    for (let row = 0, column = 0; row < rows && column < columns;) {
-      if (tokensA[begin + row] === tokensB[begin + column]) { isCommonA[begin + row] = isCommonB[begin + column] = 1; row += 1; column += 1; }
-      else if (lengths[(row + 1) * stride + column] >= lengths[row * stride + column + 1]) row += 1;
-      else column += 1;
-    }
-  }
-  return [markWords(tokensA, isCommonA, "removed"), markWords(tokensB, isCommonB, "added")];
-}
-
-function markWords(words, isCommon, kind) {
-  const nodes = [];
-  for (let index = 1; index + 1 < words.length; index++) if (isCommon[index] && isBlank(words[index]) && !isCommon[index - 1] && !isCommon[index + 1]) isCommon[index] = 0;
-  for (let start = 0; start < words.length;) {
-    let end = start;
-    while (end < words.length && isCommon[end] === isCommon[start]) end += 1;
-    const text = escapeInvisible(words.slice(start, end).join(""));
-    nodes.push(isCommon[start] ? text : el("mark", { class: kind, text }));
-    start = end;
-  }
-  return nodes;
-}
 
 // A name as an argument for a shell.
 const shellQuote = (name) => /^[\w@%+=:,./-]+$/.test(name) ? name : `'${escapeInvisible(name).replaceAll("'", "'\"'\"'")}'`;
@@ -128,14 +85,14 @@ class Drawer {
     const [run, trial] = sides.at(-1), expected = run.trials.expected[trial], [a, b] = sides.map(([side, number]) => side.trials.output[number]);
     const expectedBlock = (marks) => (expected === null ? "" : this.block("Expected", expected, run, trial, marks));
     if (sides.length > 1) {
-      const marks = difference(fullText(a) ?? "", fullText(b) ?? "");
+      const marks = difference(fullText(a) ?? "", fullText(b) ?? "") || [];
       return [expectedBlock(), el("div", { class: "pair" }, sides.map(([side, number, label], index) => this.block(`Output in ${label}`, side.trials.output[number], side, number, marks[index])))];
     }
     if (!run.trials.attempts[trial].some((span) => run.outcomeOf(span) === "succeeded")) return [expectedBlock()];
     if (expected === null || a === null) return [expectedBlock(), this.block("Output", a, run, trial)];
     if (fullText(expected) === fullText(a)) return [this.block("Output (as expected)", a, run, trial)];
     const passes = run.scorers.map((_, scorer) => run.scoreOf(scorer, trial)).filter((value) => typeof value === "boolean");
-    const [expectedMarks, outputMarks] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(a));
+    const [expectedMarks, outputMarks] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(a)) || [];
     return [el("div", { class: "pair" }, expectedBlock(expectedMarks), this.block("Output", a, run, trial, outputMarks))];
   }
 

@@ -58,6 +58,7 @@ _SCRIPTS: Final = (
     "embedded.js",
     "format.js",
     "dom.js",
+    "diff.js",
     "run.js",
     "policy.js",
     "chart.js",
