@@ -73,7 +73,10 @@ _SCRIPTS: Final = (
     "drawer.js",
     "page.js",
 )
-_STYLES: Final = {"uPlot.min.css": "", "page.css": "", "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"'}
+_STYLES: Final = {
+    **dict.fromkeys(("uPlot.min.css", "page.css", "drawer.css"), ""),
+    "dark.css": ' id="dark" media="screen and (prefers-color-scheme: dark)"',
+}
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
 _INDEX_SCRIPTS: Final = ("embedded.js", "format.js", "dom.js", "index.js")
 _INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": _STYLES["dark.css"]}
