@@ -19,7 +19,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
 import trio
 
 from benchmarks._figures import Figures, machine
@@ -39,6 +38,7 @@ from evaljournal.journal.events import (
     TrialEnqueued,
     TrialScored,
 )
+from evaljournal.journal.fact import evolve_fact
 
 ROUNDS = 4
 SLOTS = 16
@@ -174,7 +174,7 @@ async def write_run(
         return wall, round(seconds, 6)
 
     async with journal.writing(path, new=True, clock=read_clock, durability="os") as log:
-        log.append(attrs.evolve(_started(trials), shard=shard))  # type: ignore[misc]  # an event is an attrs class
+        log.append(evolve_fact(_started(trials), shard=shard))
         log.append(SessionStarted(session=1, pid=os.getpid(), host="here", boot_id=""))
         log.append(LimitChanged(before=0, after=SLOTS, reason="start"))
         free = [(0.0, slot) for slot in range(SLOTS)]

@@ -13,6 +13,7 @@ from evaljournal.journal.copies.staging import check_target, staged_run
 from evaljournal.journal.copies.step_references import StepReferences
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
 from evaljournal.journal.threads import InThread, run_in_thread
@@ -89,10 +90,10 @@ def _adapt(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: st
     match event:
         case RunStarted():
             shards = first_shards(event.merged_from, len(source_run.state.sessions))
-            return attrs.evolve(event, forked_from=origin, merged_from=shards)  # type: ignore[misc]  # an event is an attrs class
+            return evolve_fact(event, forked_from=origin, merged_from=shards)
         case RunFinished() if source_run.state.merged.sessions > len(source_run.state.sessions):
             return RunStopped(reason="interrupted")
         case RunFinished():
-            return attrs.evolve(event, head=head)  # type: ignore[misc]  # an event is an attrs class
+            return evolve_fact(event, head=head)
         case _:
             return event

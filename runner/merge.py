@@ -18,6 +18,7 @@ from evaljournal.journal.copies.step_references import StepReferences
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import IllegalEvent, InvalidRecord, JournalLocked
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import CopiedStarts, start_events
@@ -153,7 +154,7 @@ def _describe(path: Path) -> SourceShard:
         is_finished=run_finished is not None,
         is_own=all(is_listed for _, is_listed in starts),
         start=start,
-        run_started=attrs.evolve(state.started, settings=state.settings),  # type: ignore[misc]  # an event is an attrs class
+        run_started=evolve_fact(state.started, settings=state.settings),
     )
 
 
@@ -163,18 +164,18 @@ def _check_same(base: SourceShard, shard: SourceShard) -> None:
         shards = f"{base.path} is shard {base.shard}, and {shard.path} is shard {shard.shard}"
         raise UsageError(f"the shards are not parts of one run: {shards}")
     settings: dict[str, Any] = {name: shard.run_started.settings.get(name) for name in EXPERIMENT_SETTINGS}
-    run_started = attrs.evolve(shard.run_started, settings=settings)  # type: ignore[misc]  # an event is an attrs class
+    run_started = evolve_fact(shard.run_started, settings=settings)
     if changes := differences(base.run_started, run_started, base.run_started.settings):
         hint = "merge shards of one evaluation and dataset only"
         raise RunChanged(f"{shard.path} differs from {base.path}", changes=changes, hint=hint)
 
 
 def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.RunStarted:
-    run_started: Any = shards[0].start.event
-    trials = [shard.trials for shard in shards]
+    run_started, trials = shards[0].start.event, [shard.trials for shard in shards]
     environments = [shard.run_started.environment for shard in shards]
     names = dict.fromkeys(itertools.chain.from_iterable(environments))
-    merged_start: events.RunStarted = attrs.evolve(
+    assert isinstance(run_started, events.RunStarted)
+    return evolve_fact(
         run_started,
         trials=sum(number or 0 for number in trials) if is_complete and None not in trials else 0,
         environment={name: ", ".join(dict.fromkeys(str(env[name]) for env in environments if name in env)) for name in names},
@@ -182,7 +183,6 @@ def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.
         shard="",
         merged_from=[shard.entry() for shard in shards],
     )
-    return merged_start
 
 
 class _Copier:
@@ -293,15 +293,14 @@ class _Adapter:
         base, settings = self._state.settings, self.source.settings
         changes = {name: settings.get(name) for name in {**base, **settings} if base.get(name) != settings.get(name)}
         adopted_members = adopted_changes(merged_start, shard_start)
-        session: Event = attrs.evolve(
-            event,  # type: ignore[misc]  # an event is an attrs class
+        return evolve_fact(
+            event,
             session=self._journal.lifecycle.sessions + 1,
             settings=changes or None,
             trials=self.source.planned,
             adopted=adopted_members,
             definition=shard_start.definition if adopted_members is not None else None,
         )
-        return session
 
     def _adapt_end(self, event: events.RunFinished, record: Record) -> Event:
         """Return the end of a finished shard with the totals so far; a stop if shards are missing or earlier trials are open.

@@ -19,6 +19,7 @@ from evaljournal.journal.copies.staging import check_target, staged_run
 from evaljournal.journal.copies.step_references import StepReferences
 from evaljournal.journal.disk.files import DISK, Files, create
 from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format import chain
 from evaljournal.journal.format.blobs import unloaded_blobs, with_loaded_blobs
 from evaljournal.journal.format.codec import decode, encode
@@ -103,7 +104,7 @@ def _adapt(event: events.Event, journal: Journal) -> events.Event:
     counts = journal.lifecycle.counts()
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
         raise IllegalEvent("RunFinished", "it counts trials that are lost")
-    return attrs.evolve(event, head=journal.head if event.head else "")  # type: ignore[misc]  # an event is an attrs class
+    return evolve_fact(event, head=journal.head if event.head else "")
 
 
 def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:

@@ -1,9 +1,8 @@
 """References between the records of steps, adapted to a copy of a journal, in which records have other numbers."""
 
-import attrs
-
 from evaljournal.journal.errors import IllegalEvent
 from evaljournal.journal.events import Event, Record, StepCompleted, StepReused, TrialCompleted, TrialFailed, TrialWithdrawn
+from evaljournal.journal.fact import evolve_fact
 
 
 class StepReferences:
@@ -23,7 +22,7 @@ class StepReferences:
         copy = self._copies.get(event.trial, {}).get(event.completed_seq)
         if copy is None:
             raise IllegalEvent("StepReused", "the step that it reuses is lost")
-        return attrs.evolve(event, completed_seq=copy)  # type: ignore[misc]  # an event is an attrs class
+        return evolve_fact(event, completed_seq=copy)
 
     def add(self, source: Record, copy: Record) -> None:
         """Keep the number of a record that was copied, if a later one may refer to it."""

@@ -15,6 +15,7 @@ import orjson
 from evaljournal.journal.disk.files import DISK, MAX_SIZE, Files, is_unreadable
 from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, Unserializable
 from evaljournal.journal.events import Event, Record
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
 
 LIMIT: Final = 256 << 10
@@ -88,8 +89,7 @@ def blobs_of(event: Event) -> dict[str, Blob]:
 def with_loaded_blobs(record: Record, files: Files) -> Record:
     """Return the record with the blobs of its event loaded."""
     values = {field: blob.load(files) for field, blob in blobs_of(record.event).items()}
-    event: Any = record.event
-    return record._replace(event=attrs.evolve(event, **values)) if values else record
+    return record._replace(event=evolve_fact(record.event, **values)) if values else record
 
 
 def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:

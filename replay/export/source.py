@@ -10,11 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-import attrs
-
 from evaljournal.journal import Blob, Event, JournalError, Record
 from evaljournal.journal.errors import BlobDamaged, InvalidRecord
 from evaljournal.journal.events import SegmentOpened
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import blobs_of
 from evaljournal.replay.index import Index
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
@@ -106,8 +105,7 @@ class Source:
     def with_blobs(self, event: Event) -> Event:
         """Load the large values of an event."""
         values = {field: self.load(blob) for field, blob in blobs_of(event).items()}
-        evolvable: Any = event
-        return attrs.evolve(evolvable, **values) if values else event
+        return evolve_fact(event, **values) if values else event
 
     def trials(self, *stages: str, variant: str | None = None) -> Iterator[TrialDetails]:
         """Return the trials in the order of enqueueing, or only trials in some stages or of one variant."""

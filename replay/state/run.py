@@ -15,6 +15,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.definition import changed_files, code_version
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
@@ -267,7 +268,7 @@ class RunState(Totals):
         self.sessions.append(session)
         if event.git and self.started is not None:
             environment = {**self.started.environment, "git": event.git}
-            self.started = attrs.evolve(self.started, environment=environment)  # type: ignore[misc]  # an event is an attrs class
+            self.started = evolve_fact(self.started, environment=environment)
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
         self.settings.update(event.settings or {})
@@ -300,7 +301,7 @@ class RunState(Totals):
         old_start = self.started
         changes = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
         changes["definition"] = old_start.definition if definition is None else definition
-        new_start = self.started = attrs.evolve(old_start, **changes)  # type: ignore[misc]  # an event is an attrs class
+        new_start = self.started = evolve_fact(old_start, **changes)
         self.sessions[-1].adopted = tuple(adopted_changes(old_start, new_start))
         self.scores.set_versions(new_start.scorers)
         if old_start.is_replacement:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from evaljournal.journal.events import NOTE_PREFIX, IntakePaused, IntakeResumed, LimitChanged, Noted, PaceChanged
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import Change, Decision, Policy, Signal, Started, StartPermit, evolve_fact
+from evaljournal.runner.concurrency.policy import Change, Decision, Policy, Signal, Started, StartPermit
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask
 

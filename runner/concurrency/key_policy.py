@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, Final, assert_never, cast, get_args
 
 from evaljournal.journal import Record, events
-from evaljournal.runner.concurrency.policy import Change, Ended, Policy, Signal, Started, evolve_fact
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.runner.concurrency.policy import Change, Ended, Policy, Signal, Started
 
 MAX_FREE_PROBES: Final = 3
 """Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""

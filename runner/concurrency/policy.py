@@ -7,9 +7,7 @@ and pass `Started` to `observe`; pass each end of an attempt as it is recorded. 
 `check_at` or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
 """
 
-from typing import Literal, Protocol, TypeAlias, TypeVar
-
-import attrs
+from typing import Literal, Protocol, TypeAlias
 
 from evaljournal.journal.events import FailureCategory, Noted, PolicyEvent
 from evaljournal.journal.fact import fact
@@ -70,14 +68,6 @@ class StartPermit:
     """If closed: when to ask again; None means after the next signal, because the limit is reached."""
     probe: bool = False
     """If open: whether the attempt would be a probe of an open circuit breaker."""
-
-
-T = TypeVar("T")
-
-
-def evolve_fact(fact: T, **changes: object) -> T:
-    """Return a copy of a fact with these members changed."""
-    return attrs.evolve(fact, **changes)  # type: ignore[misc]  # an event is an attrs class
 
 
 OPEN = StartPermit(open=True)

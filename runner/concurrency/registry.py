@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.concurrency.policy import (
     FULL,
     Change,
@@ -24,7 +25,6 @@ from evaljournal.runner.concurrency.policy import (
     Signal,
     Started,
     StartPermit,
-    evolve_fact,
 )
 
 TURN: Final = 0.1

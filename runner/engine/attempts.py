@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import attrs
-
 from evaljournal.journal import events
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import BlobDamaged, Unserializable
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.journal.readers.reader import Finder
@@ -226,7 +225,7 @@ class Attempts:
                 if state.is_over_budget(work.trial, usage):
                     self._fail_over_budget(work, elapsed, usage)
                     return False
-                record = self._record(attrs.evolve(event, output=output, usage=usage))  # type: ignore[misc]  # an event is an attrs class
+                record = self._record(evolve_fact(event, output=output, usage=usage))
         except (Unserializable, RecursionError) as exc:
             self._fail(work, error=UNSERIALIZABLE, message=describe(exc).message, category="fatal", elapsed=elapsed)
             return False

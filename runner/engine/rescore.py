@@ -12,6 +12,7 @@ import attrs
 from evaljournal.journal import read
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptSucceeded, RunStopped, StopReason, TrialEnqueued
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.readers.reader import fetch
 from evaljournal.replay import RunState, TrialState, fold
 from evaljournal.runner.concurrency import POLICIES
@@ -92,7 +93,7 @@ class Rescoring(Session):
         if any(scorer.workers for scorer in scorers.values()):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
         slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
-        new_start = attrs.evolve(recorded_start, trials=state.planned, settings={"scorer_slots": slots})  # type: ignore[misc]  # an event is an attrs class
+        new_start = evolve_fact(recorded_start, trials=state.planned, settings={"scorer_slots": slots})
         return Plan(settings, (), new_start, slots, self.evaluation, keys, ())
 
     def _already_done(self, state: RunState) -> Outcome:

@@ -18,6 +18,7 @@ import trio
 
 from evaljournal.journal.errors import JournalError, RecordTooLarge
 from evaljournal.journal.events import StepEvent, StepReused
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
@@ -106,7 +107,7 @@ class RemoteCall:
                 raise InvalidFrame(f"it sent a step that took {event.elapsed} s and continues step {event.continues}")
             seconds = trio.current_time() - self._started_at
             if event.elapsed > seconds:
-                event = attrs.evolve(event, elapsed=round(seconds, 6))  # type: ignore[misc]  # an event is an attrs class
+                event = evolve_fact(event, elapsed=round(seconds, 6))
         self._steps_ended.add(event.step)
         self.steps.record(event)
 

@@ -17,11 +17,12 @@ from evaljournal.journal.events import (
     PaceChanged,
     RunFinished,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE, Guarded
-from evaljournal.runner.concurrency.policy import Decision, Started, StartPermit, evolve_fact
+from evaljournal.runner.concurrency.policy import Decision, Started, StartPermit
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
