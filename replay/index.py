@@ -181,8 +181,10 @@ TABLES: Final = {
 """Table → columns; the first is the key. `steps.attempt` is the id of the attempt, `notes.attempt` its number in the trial. A
 reused step has no `kind`, and only a failed one has an `error`. `scores.end_seq` is the record that replaced or removed it."""
 
-_INDEXES: Final = {"trials": "name", "steps": "trial", "scores": "trial", "calls": "trial", "notes": "trial"}
-"""Indexes that are created when a single trial is read for the first time."""
+TRIAL_INDEXES: Final = (("trials", "name"), ("steps", "trial"), ("scores", "trial"), ("calls", "trial"), ("notes", "trial"))
+"""Table and column of the indexes that are created when a single trial is read for the first time."""
+CHANGE_INDEXES: Final = (("trials", "seq"), ("attempts", "changed"), ("scores", "end_seq"))
+"""Table and column of the indexes for reading only the rows that have changed since a record."""
 _TRIAL: Final = attrgetter(*TABLES["trials"])
 _ATTEMPT: Final = attrgetter(*TABLES["attempts"])
 
@@ -220,7 +222,7 @@ class Index:
         """`t`, record and the values of all series, for each change of one."""
         self._pending_bytes = 0
         self._flushed_seq = 0
-        self._has_indexes = False
+        self._indexes: set[tuple[str, str]] = set()
         self._trials: dict[str, TrialRow] = {}
         """Open trials, and those that were changed since rows were last written."""
         self._withdrawn: set[str] = set()
@@ -386,24 +388,19 @@ class Index:
         """Return a trial; raise a `KeyError` if there is none."""
         trial = self._trials.get(name)
         if trial is None:
-            self.create_indexes()
+            self.create_indexes(TRIAL_INDEXES)
             row = self._database.execute("SELECT * FROM trials WHERE name = ?", (name,)).fetchone()
             if row is None:
                 raise KeyError(name)
             trial = TrialRow(*row)
         return trial
 
-    def create_indexes(self) -> None:
-        """Create the indexes that are needed to read single trials."""
-        if not self._has_indexes:
-            self._has_indexes = True
-            for table, column in _INDEXES.items():
+    def create_indexes(self, indexes: Iterable[tuple[str, str]]) -> None:
+        """Create the indexes on these columns that do not exist yet; until then rows are written faster."""
+        for table, column in indexes:
+            if (table, column) not in self._indexes:
+                self._indexes.add((table, column))
                 self._database.execute(f"CREATE INDEX {table}_by_{column} ON {table} ({column})")
-
-    def create_change_indexes(self) -> None:
-        """Create the indexes that are needed to read only rows that have changed since a record."""
-        for table, column in {"trials": "seq", "attempts": "changed", "scores": "end_seq"}.items():
-            self._database.execute(f"CREATE INDEX IF NOT EXISTS {table}_by_{column} ON {table} ({column})")
 
     def attempts(self, trial: TrialRow) -> list[AttemptRow]:
         """Return the attempts of a trial, in order."""
@@ -566,7 +563,8 @@ class Index:
         trial = self._changed_trial(event.trial, seq)
         trial.end_seq, trial.ended_at, trial.reason = 0, "", event.reason
         for row in trial.scores.values():
-            self._end_score(row, seq)
+            row[-1] = seq
+            self._rewrite("scores", row)
         trial.scores.clear()
         self._withdrawn.add(event.trial)
         self._set_stage(trial, event, t, seq)
@@ -604,14 +602,15 @@ class Index:
         if isinstance(event, events.TrialScored):
             old_row = trial.scores.get(event.scorer)
             if old_row is not None:
-                self._end_score(old_row, seq)
+                old_row[-1] = seq
+                self._rewrite("scores", old_row)
             trial.scores[event.scorer] = row
         self._pending["scores"].append(row)
 
-    def _end_score(self, row: list[Any], seq: int) -> None:
-        row[-1] = seq
+    def _rewrite(self, table: str, row: list[Any]) -> None:
+        """Write a changed row again, unless it will be written anyway."""
         if row[0] <= self._flushed_seq:
-            self._pending["scores"].append(row)
+            self._pending[table].append(row)
 
     def _end_call(self, trial: TrialRow, event: events.ScorerCallFailed | events.TrialScored | events.ScoringFailed) -> None:
         row = trial.calls.pop(event.scorer.partition(".")[0], None)
@@ -620,14 +619,15 @@ class Index:
         row[5:] = "succeeded", event.elapsed, "", "", None, None
         if isinstance(event, events.ScorerCallFailed):
             row[5:] = event.category, event.elapsed, event.error, event.message, event.retry_after, event.delay
-        if row[0] <= self._flushed_seq:
-            self._pending["calls"].append(row)
+        self._rewrite("calls", row)
 
     def _note(self, event: events.Noted, seq: int) -> None:
+        if not event.trial:
+            return  # It belongs to the run.
         try:
             trial = self._changed_trial(event.trial, seq)
         except KeyError:
-            return  # It belongs to the run.
+            return  # Salvage has lost the start of its trial.
         self._pending["notes"].append((seq, trial.id, event.attempt, event.name, self._json(event.value)))
         self._add_usage_names(noted_usage(event.name, event.value))
         if trial.last_attempt is not None and trial.last_attempt.attempt == event.attempt:
@@ -664,7 +664,8 @@ class Index:
                         heapq.heappush(self._backoff_ends, (trial.backoff_end, trial.name))
                 other_shards.clear()
         for row in self._pause_rows.values():
-            self._end_pause(row, seq)
+            row[-1] = seq
+            self._rewrite("policy", row)
         for per_session in (self._limits, self._paces, self._pauses, self._pause_rows):
             per_session.clear()
         self._counts = [0] * 5
@@ -730,7 +731,8 @@ class Index:
     def _pause(self, event: events.IntakePaused | events.IntakeResumed, t: float, seq: int) -> None:
         key = event.key
         if (row := self._pause_rows.pop(key, None)) is not None:
-            self._end_pause(row, seq)
+            row[-1] = seq
+            self._rewrite("policy", row)
         if isinstance(event, events.IntakeResumed):
             self._pauses.pop(key, None)
         else:
@@ -741,11 +743,6 @@ class Index:
             if (is_open or event.until > t) and not key.startswith(events.SCORER_PREFIX):
                 self._pauses[key] = math.inf if is_open else event.until
         self._count_paused(t, seq)
-
-    def _end_pause(self, row: list[Any], seq: int) -> None:
-        row[-1] = seq
-        if row[0] <= self._flushed_seq:
-            self._pending["policy"].append(row)
 
     # Values.
 
@@ -788,17 +785,14 @@ def _score_json(value: float | str) -> bytes:
 def _add_time(trial: TrialRow, t: float) -> None:
     """Add the time in the current phase up to `t`."""
     seconds = t - trial.phase_start
-    match trial.phase:
-        case 1:
-            trial.queue_time += seconds
-        case 2:
-            trial.backoff_time += seconds
-        case 3:
-            trial.run_time += seconds
-        case 4:
-            trial.scoring_time += seconds
-        case _:
-            pass  # Idle.
+    if trial.phase == QUEUED:
+        trial.queue_time += seconds
+    elif trial.phase == BACKING_OFF:
+        trial.backoff_time += seconds
+    elif trial.phase == RUNNING:
+        trial.run_time += seconds
+    elif trial.phase == SCORING:
+        trial.scoring_time += seconds
 
 
 def _fit(value: Any) -> Any:

@@ -20,6 +20,7 @@ from evaljournal.journal import JournalError, events
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import RECORD_MEMBERS, event_type
 from evaljournal.replay.export.source import Source
+from evaljournal.replay.index import TRIAL_INDEXES
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails, read_attempt
 from evaljournal.replay.state.run import RunState
@@ -255,7 +256,7 @@ _NOTES: Final = "SELECT name, value FROM notes WHERE trial = ? AND attempt = ? A
 def _attempts(source: Source) -> Iterator[Row]:
     """Return the attempts in the order of their ends; those in flight come last."""
     index = source.index
-    index.create_indexes()
+    index.create_indexes(TRIAL_INDEXES)
     for attempt_id, source.trial_name in index.rows(_ATTEMPTS):
         row = index.attempt(attempt_id)
         attempt = read_attempt(index, source.trial_name, row, source.load)

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, get_args
 import orjson
 
 from evaljournal.journal.format.lifecycle import STAGES
-from evaljournal.replay.index import BACKING_OFF, OUTCOMES, QUEUED, RUNNING, SCORING, Index
+from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
 from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
 from evaljournal.replay.page.page_steps import COLUMNS, KINDS
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
@@ -64,9 +64,9 @@ def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dic
     if cursor.seq > index.seq:
         cursor = Cursor()  # It belongs to another run.
     after_seq = cursor.seq
-    index.create_indexes()
+    index.create_indexes(TRIAL_INDEXES)
     if after_seq:
-        index.create_change_indexes()
+        index.create_indexes(CHANGE_INDEXES)
 
     def events(column: str) -> Iterator[int]:
         return index.log("events", column, after_seq)

@@ -7,7 +7,7 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.errors import BlobDamaged
-from evaljournal.replay.index import AttemptRow, Index, TrialRow
+from evaljournal.replay.index import TRIAL_INDEXES, AttemptRow, Index, TrialRow
 from evaljournal.replay.runs.timeline import Span, Times, times_of
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.runs.waits import Wait
@@ -247,7 +247,7 @@ def read_trial(
         KeyError: There is no such trial.
     """
     trial, trial_state, waits = index.trial(name), state.trials[name], waits or {}
-    index.create_indexes()
+    index.create_indexes(TRIAL_INDEXES)
     scores, superseded_scores = _scores(index, trial)
     notes = [(number, note, load(index.value(value))) for number, note, value in index.rows(_NOTES, trial.id)]
     rows = index.attempts(trial)
