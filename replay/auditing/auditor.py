@@ -14,10 +14,9 @@ from evaljournal.journal.errors import IllegalEvent
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import event_type
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.replay.auditing.budget_rules import end_problems, start_problems, stop_problems
 from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, Totals
+from evaljournal.replay.auditing.rules import StepRules, end_problems, start_problems, stop_problems
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
-from evaljournal.replay.auditing.step_rules import StepRules
 from evaljournal.replay.render.summary import version_notes
 from evaljournal.replay.runs.idle import slots_of
 from evaljournal.replay.state.handlers import handlers
