@@ -5,8 +5,8 @@ from typing import Any, Final, TypeGuard
 
 from evaljournal.journal.events import NOTE_PREFIX
 
-JUDGE_NOTES: Final = frozenset({f"{NOTE_PREFIX}judge_usage", f"{NOTE_PREFIX}judge"})
-"""The notes of a judge's call that have its usage; the second one in older runs only, because it may be a blob."""
+JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
+"""Name of the note with the usage of a judge's call."""
 _MAX_INTEGER: Final = 1 << 53
 _UNPRICED_MODEL: Final = "unpriced_model"
 
@@ -26,7 +26,7 @@ def noted_usage(name: str, value: Any) -> Any:
 
     A judge's usage is counted separately: `judge.cost`.
     """
-    if name in JUDGE_NOTES:
+    if name == JUDGE_USAGE:
         usage = value.get("usage") if isinstance(value, dict) else None
         return {f"judge.{unit}": amount for unit, amount in usage.items()} if isinstance(usage, dict) else None
     return value if name == "usage" else {name: value}

@@ -12,7 +12,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.definition import load_definition
 from evaljournal.replay.render.summary import billed_usage
 from evaljournal.replay.state.totals import Totals
-from evaljournal.replay.state.usage import JUDGE_NOTES, add
+from evaljournal.replay.state.usage import JUDGE_USAGE, add
 from evaljournal.runner.cli.terminal.display import open_run
 from evaljournal.runner.run_paths import RUNS, runs_under
 
@@ -60,7 +60,7 @@ class EarlierRuns:
             calls = 0
             for record in run.records():
                 event = record.event
-                if isinstance(event, Noted) and event.name in JUDGE_NOTES and _member(event.value, "model") == model:
+                if isinstance(event, Noted) and event.name == JUDGE_USAGE and _member(event.value, "model") == model:
                     call_usage = _member(event.value, "usage")
                     calls += call_usage is not None
                     add(usage, call_usage)
