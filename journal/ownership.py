@@ -6,23 +6,21 @@ after the same records. The code that it names may then be executed without `--t
 """
 
 import os
-import re
 import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
 
 from evaljournal.journal.disk.files import DISK, create, make_directory
 from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.events import Record, RunStarted, SegmentOpened, SessionStarted
+from evaljournal.journal.format.chain import HASH
 from evaljournal.journal.readers.reader import read
 
 Start = RunStarted | SessionStarted
 """The events that name code or settings."""
 
-_HASH: Final = re.compile("[0-9a-f]{32}")
 """The id of a run or the hash of a record; a foreign journal may have any text as its id."""
 
 
@@ -86,11 +84,11 @@ def _own_runs() -> Path:
 
 def own_hashes(run: str) -> frozenset[str]:
     """Return the hashes of the records of a run that the user has written; none if they cannot be read."""
-    if not _HASH.fullmatch(run):
+    if not HASH.fullmatch(run):
         return frozenset()
     try:
         with DISK.read(str(_own_runs() / run)) as stream:  # Symlinks are not followed.
-            return frozenset(line for line in stream.read().decode("ascii", "replace").split("\n") if _HASH.fullmatch(line))
+            return frozenset(line for line in stream.read().decode("ascii", "replace").split("\n") if HASH.fullmatch(line))
     except (StateUnavailable, OSError):
         return frozenset()
 

@@ -41,6 +41,7 @@ _STAGE_AFTER: Final[dict[type[Event], tuple[str, int]]] = {
 TIMELINE_EVENTS: Final = frozenset({*_STAGE_AFTER, *get_args(events.PolicyEvent), *BETWEEN_SESSIONS})
 """The events that an index needs for times and series."""
 
+MAX_INT64: Final = (1 << 63) - 1
 _MAX_VALUE: Final = 1 << 62
 """Maximum limit and pace; a forged one must fit into 64 bits."""
 _MAX_INTEGER: Final = 1 << 40
@@ -796,7 +797,7 @@ def _add_time(trial: TrialRow, t: float) -> None:
 
 
 def _fit(value: Any) -> Any:
-    return float(value) if isinstance(value, int) and abs(value) >= 1 << 63 else value
+    return float(value) if isinstance(value, int) and abs(value) > MAX_INT64 else value
 
 
 def _clamp(number: float) -> int:

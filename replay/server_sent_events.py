@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 _LINE_END: Final = re.compile(r"\r\n|\n|\r")
-_BYTE_ORDER_MARK: Final = "\ufeff"
+BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 def parse_events(text: str) -> Iterator[tuple[str, str]]:
@@ -19,7 +19,7 @@ class EventParser:
     """Parses a stream; an event without data is omitted unless its type is `error`."""
 
     def __init__(self) -> None:
-        self._ignored = _BYTE_ORDER_MARK
+        self._ignored = BYTE_ORDER_MARK
         """What is ignored if it comes next: the byte order mark, or the line feed after a carriage return."""
         self._line_parts: list[str] = []
         """The chunks of an incomplete line, joined once it is complete."""

@@ -42,6 +42,11 @@ def numbers(path: Path, files: Files) -> list[int]:
     return segments
 
 
+def total_size(path: Path, files: Files = DISK) -> int:
+    """Return the size of a journal in bytes."""
+    return sum(files.size(file(path, number)) or 0 for number in numbers(path, files))
+
+
 def is_run(path: Path, files: Files = DISK) -> bool:
     """Whether there is a journal at this path, intact or damaged."""
     try:

@@ -4,11 +4,13 @@ The hash detects corruption and reordering; a rewritten chain is detected only w
 handles bytes, not files or events.
 """
 
+import re
 from hashlib import sha256
 from typing import Final
 
 HASH_LENGTH: Final = 32
 """Hex digits: the first 128 bits of SHA-256."""
+HASH: Final = re.compile(f"[0-9a-f]{{{HASH_LENGTH}}}")
 GENESIS: Final = b"0" * HASH_LENGTH
 """The previous hash of the first record."""
 

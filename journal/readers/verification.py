@@ -3,11 +3,9 @@
 Checks every hash, checksum, type and blob, and the lifecycle. `replay.auditing.auditor` checks what the records add up to.
 """
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import attrs
 
@@ -15,11 +13,10 @@ from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalError
 from evaljournal.journal.events import Record
 from evaljournal.journal.format.blobs import blobs_of
+from evaljournal.journal.format.chain import HASH
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.readers.recovery import confirmed_seq, find_damage, scan_before_loss
 from evaljournal.journal.readers.scan import Scan
-
-_HASH: Final = re.compile("[0-9a-f]{32}")
 
 
 @attrs.frozen
@@ -65,7 +62,7 @@ class Verifier:
         self, path: Path, *, expect_head: str | None = None, files: Files = DISK, lifecycle: Lifecycle | None = None
     ) -> None:
         self._expect_head = expect_head and expect_head.lower()
-        if self._expect_head is not None and not _HASH.fullmatch(self._expect_head):
+        if self._expect_head is not None and not HASH.fullmatch(self._expect_head):
             raise JournalError(f"{expect_head!r} is not the hash of a record: expected 32 hexadecimal digits")
         self._path = path
         self._files = files

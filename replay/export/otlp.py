@@ -12,6 +12,7 @@ from typing import Any, Final
 from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
 from evaljournal.replay.export.otlp_encoding import json_requests, protobuf_requests
 from evaljournal.replay.export.source import Source
+from evaljournal.replay.index import MAX_INT64
 from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
@@ -22,7 +23,6 @@ from evaljournal.replay.text import as_text
 _INTERNAL, _CLIENT = 1, 3
 """Span kinds."""
 _OK, _ERROR = 1, 2
-_MAX_INT64: Final = (1 << 63) - 1
 _INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens")
 _OUTPUT_TOKENS: Final = ("output_tokens", "completion_tokens")
 _TOTAL_TOKENS: Final = ("total_tokens", "tokens")
@@ -323,6 +323,6 @@ def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
 def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, bool):
         return {"boolValue": value}
-    if isinstance(value, int) and abs(value) <= _MAX_INT64:
+    if isinstance(value, int) and abs(value) <= MAX_INT64:
         return {"intValue": str(value)}  # 64-bit integers are strings in OTLP JSON.
     return {"doubleValue": float(value)} if isinstance(value, int | float) else {"stringValue": as_text(value)}

@@ -20,7 +20,7 @@ from evaljournal.journal import JournalError, events
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import RECORD_MEMBERS, event_type
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.index import TRIAL_INDEXES
+from evaljournal.replay.index import MAX_INT64, TRIAL_INDEXES
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails, read_attempt
 from evaljournal.replay.state.run import RunState
@@ -29,7 +29,6 @@ from evaljournal.replay.text import as_text
 
 Rows = Literal["trials", "attempts", "steps", "events"]
 Row = dict[str, Any]
-_MAX_INT64: Final = (1 << 63) - 1
 Kind = Literal["text", "time", "integer", "number", "boolean", "any"]
 
 
@@ -219,7 +218,7 @@ def _trials(source: Source) -> Table:
 
 def _type(value: object) -> type:
     """Return the type of a score; an integer that does not fit into 64 bits is a float."""
-    return float if type(value) is int and abs(value) > _MAX_INT64 else type(value)
+    return float if type(value) is int and abs(value) > MAX_INT64 else type(value)
 
 
 ATTEMPT_COLUMNS: Final[dict[str, Kind]] = {

@@ -102,7 +102,7 @@ class DigestCache:
 
 def _counts_of_large_run(path: Path) -> RunDigest | None:
     """Return the counts of a large finished run from its first and last records; None if it is not large or not finished."""
-    size = sum(os.lstat(segments.file(path, number)).st_size for number in segments.numbers(path, DISK))
+    size = segments.total_size(path)
     finish = run_finish(path) if size > _MAX_READ_BYTES else None
     if finish is None:
         return None

@@ -1,12 +1,9 @@
 """Read a run for a page: state, columns and audit in one pass over the records."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from evaljournal.journal import Record
-from evaljournal.journal.disk import segments
-from evaljournal.journal.disk.files import DISK
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.page.page import PageRun, variants_data
@@ -41,8 +38,3 @@ class PageReader:
             self._variants, self._compared_seq = variants_data(run.state), run.seq
         audit = (self._auditor or Auditor()).result()
         return PageRun(run=run, content=self.content, audit=audit, variants=self._variants)
-
-
-def journal_size(path: Path) -> int:
-    """Return the size of a journal in bytes."""
-    return sum(DISK.size(segments.file(path, number)) or 0 for number in segments.numbers(path, DISK))

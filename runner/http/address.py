@@ -28,7 +28,7 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _DIGEST_KEY: Final = os.urandom(32)
 """Key of the digests in this process, so that no secret can be recognized by its digest."""
-_PORTS: Final = {"http": 80, "https": 443}
+PORTS: Final = {"http": 80, "https": 443}
 _DOT_PARTS: Final = frozenset({".", ".."})
 """Parts of a path that a server resolves to another path."""
 _SAFE_CHARACTERS: Final = "/%:@!$&'()*+,;=~?-._"
@@ -106,12 +106,12 @@ class Address:
         """Parse a URL and headers, in which `$NAME` stands for an environment variable."""
         url_text, variables = _expand(url, f"the URL {mask(url)!r}", _escape_braces)
         parts = _split(url_text)
-        if parts.scheme not in _PORTS or not parts.hostname or not _has_valid_port(parts):
+        if parts.scheme not in PORTS or not parts.hostname or not _has_valid_port(parts):
             raise UsageError(f"{mask(url)!r} is not a valid http:// or https:// URL; check its scheme, host and port")
         if "{" in parts.netloc:
             raise UsageError(f"the host of {mask(url)!r} must not contain fields; path and query may")
         try:
-            host, port = parts.hostname.encode("idna"), parts.port or _PORTS[parts.scheme]
+            host, port = parts.hostname.encode("idna"), parts.port or PORTS[parts.scheme]
         except ValueError as exc:  # a UnicodeError is one
             raise UsageError(f"{mask(url)!r} is not a valid URL: {exc}") from exc
         secrets = _secrets_in_url(parts, variables)
@@ -131,7 +131,7 @@ class Address:
             origin=httpcore2.Origin(parts.scheme.encode(), host, port),
             path=_quote_path(Template.parse(f"{parts.path or '/'}{query}", f"the URL {mask(url)!r}")),
             headers=(
-                (b"Host", host_name if port == _PORTS[parts.scheme] else b"%b:%d" % (host_name, port)),
+                (b"Host", host_name if port == PORTS[parts.scheme] else b"%b:%d" % (host_name, port)),
                 (b"Accept-Encoding", b"identity"),
                 (b"User-Agent", b"evaljournal"),
                 *request_headers,
@@ -160,7 +160,7 @@ class Proxy:
         if not url or _is_local(host) or proxy_bypass(f"{host}:{port}"):
             return None
         parts = _split(url if "://" in url else f"http://{url}")
-        if parts.scheme not in _PORTS or not parts.hostname or not _has_valid_port(parts):
+        if parts.scheme not in PORTS or not parts.hostname or not _has_valid_port(parts):
             raise UsageError(
                 f"the proxy {mask(url)!r} for {scheme}, from the environment, is not a valid http:// or https:// URL; "
                 f"change it, or bypass it: NO_PROXY={host}"
@@ -171,7 +171,7 @@ class Proxy:
             credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
             secrets |= {password, credentials}
             headers.append((b"Proxy-Authorization", f"Basic {credentials}".encode()))
-        return cls(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https", headers)
+        return cls(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", headers)
 
 
 def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str]:

@@ -13,7 +13,7 @@ import attrs
 import httpcore2
 import orjson
 
-from evaljournal.replay.server_sent_events import parse_events
+from evaljournal.replay.server_sent_events import BYTE_ORDER_MARK, parse_events
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.http.reply_memory import MAX_BYTES, SMALL_REPLY, ReplyTooLarge
 from evaljournal.runner.retries.classify import Fatal
@@ -25,13 +25,12 @@ if TYPE_CHECKING:
 MAX_VALUES: Final = 1_000_000
 """Maximum number of JSON values in a reply; each takes up to 100 bytes of memory and 0.3 µs, however short it is."""
 
-_EXCERPT_LENGTH: Final = 500
+EXCERPT_LENGTH: Final = 500
 _EVENT_ENDS: Final = ("\n\n", "\n\r", "\r\r", "\n\r\n", "\r\r\n")
 _EXCLUDED_ENCODINGS: Final = frozenset({"idna", "punycode", "raw-unicode-escape", "unicode-escape", "undefined"})
 """Python encodings that no reply uses; some take quadratic time."""
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w.:-]+)""", re.IGNORECASE)
 _DONE_LINE: Final = re.compile(rb"(?:^|\r)data: ?\[DONE\]\s*$", re.MULTILINE)
-_BYTE_ORDER_MARK: Final = "\ufeff"
 _SUPPORTED_ENCODINGS: Final = ("gzip", "x-gzip", "deflate")
 _STREAM_TYPES: Final = ("text/event-stream", "ndjson", "jsonl", "stream+json", "jsonlines", "json-seq")
 
@@ -151,7 +150,7 @@ class Reply:
     @property
     def excerpt(self) -> str:
         """The beginning of the body, with secrets masked."""
-        return excerpt(self.body[: 8 * _EXCERPT_LENGTH].decode("utf-8", "replace").strip(), _EXCERPT_LENGTH)
+        return excerpt(self.body[: 8 * EXCERPT_LENGTH].decode("utf-8", "replace").strip(), EXCERPT_LENGTH)
 
     def json(self) -> Any:
         """Parse the body as JSON."""
@@ -168,7 +167,7 @@ class Reply:
         try:
             if codecs.lookup(encoding).name in _EXCLUDED_ENCODINGS:
                 raise LookupError(f"unknown encoding: {encoding}")
-            return self.body.decode(encoding).removeprefix(_BYTE_ORDER_MARK)
+            return self.body.decode(encoding).removeprefix(BYTE_ORDER_MARK)
         except (ValueError, LookupError) as exc:
             raise InvalidReply(f"the reply ({self.media or 'no media type'}) is not text in {encoding}: {exc}") from exc
 
@@ -189,10 +188,10 @@ class Reply:
                 if is_incomplete:
                     raise IncompleteReply(f"the stream ended within {_masked_end(data)!r}") from exc
                 if not is_sse:
-                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, _EXCERPT_LENGTH)!r}") from exc
+                    raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, EXCERPT_LENGTH)!r}") from exc
                 chunk = data
             if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {excerpt(data, _EXCERPT_LENGTH)}", error_code(chunk))
+                raise ErrorReply(f"the stream ended with an error: {excerpt(data, EXCERPT_LENGTH)}", error_code(chunk))
             yield chunk
 
     def decompress(self) -> None:
@@ -259,7 +258,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _masked_end(text: str) -> str:
-    return mask(text[-4 * _EXCERPT_LENGTH :])[-_EXCERPT_LENGTH // 5 :]
+    return mask(text[-4 * EXCERPT_LENGTH :])[-EXCERPT_LENGTH // 5 :]
 
 
 def check_values(body: bytes, separators: bytes = b",[{", label: str = "the reply") -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from evaljournal.replay.server_sent_events import EventParser
-from evaljournal.runner.http.reply import ErrorReply, error_code
+from evaljournal.runner.http.reply import EXCERPT_LENGTH, ErrorReply, error_code
 from evaljournal.runner.secrets import excerpt
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
@@ -16,7 +16,6 @@ _ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelle
 _FINAL_EVENTS: Final = _LAST_EVENTS | _ERROR_EVENTS
 _PARSED_DATA: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _FINAL_EVENTS))})"')
 """Only data that contains one of these is parsed."""
-_EXCERPT_LENGTH: Final = 500
 
 
 class StreamEvents:
@@ -54,7 +53,7 @@ class StreamEvents:
         value = _parse_object(data)
         event = event or str(value.get("type", ""))
         if event in _ERROR_EVENTS or value.get("error"):
-            message = f"the stream contains an error: {excerpt(data, _EXCERPT_LENGTH)}"
+            message = f"the stream contains an error: {excerpt(data, EXCERPT_LENGTH)}"
             self.error = ErrorReply(message, error_code(value.get("response") or value))
         elif event in _LAST_EVENTS and value:
             self.is_done = True

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 import attrs
 
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.address import PORTS
 from evaljournal.runner.secrets import mask
 
 MODEL_CALLS: Final = "http"
 """Stands for the model calls in the setting; its other values are addresses."""
 
 _MODEL_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
-_PORTS: Final = {"http": 80, "https": 443}
 _Origin = tuple[str, str, int]
 
 
@@ -38,7 +38,7 @@ class DurableRequests:
             return True
         if not self._addresses or method.upper() == "HEAD":  # Its reply has no body.
             return False
-        origin, path = (parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)), f"{parts.path}/"
+        origin, path = (parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0)), f"{parts.path}/"
         return any(origin == listed_origin and path.startswith(f"{prefix}/") for listed_origin, prefix in self._addresses)
 
 
@@ -53,8 +53,8 @@ def model_endpoint(method: str, path: str) -> str | None:
 def _address(value: object) -> tuple[_Origin, str]:
     try:
         parts = urlsplit(str(value))
-        if parts.scheme in _PORTS and parts.hostname and parts.username is None and not parts.query and not parts.fragment:
-            return (parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]), parts.path.rstrip("/")
+        if parts.scheme in PORTS and parts.hostname and parts.username is None and not parts.query and not parts.fragment:
+            return (parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme]), parts.path.rstrip("/")
     except ValueError:  # An invalid port.
         pass
     problem = "must be 'http' for model calls, or the address of other requests such as 'https://tools.example/'"

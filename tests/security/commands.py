@@ -54,12 +54,12 @@ def view(run: str) -> None:
     """Read a run as `view` does, without a browser."""
     import trio
 
+    from evaljournal.journal.disk.segments import total_size
     from evaljournal.replay.page.page_columns import Cursor
-    from evaljournal.runner.cli.page import journal_size
     from evaljournal.runner.cli.server import FollowedRun
 
     async def first_message() -> None:
-        live = FollowedRun(Path(run), journal_size(Path(run)))
+        live = FollowedRun(Path(run), total_size(Path(run)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live.follow)
             async with aclosing(live.messages(Cursor())) as messages:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import click
 
 from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay import load
 from evaljournal.replay.history.history import histories
 from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page
@@ -18,7 +19,7 @@ from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.arguments import RunType, find_run, newest_run
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.commands.history import read_entries
-from evaljournal.runner.cli.page import PageReader, journal_size
+from evaljournal.runner.cli.page import PageReader
 from evaljournal.runner.cli.terminal.display import exit_if_damaged
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
@@ -104,7 +105,7 @@ def _write_index(directory: Path, target: Path) -> str:
 def read_page_run(path: Path) -> PageRun:
     """Read a run for a page: state, columns and audit in one pass over its journal."""
     is_live = is_held(path)  # Checked first, as in `open_run`.
-    reader = PageReader(journal_size(path))
+    reader = PageReader(total_size(path))
     run = load(path, apply=reader.apply)
     run.is_live = is_live
     return reader.run(run)

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import trio
 
+from evaljournal.journal.disk.segments import total_size
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.page import journal_size
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.signals import until_signal
 
@@ -41,7 +41,7 @@ def view(path: Path, port: int, open_browser: bool) -> None:
             webbrowser.open(page.as_uri())
 
     with ExitStack() as exits:
-        trio.run(until_signal, partial(serve, path, journal_size(path), port, on_ready=show_address), signal.SIGINT)
+        trio.run(until_signal, partial(serve, path, total_size(path), port, on_ready=show_address), signal.SIGINT)
 
 
 def forwarding_page(address: str) -> Path:
