@@ -75,7 +75,7 @@ class StateUnavailable(JournalError):
 class UnknownFormat(JournalError):
     """The journal has a format or a major version that this release cannot read."""
 
-    def __init__(self, file: str, *, format: str, version: str, readable: int) -> None:  # noqa: A002  # the member's name
+    def __init__(self, file: str, *, format: str, version: str, readable: int) -> None:  # noqa: A002  # the field's name
         self.file = file
         self.format = format
         """The format that the first line of the file names."""
@@ -178,13 +178,13 @@ class IllegalEvent(JournalError):
 class Unserializable(JournalError):
     """A value cannot be written as JSON; nothing was written."""
 
-    def __init__(self, event: str, member: str, reason: str) -> None:
+    def __init__(self, event: str, field: str, reason: str) -> None:
         self.event = event
         """Class of the event, or type of an extension."""
-        self.member = member
-        """The member with that value, and the position inside it: `output.answers[3]`."""
+        self.field = field
+        """The field with that value, and the position inside it: `output.answers[3]`."""
         self.reason = reason
-        super().__init__(f"{member} of {event} {reason}" if member else f"{event} {reason}")
+        super().__init__(f"{field} of {event} {reason}" if field else f"{event} {reason}")
 
 
 class RecordTooLarge(JournalError):

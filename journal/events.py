@@ -143,7 +143,7 @@ class SessionStarted:
     """Number of trials to run, if it changed; 0 if unchanged or not known in advance. In a merged run, a session of a shard has
     the number of trials of its shard."""
     adopted: Json = None
-    """New values of members of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
+    """New values of fields of `run_started` that changed (`evaluation`, `task`, `scorers`, fingerprints), and
     `variants` (name → fingerprint) and `files` (path → `changed`, `added` or `removed`), if these have changed."""
     definition: Json = None
     """The definition that was adopted with them."""
@@ -385,7 +385,7 @@ class StepCompleted:
     fingerprint: str
     """Fingerprint of the input: steps of a trial with the same name and fingerprint can replace one another."""
     input: Json = None
-    """Arguments or request, with secrets masked. If `continues` is not 0, a member that is a list in this input and in that of
+    """Arguments or request, with secrets masked. If `continues` is not 0, a field that is a list in this input and in that of
     the earlier step contains only the elements after those of the earlier step."""
     output: Json
     elapsed: float
@@ -536,7 +536,7 @@ class Extension:
 
     type: str
     data: Mapping[str, Any]
-    """Members of the line that do not belong to the record."""
+    """Fields of the line that do not belong to the record."""
 
 
 AttemptEnd = AttemptSucceeded | AttemptFailed | AttemptTimedOut | AttemptInterrupted

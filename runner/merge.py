@@ -292,14 +292,14 @@ class _Adapter:
         assert shard_start is not None
         base, settings = self._state.settings, self.source.settings
         changes = {name: settings.get(name) for name in {**base, **settings} if base.get(name) != settings.get(name)}
-        adopted_members = adopted_changes(merged_start, shard_start)
+        adopted_fields = adopted_changes(merged_start, shard_start)
         return evolve_fact(
             event,
             session=self._journal.lifecycle.sessions + 1,
             settings=changes or None,
             trials=self.source.planned,
-            adopted=adopted_members,
-            definition=shard_start.definition if adopted_members is not None else None,
+            adopted=adopted_fields,
+            definition=shard_start.definition if adopted_fields is not None else None,
         )
 
     def _adapt_end(self, event: events.RunFinished, record: Record) -> Event:

@@ -108,7 +108,7 @@ _SHAPES: Final = (
         re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL),
         is_certain=True,
     ),
-    # A header as a line, a dict member or a pair: its whole value is masked, except the scheme.
+    # A header as a line, a dict field or a pair: its whole value is masked, except the scheme.
     _Shape(
         ("authorization", "api-key", "auth-token", "subscription-key", "functions-key"),
         re.compile(
@@ -171,7 +171,7 @@ _SHAPES: Final = (
 _MARKERS: Final = _group_markers(marker for shape in _SHAPES for marker in shape.markers)
 
 _SECRET_NAME = re.compile(r"(?i)key|token|secret|auth|cookie|passw|pwd|credential|signature|\bsig\b")
-_SECRET_MEMBER = re.compile(rf"(?i)(?:[\w-]*[_-])?{_NAMES}|[\w-]*{_HEADERS}")
+_SECRET_FIELD = re.compile(rf"(?i)(?:[\w-]*[_-])?{_NAMES}|[\w-]*{_HEADERS}")
 _SECRET_FLAG = re.compile(rf"(?i)--?(?:[a-z0-9]{{1,20}}-){{0,4}}{_FLAGS}")
 _LOGIN_FLAG = re.compile(rf"-[A-Za-z]{{0,4}}[uU]|(?i:{_LOGIN_FLAGS})")
 _LOGIN = re.compile(rf"([^\s:]{{0,100}}:)(?!//|(?i:https?:)|{_NUMBER}$|\$\w+$|\$\{{\w+\}}$|\{{[^{{}}]*\}}$).+", re.DOTALL)
@@ -187,9 +187,9 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
-def is_secret_member(name: str, value: str) -> bool:
-    """Return whether the name of a JSON member suggests a secret, and the value is not a placeholder."""
-    return _SECRET_MEMBER.fullmatch(name) is not None and not is_placeholder(value)
+def is_secret_field(name: str, value: str) -> bool:
+    """Return whether the name of a JSON field suggests a secret, and the value is not a placeholder."""
+    return _SECRET_FIELD.fullmatch(name) is not None and not is_placeholder(value)
 
 
 def mask_after_flag(flag: str, word: str) -> str:

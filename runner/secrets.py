@@ -17,7 +17,7 @@ from evaljournal.journal.disk.files import MAX_SIZE
 from evaljournal.journal.format.codec import exceeds
 from evaljournal.runner.secret_shapes import (
     MASK,
-    is_secret_member,
+    is_secret_field,
     is_secret_name,
     mask_after_flag,
     mask_literals,
@@ -180,7 +180,7 @@ def mask_header(name: str, value: str) -> str:
 
 
 def mask_values(value: Any) -> Any:
-    """Return a JSON value with the secrets in its texts masked, and those that the name of a member suggests."""
+    """Return a JSON value with the secrets in its texts masked, and those that the name of a field suggests."""
     return _mask_texts(value, mask) if _may_have_secrets(value) else value
 
 
@@ -207,12 +207,12 @@ def _mask_texts(value: Any, mask_text: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return mask_text(value)
     if isinstance(value, Mapping):
-        members = cast("Mapping[str, Any]", value).items()
+        fields = cast("Mapping[str, Any]", value).items()
         return {
             mask_text(str(key)): MASK
-            if isinstance(item, str) and is_secret_member(str(key), item)
+            if isinstance(item, str) and is_secret_field(str(key), item)
             else _mask_texts(item, mask_text)
-            for key, item in members
+            for key, item in fields
         }
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
@@ -237,7 +237,7 @@ def mask_output(output: Any) -> Any:
         return output
     texts_by_path = _texts(output)
     objects = (container for container in _containers(output) if isinstance(container, dict))
-    has_keys = any(sent_secrets.may_be_in(key) for members in objects for key in members)
+    has_keys = any(sent_secrets.may_be_in(key) for fields in objects for key in fields)
     if not has_keys and not any(sent_secrets.spans(texts.text) for texts in texts_by_path.values()):
         return output
     try:
@@ -266,14 +266,14 @@ def _mask_object_keys(value: Any) -> None:
     for container in _containers(value):
         if not isinstance(container, dict):
             continue
-        members: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for key, item in container.items():
             name = sent_secrets.mask(key)
-            while name in members:
-                name += f"-{len(members) + 1}"
-            members[name] = item
+            while name in fields:
+                name += f"-{len(fields) + 1}"
+            fields[name] = item
         container.clear()
-        container.update(members)
+        container.update(fields)
 
 
 class _Texts:

@@ -26,7 +26,7 @@ from evaljournal.journal.format.codec import decode, encode
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
 from evaljournal.journal.readers.recovery import intact_records_after
-from evaljournal.journal.readers.scan import Scan, record_members
+from evaljournal.journal.readers.scan import Scan, record_fields
 from evaljournal.journal.readers.verification import verify
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.journal.writers.writer import Journal, writing
@@ -192,11 +192,11 @@ def _intact_records(source: Path, files: Files, run: bytes, unreadable_files: se
             _skip_damaged_blobs(unreadable_files),
             contextlib.suppress(ValueError, KeyError, TypeError, AttributeError),  # Correct hash, but not a record of ours.
         ):
-            members = orjson.loads(survivor.line)
-            members.update(unloaded_blobs(members.get("blobs", {}), members["type"], source))
-            seq, at, t, d = record_members(members)
+            fields = orjson.loads(survivor.line)
+            fields.update(unloaded_blobs(fields.get("blobs", {}), fields["type"], source))
+            seq, at, t, d = record_fields(fields)
             h = survivor.h.decode()
-            yield with_loaded_blobs(events.Record(seq, at, t, decode(members), d, h, segment=0, offset=0), files)
+            yield with_loaded_blobs(events.Record(seq, at, t, decode(fields), d, h, segment=0, offset=0), files)
 
 
 @contextlib.contextmanager

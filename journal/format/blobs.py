@@ -16,7 +16,7 @@ from evaljournal.journal.disk.files import DISK, MAX_SIZE, Files, is_unreadable
 from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, Unserializable
 from evaljournal.journal.events import Event, Record
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.journal.format.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_MEMBERS, Blobs, encode_payloads
+from evaljournal.journal.format.codec import EVENT_TYPES, PAYLOAD_FIELDS, RECORD_FIELDS, Blobs, encode_payloads
 
 LIMIT: Final = 256 << 10
 """Bytes of JSON; a longer value is stored as a blob."""
@@ -67,7 +67,7 @@ def location(sha256: str) -> str:
 
 
 def large_values(event: Event) -> tuple[Blobs, dict[str, bytes]]:
-    """Return the member `blobs` for the fields of an event that must be stored as blobs, and their JSON by SHA-256."""
+    """Return the field `blobs` for the fields of an event that must be stored as blobs, and their JSON by SHA-256."""
     references: dict[str, dict[str, Any]] = {}
     contents: dict[str, bytes] = {}
     for field, text in encode_payloads(event).items():
@@ -97,7 +97,7 @@ def unloaded_blobs(blobs: Blobs, type_: str, path: Path) -> dict[str, Blob]:
 
     The journal may be foreign: a reference must not point outside its directory, or replace a field that is not a payload.
     """
-    allowed_fields = PAYLOAD_FIELDS[EVENT_TYPES[type_]] if type_ in EVENT_TYPES else blobs.keys() - RECORD_MEMBERS
+    allowed_fields = PAYLOAD_FIELDS[EVENT_TYPES[type_]] if type_ in EVENT_TYPES else blobs.keys() - RECORD_FIELDS
     for field, blob in blobs.items():
         if field not in allowed_fields:
             raise ValueError(f"{field} cannot be a blob")

@@ -18,7 +18,7 @@ OPENING: Final = b',"h":"'
 CLOSING: Final = b'"}'
 LINE_CLOSING: Final = CLOSING + b"\n"
 TAIL: Final = len(OPENING) + HASH_LENGTH + len(CLOSING)
-"""Length of the hash member with the closing brace; the rest of the line is its body."""
+"""Length of the hash field with the closing brace; the rest of the line is its body."""
 LINE_TAIL: Final = TAIL + 1
 """The same with the LF."""
 NEXT_LINE: Final = HASH_LENGTH + len(LINE_CLOSING)
@@ -41,7 +41,7 @@ def link(run: bytes, previous_h: bytes, body: bytes) -> str:
 
 
 def add_hash(body: bytes, h: bytes) -> bytes:
-    """Return the line: body, hash member, closing brace and LF."""
+    """Return the line: body, hash field, closing brace and LF."""
     return b"%b%b%b%b" % (body, OPENING, h, LINE_CLOSING)
 
 

@@ -1,6 +1,6 @@
 """Encoding of records as JSON, without their hashes, and decoding of events.
 
-An event is tagged by the member `type`. For speed, the encoder and the decoder of each event type are generated once, from its
+An event is tagged by the field `type`. For speed, the encoder and the decoder of each event type are generated once, from its
 fields. This module decides which values a payload may contain; `journal.format.blobs` stores the large ones.
 """
 
@@ -17,11 +17,11 @@ from evaljournal.journal.errors import Unserializable
 from evaljournal.journal.events import Event, Extension, KnownEvent
 from evaljournal.journal.fact import PAYLOAD, fields_of
 
-RECORD_MEMBERS: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
-"""Members of a line that belong to the record, not to its event."""
+RECORD_FIELDS: Final = frozenset({"seq", "at", "t", "type", "d", "h", "blobs"})
+"""Fields of a line that belong to the record, not to its event."""
 
 Blobs = Mapping[str, Mapping[str, Any]]
-"""Field → reference to the blob with its value; the line's member `blobs`."""
+"""Field → reference to the blob with its value; the line's field `blobs`."""
 
 Decoder = Callable[[dict[str, Any]], Event]
 Encoder = Callable[[Any, int, str, float], dict[str, Any]]
@@ -75,19 +75,19 @@ def _decoder(cls: type[KnownEvent]) -> Decoder:
 
     It checks types, because the correct hashes of a foreign journal do not imply correct types.
     """
-    names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_member, "mapping": _is_mapping_of_text}
-    lines = ["def decode_event(members):", "event = new(cls)"]
+    names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_value, "mapping": _is_mapping_of_text}
+    lines = ["def decode_event(fields):", "event = new(cls)"]
     for field in fields_of(cls):
-        member, indent = field.name, ""
+        name, indent = field.name, ""
         if field.default is not attrs.NOTHING:
-            names[f"default_{member}"] = field.default
-            lines += [f"if {member!r} not in members: event.{member} = default_{member}", "else:"]
+            names[f"default_{name}"] = field.default
+            lines += [f"if {name!r} not in fields: event.{name} = default_{name}", "else:"]
             indent = "    "
-        lines.append(f"{indent}event.{member} = value = members[{member!r}]")
+        lines.append(f"{indent}event.{name} = value = fields[{name!r}]")
         if not is_payload(field):
-            check, names[f"legal_{member}"] = _type_check(field)
-            condition = check.format(value="value", legal=f"legal_{member}")
-            lines.append(f"{indent}if {condition}: raise invalid({member!r}, value)")
+            check, names[f"legal_{name}"] = _type_check(field)
+            condition = check.format(value="value", legal=f"legal_{name}")
+            lines.append(f"{indent}if {condition}: raise invalid({name!r}, value)")
     exec("\n    ".join([*lines, "return event"]), names)  # noqa: S102  # built from our own field names
     return cast("Decoder", names["decode_event"])
 
@@ -111,15 +111,15 @@ def _is_mapping_of_text(value: dict[str, Any]) -> bool:
     return all(item.__class__ is str for item in value.values())
 
 
-def _invalid_member(member: str, value: Any) -> ValueError:
-    return ValueError(f"{member} is {_short_repr(value)}")
+def _invalid_value(field: str, value: Any) -> ValueError:
+    return ValueError(f"{field} is {_short_repr(value)}")
 
 
-def reject_large(value: Any, event: str, member: str = "") -> None:
+def reject_large(value: Any, event: str, field: str = "") -> None:
     """Raise if a value is too large for a file of the journal: orjson crashes if there is not enough memory for its JSON."""
     if exceeds(value, MAX_SIZE):
         raise Unserializable(
-            event, member, f"has more than {MAX_SIZE:,} bytes as JSON; write it to a file, and use its path instead"
+            event, field, f"has more than {MAX_SIZE:,} bytes as JSON; write it to a file, and use its path instead"
         )
 
 
@@ -156,7 +156,7 @@ def _remaining_size(value: Any, size: int, depth: int) -> int:
 
 
 def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
-    """Generate a function that returns the members of a line for an event; a loop would take three times as long.
+    """Generate a function that returns the fields of a line for an event; a loop would take three times as long.
 
     It checks types, because an invalid record could not be removed from the journal, and omits fields that have their default.
     Of payloads, only the size is checked. They are omitted only if they are None: an array has no truth value.
@@ -172,26 +172,26 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
     assignments: list[str] = []
     optional_assignments: list[str] = []
     for field in fields_of(cls):
-        member = field.name
-        is_required, assignment = field.default is attrs.NOTHING, f"members[{member!r}] = {member}"
-        checks.append(f"{member} = event.{member}")
+        key = field.name
+        is_required, assignment = field.default is attrs.NOTHING, f"fields[{key!r}] = {key}"
+        checks.append(f"{key} = event.{key}")
         if not is_payload(field):
-            check, names[f"legal_{member}"] = _type_check(field)
-            checks.append(f"if {check.format(value=member, legal=f'legal_{member}')}: raise invalid(event, {member!r})")
+            check, names[f"legal_{key}"] = _type_check(field)
+            checks.append(f"if {check.format(value=key, legal=f'legal_{key}')}: raise invalid(event, {key!r})")
         else:
-            checks.append(f"if {member}.__class__ not in small: reject_large({member}, {cls.__name__!r}, {member!r})")
+            checks.append(f"if {key}.__class__ not in small: reject_large({key}, {cls.__name__!r}, {key!r})")
         if is_required and not assignments:
-            literal_items.append(f"{member!r}: {member}")
+            literal_items.append(f"{key!r}: {key}")
         elif is_required:
             assignments.append(assignment)
         elif is_payload(field):
-            assignments.append(f"if {member} is not None: {assignment}")
+            assignments.append(f"if {key} is not None: {assignment}")
         else:
-            names[f"default_{member}"] = field.default
-            optional_assignments.append(f"if {member} != default_{member}: {assignment}")
-    body = [*checks, f"members = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments, "return members"]
-    exec("\n    ".join(["def members_of(event, seq, at, t):", *body]), names)  # noqa: S102  # built from our own field names
-    return cast("Encoder", names["members_of"])
+            names[f"default_{key}"] = field.default
+            optional_assignments.append(f"if {key} != default_{key}: {assignment}")
+    body = [*checks, f"fields = {{{', '.join(literal_items)}}}", *assignments, *optional_assignments, "return fields"]
+    exec("\n    ".join(["def line_fields(event, seq, at, t):", *body]), names)  # noqa: S102  # built from our own field names
+    return cast("Encoder", names["line_fields"])
 
 
 def _invalid_field(event: Event, field: str) -> Unserializable:
@@ -208,21 +208,21 @@ DECODERS: Final = {name: _decoder(cls) for name, cls in EVENT_TYPES.items()}
 
 def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, in_blobs: Blobs | None = None) -> bytes:
     """Encode a record as a JSON object without hash and closing brace; fields `in_blobs` are replaced by references."""
-    members_of, may_contain_nan = _ENCODERS.get(event.__class__, _EXTENSION)
-    members = members_of(event, seq, at, t)
+    line_fields, may_contain_nan = _ENCODERS.get(event.__class__, _EXTENSION)
+    fields = line_fields(event, seq, at, t)
     if in_blobs:
         for field in in_blobs:
-            del members[field]
-        members["blobs"] = in_blobs
+            del fields[field]
+        fields["blobs"] = in_blobs
     if d is not None:
-        members["d"] = d
+        fields["d"] = d
     try:
-        text = orjson.dumps(members, option=_OPTIONS)
+        text = orjson.dumps(fields, option=_OPTIONS)
     except TypeError as exc:
-        raise _unserializable(members, _name(event), str(exc)) from exc
+        raise _unserializable(fields, _name(event), str(exc)) from exc
     # orjson writes NaN as null, and a search of all values is slow. `rfind` takes half the time of `in`.
     if may_contain_nan and text.rfind(b"null") >= 0:
-        _reject_non_finite(members, _name(event))
+        _reject_non_finite(fields, _name(event))
     return text[:-1]
 
 
@@ -246,17 +246,17 @@ def _name(event: Event) -> str:
     return event.type if isinstance(event, Extension) else type(event).__name__
 
 
-def _extension_members(event: Any, seq: int, at: str, t: float) -> dict[str, Any]:
+def _extension_fields(event: Any, seq: int, at: str, t: float) -> dict[str, Any]:
     if not isinstance(event, Extension):
         raise Unserializable(_short_repr(event), "", "is not an event")
     if event.type in EVENT_TYPES:
         raise Unserializable(repr(event.type), "", "is not a type for an extension; a type of your own starts with 'x-'")
-    if reserved_members := RECORD_MEMBERS & event.data.keys():
-        raise Unserializable(event.type, min(reserved_members), "is reserved for the record")
+    if reserved_fields := RECORD_FIELDS & event.data.keys():
+        raise Unserializable(event.type, min(reserved_fields), "is reserved for the record")
     return {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
 
 
-_EXTENSION: Final = (_extension_members, True)
+_EXTENSION: Final = (_extension_fields, True)
 
 
 def json_round_trip(value: Any) -> Any:
@@ -266,22 +266,22 @@ def json_round_trip(value: Any) -> Any:
     return orjson.loads(orjson.dumps(value, option=_OPTIONS))
 
 
-def decode(members: dict[str, Any]) -> Event:
-    """Return the event in the members of a line."""
-    type_ = members["type"]
+def decode(fields: dict[str, Any]) -> Event:
+    """Return the event in the fields of a line."""
+    type_ = fields["type"]
     decoder = DECODERS.get(type_)
     if decoder is not None:
-        return decoder(members)
+        return decoder(fields)
     if not isinstance(type_, str):
         raise TypeError(f"type is {_short_repr(type_)}")
-    return Extension(type=type_, data={name: value for name, value in members.items() if name not in RECORD_MEMBERS})
+    return Extension(type=type_, data={name: value for name, value in fields.items() if name not in RECORD_FIELDS})
 
 
-def _unserializable(members: Mapping[str, Any], event: str, reason: str) -> Unserializable:
-    member, value = _find_unserializable("", members)
-    member = member.encode(errors="backslashreplace").decode()
+def _unserializable(fields: Mapping[str, Any], event: str, reason: str) -> Unserializable:
+    field, value = _find_unserializable("", fields)
+    field = field.encode(errors="backslashreplace").decode()
     text = f"cannot be written as JSON: {type(value).__name__} {_short_repr(value)} ({reason})"
-    return Unserializable(event, member, text)
+    return Unserializable(event, field, text)
 
 
 def _find_unserializable(path: str, value: Any, depth: int = 0) -> tuple[str, Any]:

@@ -89,7 +89,7 @@ class _Transition:
 
 _NUMBER: Final = {stage: number for number, stage in enumerate(STAGES)}
 _IS_OPEN: Final = tuple(int(stage != "absent" and stage not in END_STAGES) for stage in STAGES)
-_ATTEMPT_MEMBER: Final[dict[type[Event], tuple[str, int]]] = {
+_ATTEMPT_FIELD: Final[dict[type[Event], tuple[str, int]]] = {
     events.AttemptStarted: ("attempt", 1),
     events.AttemptSucceeded: ("attempt", 0),
     events.AttemptFailed: ("attempt", 0),
@@ -105,13 +105,13 @@ _ATTEMPT_MEMBER: Final[dict[type[Event], tuple[str, int]]] = {
 
 
 def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
-    member, attempt_offset = _ATTEMPT_MEMBER.get(event, (None, 0))
+    field, attempt_offset = _ATTEMPT_FIELD.get(event, (None, 0))
     new_attempt = int(event is events.AttemptStarted) << 4
     next_stages = [_NUMBER[row[stage]] if stage in row else None for stage in STAGES]
     return _Transition(
         change=tuple(None if end is None else end - number + new_attempt for number, end in enumerate(next_stages)),
         open_change=tuple(0 if end is None else _IS_OPEN[end] - _IS_OPEN[number] for number, end in enumerate(next_stages)),
-        attempt_of=attrgetter(member) if member else None,
+        attempt_of=attrgetter(field) if field else None,
         attempt_offset=attempt_offset,
     )
 

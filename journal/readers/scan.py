@@ -27,7 +27,7 @@ MAX_LINE: Final = RECORD_LIMIT + chain.LINE_TAIL
 _BLOCK: Final = 4096
 """Block size in bytes for reading a file that is partly unreadable."""
 
-Members = dict[str, Any]
+Fields = dict[str, Any]
 
 
 class BadLine(Exception):  # Internal to this package.
@@ -88,12 +88,12 @@ class Cursor:
                 if not line.endswith(opening + next_h + closing):
                     raise _bad_line(line)
                 try:
-                    members = loads(line)
-                    if "blobs" in members:
-                        self._add_blobs(members)
-                    decoder = decoders.get(members["type"])
-                    event = decoder(members) if decoder else decode(members)
-                    number, at, t, d = record_members(members)
+                    fields = loads(line)
+                    if "blobs" in fields:
+                        self._add_blobs(fields)
+                    decoder = decoders.get(fields["type"])
+                    event = decoder(fields) if decoder else decode(fields)
+                    number, at, t, d = record_fields(fields)
                     if d > watermark:  # noqa: PLR1730  # faster than `max`
                         watermark = d
                     record = new_record(Record, (number, at, t, event, d, digits, segment, offset))
@@ -116,27 +116,27 @@ class Cursor:
         finally:
             self.seq, self.h, self.offset, self.records, self.watermark = seq, h, offset, records, watermark
 
-    def read_one(self, header: Members, previous_h: bytes, line: bytes, offset: int) -> Record:
+    def read_one(self, header: Fields, previous_h: bytes, line: bytes, offset: int) -> Record:
         """Return the record in one line of the file, given the file's header and the hash before the line."""
         parts = chain.split(line[:-1])
         h = previous_h or header.get("previous_h", "").encode() or chain.GENESIS
         if parts is None or chain.link(self.run, h, parts[0]).encode() != parts[1]:
             raise _bad_line(line)
         try:
-            members = loads(line)
-            if "blobs" in members:
-                self._add_blobs(members)
-            event, (seq, at, t, d) = decode(members), record_members(members)
+            fields = loads(line)
+            if "blobs" in fields:
+                self._add_blobs(fields)
+            event, (seq, at, t, d) = decode(fields), record_fields(fields)
             return Record(seq, at, t, event, d, parts[1].decode(), self.segment, offset)
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             raise BadLine(f"not a record ({exc})") from exc
 
-    def _add_blobs(self, members: Members) -> None:
+    def _add_blobs(self, fields: Fields) -> None:
         """Resolve blob references; few lines have any."""
-        members.update(unloaded_blobs(members["blobs"], members["type"], self.path))
-        self.seqs_with_blobs.append(members["seq"])
+        fields.update(unloaded_blobs(fields["blobs"], fields["type"], self.path))
+        self.seqs_with_blobs.append(fields["seq"])
 
-    def read_header(self, line: bytes) -> Members:
+    def read_header(self, line: bytes) -> Fields:
         """Read format and run from the first line of a file."""
         try:
             header: Any = loads(line)
@@ -191,15 +191,15 @@ def check_version(header: Mapping[str, Any], file: str) -> None:
         raise UnknownFormat(file, format=str(header.get("format")), version=version, readable=segments.MAJOR)
 
 
-def _has_correct_hash(line: bytes, header: Members) -> bool:
+def _has_correct_hash(line: bytes, header: Fields) -> bool:
     parts = chain.split(line[:-1])
     previous_h = str(header.get("previous_h") or "").encode() or chain.GENESIS
     return parts is not None and chain.link(str(header.get("run")).encode(), previous_h, parts[0]).encode() == parts[1]
 
 
-def record_members(members: Members) -> tuple[int, str, float, int]:
+def record_fields(fields: Fields) -> tuple[int, str, float, int]:
     """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
-    seq, at, t, d = members["seq"], members["at"], members["t"], members["d"]
+    seq, at, t, d = fields["seq"], fields["at"], fields["t"], fields["d"]
     if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
         raise ValueError(f"invalid seq, at or d: {seq!r:.80}, {at!r:.80}, {d!r:.80}")
     if (t.__class__ is not float and t.__class__ is not int) or not -MAX_TIME < t < MAX_TIME:

@@ -41,7 +41,7 @@ _PARAMETERS: Final[dict[str, Callable[[float], float]]] = {
     "max_tokens": as_integer,
     "seed": as_integer,
 }
-"""Members of a request that an Inspect log can hold → their types."""
+"""Fields of a request that an Inspect log can hold → their types."""
 _STOP_REASONS: Final = {"stop": "stop", "length": "max_tokens", "tool_call": "tool_calls", "content_filter": "content_filter"}
 
 
@@ -88,8 +88,8 @@ def _step_events(source: Source, trial: TrialDetails, attempt: AttemptDetails) -
         if step.kind not in {"model", "tool"} or step.number in callers:
             span_id = uuid_of(source, trial.trial, "span", key)
             details = {"input": step.input, "output": step.output} if step.kind == "other" else {}
-            span_members = (span_id, parent, step.kind, step.name)
-            yield _span_begin(source, trial, span_members, start, key, **details, **_error_of(step))
+            span_fields = (span_id, parent, step.kind, step.name)
+            yield _span_begin(source, trial, span_fields, start, key, **details, **_error_of(step))
             open_spans.append((span_id, key, step_end))
             parent = span_id
         if step.kind in {"model", "tool"}:
@@ -109,9 +109,9 @@ def _step_events(source: Source, trial: TrialDetails, attempt: AttemptDetails) -
 
 
 def _span_begin(
-    source: Source, trial: TrialDetails, members: tuple[str, str | None, str, str], time: int, key: str, **details: Any
+    source: Source, trial: TrialDetails, fields: tuple[str, str | None, str, str], time: int, key: str, **details: Any
 ) -> dict[str, Any]:
-    span_id, parent, kind, name = members
+    span_id, parent, kind, name = fields
     event = _event(source, trial, "span_begin", time, key)
     event |= {"span_id": span_id, "id": span_id, "parent_id": parent, "type": kind, "name": name}
     return event | ({"metadata": {"evaljournal": details}} if details else {})
@@ -250,7 +250,7 @@ def _score_event(source: Source, trial: TrialDetails, score: ScoreDetails) -> di
 
 
 def _event(source: Source, trial: TrialDetails, kind: str, time: int, key: str) -> dict[str, Any]:
-    """Return the members that all events have."""
+    """Return the fields that all events have."""
     return {
         "event": kind,
         "uuid": uuid_of(source, trial.trial, kind, key),

@@ -200,7 +200,7 @@ def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
 def _sample(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
     times = trial.times
     sample: dict[str, Any] = {
-        **_common_members(source, trial, task),
+        **_common_fields(source, trial, task),
         "input": as_text(trial.input),
         "target": target_of(trial.expected),
         "metadata": {
@@ -241,7 +241,7 @@ def _summary(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, 
     error = f"{last_error.error}: {last_error.message}" if last_error else trial.reason
     target = target_of(trial.expected)
     summary = {
-        **_common_members(source, trial, task),
+        **_common_fields(source, trial, task),
         "input": as_text(trial.input)[:_SUMMARY_CHARS],
         "target": target[:_SUMMARY_CHARS] if isinstance(target, str) else target,
         "scores": {scorer: {"value": inspect_score(score)["value"]} for scorer, score in trial.scores.items()},
@@ -252,8 +252,8 @@ def _summary(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, 
     return {key: value for key, value in summary.items() if value is not None}
 
 
-def _common_members(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
-    """Return the members that a sample and its summary share."""
+def _common_fields(source: Source, trial: TrialDetails, task: TaskModel) -> dict[str, Any]:
+    """Return the fields that a sample and its summary share."""
     return {
         "id": trial.case,
         "epoch": trial.repeat,

@@ -113,8 +113,10 @@ def _shorten(value: Any) -> str:
 
 
 def _tag(name: str, attributes: dict[str, Any], *, closed: bool = False) -> bytes:
-    members = "".join(f" {key}={quoteattr(_escape_forbidden(str(value)), _WHITESPACE)}" for key, value in attributes.items())
-    return f"<{name}{members}{'/' if closed else ''}>".encode()
+    attributes_text = "".join(
+        f" {key}={quoteattr(_escape_forbidden(str(value)), _WHITESPACE)}" for key, value in attributes.items()
+    )
+    return f"<{name}{attributes_text}{'/' if closed else ''}>".encode()
 
 
 _WHITESPACE: Final = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}

@@ -1,6 +1,6 @@
 """The model call of an attempt, as far as it is recorded: model, provider, messages and parameters.
 
-The request of the attempt has precedence over the definition of the task. Both are untrusted: any member may have any type.
+The request of the attempt has precedence over the definition of the task. Both are untrusted: any field may have any type.
 """
 
 from collections.abc import Mapping
@@ -44,21 +44,21 @@ class ModelCall:
     messages: tuple[tuple[str, str], ...] = ()
     """Role and text of each message; empty if they are not recorded."""
     parameters: Mapping[str, float] = attrs.field(factory=dict[str, float])
-    """Numbers among the other members of the request; `max_completion_tokens` is `max_tokens` here."""
+    """Numbers among the other fields of the request; `max_completion_tokens` is `max_tokens` here."""
 
 
 class TaskModels:
     """The models that a run's definition names: one for all trials, or one for each variant."""
 
     def __init__(self, run_started: RunStarted | None) -> None:
-        self._definition = _members(load_definition(None if run_started is None else run_started.definition))
+        self._definition = _fields(load_definition(None if run_started is None else run_started.definition))
         self._by_variant: dict[str, TaskModel] = {}
 
     def for_variant(self, variant: str) -> "TaskModel":
         """Return the model of a variant; that of the evaluation's task if the variant has no task of its own."""
         if variant not in self._by_variant:
-            task = _members(_members(_members(self._definition.get("variants")).get(variant)).get("task"))
-            self._by_variant[variant] = TaskModel.from_definition(task or _members(self._definition.get("task")))
+            task = _fields(_fields(_fields(self._definition.get("variants")).get(variant)).get("task"))
+            self._by_variant[variant] = TaskModel.from_definition(task or _fields(self._definition.get("task")))
         return self._by_variant[variant]
 
 
@@ -72,7 +72,7 @@ class TaskModel:
     @classmethod
     def from_definition(cls, task: Mapping[str, Any]) -> "TaskModel":
         """Find the model in the recorded definition of a task."""
-        model = _text(task.get("model")) or _text(_members(task.get("body")).get("model"))
+        model = _text(task.get("model")) or _text(_fields(task.get("body")).get("model"))
         try:
             host = urlsplit(_text(task.get("address")) or _text(task.get("base_url"))).hostname or ""
         except ValueError:
@@ -81,8 +81,8 @@ class TaskModel:
 
     def call(self, request: Any) -> ModelCall:
         """Return the model call of an attempt with this request."""
-        body = _members(request)
-        body = _members(body.get("body")) or body
+        body = _fields(request)
+        body = _fields(body.get("body")) or body
         model = _text(body.get("model")) or self.model
         if not model:
             return ModelCall(host=self.host)
@@ -108,20 +108,20 @@ def _provider(host: str) -> str:
 def _messages(messages: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(messages, list):
         return ()
-    members = [_members(message) for message in messages]
-    return tuple((_text(message.get("role")) or "user", _content(message.get("content"))) for message in members)
+    fields = [_fields(message) for message in messages]
+    return tuple((_text(message.get("role")) or "user", _content(message.get("content"))) for message in fields)
 
 
 def _content(content: Any) -> str:
     """Return the text of a message; text in parts is joined, anything else is JSON."""
     if isinstance(content, list):
-        texts = [_members(part).get("text") for part in content]
+        texts = [_fields(part).get("text") for part in content]
         if all(isinstance(text, str) for text in texts):
             return "".join(cast("list[str]", texts))
     return "" if content is None else as_text(content)
 
 
-def _members(value: Any) -> Mapping[str, Any]:
+def _fields(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 

@@ -27,7 +27,7 @@ _INPUT_TOKENS: Final = ("input_tokens", "prompt_tokens")
 _OUTPUT_TOKENS: Final = ("output_tokens", "completion_tokens")
 _TOTAL_TOKENS: Final = ("total_tokens", "tokens")
 _PARAMETERS: Final = frozenset({"temperature", "top_p", "max_tokens", "seed", "frequency_penalty", "presence_penalty"})
-"""Members of a request that are attributes `gen_ai.request.NAME`."""
+"""Fields of a request that are attributes `gen_ai.request.NAME`."""
 
 
 def otlp(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
@@ -265,7 +265,7 @@ def _times(source: Source, span: Span) -> tuple[int, int]:
     return source.session_time(span.session, span.start), source.session_time(span.session, span.end)
 
 
-def _span(  # noqa: PLR0917  # the members of a span
+def _span(  # noqa: PLR0917  # the fields of a span
     ids: dict[str, str], name: str, kind: int, times: tuple[int, int], attributes: dict[str, Any], status: dict[str, Any]
 ) -> dict[str, Any]:
     return {

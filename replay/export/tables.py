@@ -18,7 +18,7 @@ import orjson
 
 from evaljournal.journal import JournalError, events
 from evaljournal.journal.fact import non_default_fields
-from evaljournal.journal.format.codec import RECORD_MEMBERS, event_type
+from evaljournal.journal.format.codec import RECORD_FIELDS, event_type
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.index import MAX_INT64, TRIAL_INDEXES
 from evaljournal.replay.runs.trajectory import StepDetails
@@ -71,7 +71,7 @@ def _with_variants(content: Table, state: RunState) -> Table:
     """Add the column `variant` after `trial`."""
     trial, *other_columns = content.columns
     rows = ({"trial": row["trial"], "variant": state.trials[row["trial"]].variant, **row} for row in content.rows)
-    return Table(rows, [trial, Column("variant", "text", _member("variant")), *other_columns])
+    return Table(rows, [trial, Column("variant", "text", _field("variant")), *other_columns])
 
 
 def jsonl(source: Source, rows: Rows) -> Iterator[bytes]:
@@ -142,14 +142,14 @@ def _without_formula(text: str) -> str:
 
 
 def _columns(kinds: dict[str, Kind]) -> list[Column]:
-    return [Column(name, kind, _member(name)) for name, kind in kinds.items()]
+    return [Column(name, kind, _field(name)) for name, kind in kinds.items()]
 
 
-def _member(name: str) -> Callable[[Row], Any]:
+def _field(name: str) -> Callable[[Row], Any]:
     return lambda row: row[name]
 
 
-def _nested_member(name: str, key: str) -> Callable[[Row], Any]:
+def _nested_field(name: str, key: str) -> Callable[[Row], Any]:
     return lambda row: row[name].get(key)
 
 
@@ -161,7 +161,7 @@ def _error(name: str) -> Callable[[TrialDetails], str | None]:
     return lambda trial: getattr(trial.last_error, name, None)
 
 
-_TRIAL_MEMBERS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
+_TRIAL_FIELDS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]]] = {
     "trial": ("text", attrgetter("trial")),
     "case": ("text", attrgetter("case")),
     "repeat": ("integer", attrgetter("repeat")),
@@ -193,9 +193,9 @@ _TRIAL_MEMBERS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]
     "usage": (None, attrgetter("usage")),
     "fingerprint": ("text", attrgetter("fingerprint")),
 }
-"""Member of a row → the kind of its column, and how to get its value; a member without a kind becomes several columns."""
+"""Field of a row → the kind of its column, and how to get its value; a field without a kind becomes several columns."""
 
-TRIAL_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIAL_MEMBERS.items() if kind is not None}
+TRIAL_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIAL_FIELDS.items() if kind is not None}
 
 
 def _trials(source: Source) -> Table:
@@ -205,14 +205,14 @@ def _trials(source: Source) -> Table:
         kind: Kind = (
             "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
         )
-        columns.append(Column(f"score.{scorer}", kind, _nested_member("scores", scorer)))
-        columns.append(Column(f"reason.{scorer}", "text", _nested_member("reasons", scorer)))
+        columns.append(Column(f"score.{scorer}", kind, _nested_field("scores", scorer)))
+        columns.append(Column(f"reason.{scorer}", "text", _nested_field("reasons", scorer)))
     columns += [
-        Column(f"usage.{name}", "integer" if is_integer else "number", _nested_member("usage", name))
+        Column(f"usage.{name}", "integer" if is_integer else "number", _nested_field("usage", name))
         for name, is_integer in source.index.usage_names.items()
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
-    rows = ({name: get(trial) for name, (_, get) in _TRIAL_MEMBERS.items()} for trial in source.trials())
+    rows = ({name: get(trial) for name, (_, get) in _TRIAL_FIELDS.items()} for trial in source.trials())
     return Table(rows, columns)
 
 
@@ -293,7 +293,7 @@ def _attempts(source: Source) -> Iterator[Row]:
 _OTHER_OUTCOMES: Final = frozenset({"succeeded", "timed_out", "interrupted"})
 """Outcomes that are not a category of failures."""
 
-_STEP_MEMBERS: Final[dict[str, tuple[Kind, Callable[[AttemptDetails, StepDetails], Any]]]] = {
+_STEP_FIELDS: Final[dict[str, tuple[Kind, Callable[[AttemptDetails, StepDetails], Any]]]] = {
     "trial": ("text", lambda attempt, _: attempt.span.trial),
     "attempt": ("integer", lambda attempt, _: attempt.span.attempt),
     "step": ("integer", lambda _, step: step.number),
@@ -315,7 +315,7 @@ _STEP_MEMBERS: Final[dict[str, tuple[Kind, Callable[[AttemptDetails, StepDetails
     "seq": ("integer", lambda _, step: step.seq),
 }
 
-STEP_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _STEP_MEMBERS.items()}
+STEP_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _STEP_FIELDS.items()}
 
 
 def _steps(source: Source) -> Iterator[Row]:
@@ -323,7 +323,7 @@ def _steps(source: Source) -> Iterator[Row]:
     for trial in source.trials() if source.state.steps else ():
         for attempt in trial.attempts:
             for step in sorted(attempt.steps, key=lambda step: step.number):
-                yield {name: get(attempt, step) for name, (_, get) in _STEP_MEMBERS.items()}
+                yield {name: get(attempt, step) for name, (_, get) in _STEP_FIELDS.items()}
 
 
 def _merge_usage(usage: Any, addition: Any) -> Any:
@@ -337,24 +337,24 @@ def _merge_usage(usage: Any, addition: Any) -> Any:
     return sums
 
 
-def _typed_member(name: str, kind: type) -> Callable[[Row], Any]:
-    """Return a getter for a member that only some events have, and that may have any type in an extension event."""
+def _typed_field(name: str, kind: type) -> Callable[[Row], Any]:
+    """Return a getter for a field that only some events have, and that may have any type in an extension event."""
     return lambda row: value if isinstance(value := row.get(name), kind) else None
 
 
 _EVENT_COLUMNS: Final = [
     *_columns({"seq": "integer", "at": "time", "t": "number", "type": "text"}),
-    Column("trial", "text", _typed_member("trial", str)),
-    Column("attempt", "integer", _typed_member("attempt", int)),
-    Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in RECORD_MEMBERS}),
+    Column("trial", "text", _typed_field("trial", str)),
+    Column("attempt", "integer", _typed_field("attempt", int)),
+    Column("event", "any", lambda row: {name: value for name, value in row.items() if name not in RECORD_FIELDS}),
     *_columns({"d": "integer", "h": "text"}),
 ]
 
 
 def _events(source: Source) -> Iterator[Row]:
-    """Yield the members of each record, with large values instead of references."""
+    """Yield the fields of each record, with large values instead of references."""
     for record in source.records():
         event = source.with_blobs(record.event)
-        record_members = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
-        members = event.data if isinstance(event, events.Extension) else non_default_fields(event)
-        yield record_members | dict(members) | {"d": record.d, "h": record.h}
+        record_fields = {"seq": record.seq, "at": record.at, "t": record.t, "type": event_type(event)}
+        fields = event.data if isinstance(event, events.Extension) else non_default_fields(event)
+        yield record_fields | dict(fields) | {"d": record.d, "h": record.h}

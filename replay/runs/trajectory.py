@@ -159,9 +159,9 @@ def complete_input(previous_input: Any, tail: Any) -> Any:
     """Return the complete input of a step: its lists are appended to those of the step that it continues."""
     if not isinstance(previous_input, Mapping) or not isinstance(tail, dict):
         return tail
-    previous_members = cast("Mapping[str, Any]", previous_input)
+    previous_fields = cast("Mapping[str, Any]", previous_input)
     return {
-        key: previous_members[key] + value if isinstance(value, list) and isinstance(previous_members.get(key), list) else value
+        key: previous_fields[key] + value if isinstance(value, list) and isinstance(previous_fields.get(key), list) else value
         for key, value in cast("dict[str, Any]", tail).items()
     }
 

@@ -360,11 +360,11 @@ def _step_event(index: Index, trial: str, attempt: int, fields: Sequence[Any], l
     if not kind:
         return events.StepReused(trial=trial, attempt=attempt, step=number, parent=parent, completed_seq=completed_seq)
     step_input, output, usage = (load(index.value(value)) for value in values)
-    members = dict[str, Any](trial=trial, attempt=attempt, step=number, parent=parent, name=name, kind=kind, fingerprint="")
-    members |= {"elapsed": elapsed, "continues": continues, "input": step_input}
+    step_fields = dict[str, Any](trial=trial, attempt=attempt, step=number, parent=parent, name=name, kind=kind, fingerprint="")
+    step_fields |= {"elapsed": elapsed, "continues": continues, "input": step_input}
     if error is not None:
-        return events.StepFailed(**members, error=error, message=message)
-    return events.StepCompleted(**members, output=output, usage=usage, reusable=bool(reusable))
+        return events.StepFailed(**step_fields, error=error, message=message)
+    return events.StepCompleted(**step_fields, output=output, usage=usage, reusable=bool(reusable))
 
 
 def _scores(index: Index, trial: TrialRow) -> tuple[dict[str, ScoreDetails], list[ScoreDetails]]:

@@ -24,15 +24,15 @@ def adopted_changes(old_start: RunStarted, new_start: RunStarted) -> Iterator[st
     names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
     yield from (name for field, name in names.items() if getattr(old_start, field) != getattr(new_start, field))
     yield from (f"file {path}" for path in changed_files(old_start.definition, new_start.definition))
-    yield from _changed_members("scorer", dict(old_start.scorers), dict(new_start.scorers))
+    yield from _changed_fields("scorer", dict(old_start.scorers), dict(new_start.scorers))
     fingerprints = variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition)
-    yield from _changed_members("variant", *fingerprints)
+    yield from _changed_fields("variant", *fingerprints)
 
 
-def _changed_members(kind: str, old_members: Mapping[str, str], new_members: Mapping[str, str]) -> Iterator[str]:
-    for name in {**old_members, **new_members}:
-        if old_members.get(name) != new_members.get(name):
-            change = " (new)" if name not in old_members else " (removed)" if name not in new_members else ""
+def _changed_fields(kind: str, old_fields: Mapping[str, str], new_fields: Mapping[str, str]) -> Iterator[str]:
+    for name in {**old_fields, **new_fields}:
+        if old_fields.get(name) != new_fields.get(name):
+            change = " (new)" if name not in old_fields else " (removed)" if name not in new_fields else ""
             yield f"{kind} {name}{change}"
 
 

@@ -60,8 +60,8 @@ class EarlierRuns:
             calls = 0
             for record in run.records():
                 event = record.event
-                if isinstance(event, Noted) and event.name == JUDGE_USAGE and _member(event.value, "model") == model:
-                    call_usage = _member(event.value, "usage")
+                if isinstance(event, Noted) and event.name == JUDGE_USAGE and _field(event.value, "model") == model:
+                    call_usage = _field(event.value, "usage")
                     calls += call_usage is not None
                     add(usage, call_usage)
             if amounts := billed_usage(usage):
@@ -85,14 +85,14 @@ def _recorded_tasks(run: LoadedRun) -> Iterator[tuple[str, str | None, Totals]]:
     """Yield the variants of a run, or its task under an empty name, each with its model, if known, and its totals."""
     definition = load_definition(run.state.started.definition if run.state.started else None)
     if not run.state.variants:
-        yield "", _text(_member(_member(definition, "task"), "model")), run.state
+        yield "", _text(_field(_field(definition, "task"), "model")), run.state
     for name, totals in run.state.variants.items():
-        variant = _member(_member(definition, "variants"), name)
-        model = _member(_member(variant, "task"), "model") or _member(_member(variant, "parameters"), "model")
+        variant = _field(_field(definition, "variants"), name)
+        model = _field(_field(variant, "task"), "model") or _field(_field(variant, "parameters"), "model")
         yield name, _text(model), totals
 
 
-def _member(value: Any, name: str) -> Any:
+def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
 
 

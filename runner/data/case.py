@@ -59,11 +59,11 @@ def _words(value: Any) -> Iterator[str]:
         case bool() | int() | float():
             yield from _words(str(value))
         case Mapping():
-            for _, member in sorted(cast("Mapping[str, Any]", value).items()):
-                yield from _words(member)
+            for _, item in sorted(cast("Mapping[str, Any]", value).items()):
+                yield from _words(item)
         case list() | tuple():
-            for member in cast("list[Any]", value):
-                yield from _words(member)
+            for item in cast("list[Any]", value):
+                yield from _words(item)
         case _:  # Anything else that JSON can represent, such as a dataclass.
             yield from _words(orjson.loads(canonical(value, "input")))
 

@@ -194,8 +194,8 @@ def _without_nan(value: Any) -> Any:
             new_content = _without_nan(content)
             return value if new_content is content else evolve(value, **new_content)
         case Mapping():
-            members = {key: _without_nan(member) for key, member in value.items()}
-            return value if all(members[key] is value[key] for key in members) else members
+            values = {key: _without_nan(item) for key, item in value.items()}
+            return value if all(values[key] is value[key] for key in values) else values
         case list() | tuple():
             items = [_without_nan(item) for item in cast("list[Any]", value)]
             is_same = all(new_item is item for new_item, item in zip(items, value, strict=True))

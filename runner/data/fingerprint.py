@@ -154,15 +154,15 @@ def _problem(value: Any, name: str) -> str | None:
     """Describe the first part of a value that cannot be stored, with its position; None if there is none."""
     match value:
         case Mapping():
-            for key, member in cast("Any", value).items():
+            for key, item in cast("Any", value).items():
                 if not isinstance(key, str):
                     return f"{name} has the key {key!r}; JSON keys must be strings"
-                if problem := _problem(key, f"a key of {name}") or _problem(member, f"{name}.{key}"):
+                if problem := _problem(key, f"a key of {name}") or _problem(item, f"{name}.{key}"):
                     return problem
             return None
         case list() | tuple():
-            members = enumerate(cast("list[Any]", value))
-            return next((problem for index, member in members if (problem := _problem(member, f"{name}[{index}]"))), None)
+            items = enumerate(cast("list[Any]", value))
+            return next((problem for index, item in items if (problem := _problem(item, f"{name}[{index}]"))), None)
         case _:
             return _leaf_problem(value, name)
 

@@ -62,18 +62,18 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise UsageError(f"not UTF-8 ({position}); save the file as UTF-8", path=path, line=number) from exc
 
 
-def _members(pairs: list[tuple[str, Any]]) -> Row:
-    members = dict(pairs)
-    if len(members) < len(pairs):
+def _row(pairs: list[tuple[str, Any]]) -> Row:
+    row = dict(pairs)
+    if len(row) < len(pairs):
         raise ValueError(f"duplicate key {_duplicates(key for key, _ in pairs)[0]!r}")
-    return members
+    return row
 
 
 def _duplicates(names: Iterable[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_members)
+_JSON = json.JSONDecoder(object_pairs_hook=_row)
 """Python's decoder: orjson converts large integers to floats and ignores duplicate keys. NaN is rejected later, with the
 name of its field."""
 

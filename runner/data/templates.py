@@ -1,6 +1,6 @@
 """Templates: strings and JSON values with fields in braces that a case fills, as in `Answer briefly: {question}`.
 
-A field names a column (`{Question text}`), members and list indexes (`{user.name}`, `{turns.0.text}`), never attributes,
+A field names a column (`{Question text}`), keys and list indexes (`{user.name}`, `{turns.0.text}`), never attributes,
 because datasets are untrusted. `{{` and `}}` are literal braces. Missing fields are found when the cases are checked.
 """
 
@@ -32,18 +32,18 @@ class MissingField(UsageError):
 
 def value_at(value: Any, path: str) -> Any:
     """Return the value at a dotted path of mapping keys and list indexes."""
-    member = value
+    item = value
     parts = path.split(".")
     for depth, part in enumerate(parts):
-        match member:
-            case Mapping() if part in member:
-                member = cast("Mapping[str, Any]", member)[part]
-            case list() | tuple() if part.lstrip("-").isdecimal() and -len(member) <= int(part) < len(member):
-                member = cast("list[Any]", member)[int(part)]
+        match item:
+            case Mapping() if part in item:
+                item = cast("Mapping[str, Any]", item)[part]
+            case list() | tuple() if part.lstrip("-").isdecimal() and -len(item) <= int(part) < len(item):
+                item = cast("list[Any]", item)[int(part)]
             case _:
                 parent = ".".join(parts[:depth])
-                raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(member)}")
-    return member
+                raise MissingField(f"no {part!r} in {repr(parent) if parent else 'the value'}, which is {_type_of(item)}")
+    return item
 
 
 def _type_of(value: object) -> str:
@@ -63,7 +63,7 @@ def _type_of(value: object) -> str:
 class Fields:
     """The fields of one case.
 
-    Lookup order: extra fields (a judge's `{output}`), the members of an object as input, the metadata, the name of the case as
+    Lookup order: extra fields (a judge's `{output}`), the keys of an object as input, the metadata, the name of the case as
     `id` or `name`, and the input itself under the name of its column or any usual name. The expected output is not a field of a
     task.
     """
@@ -107,8 +107,8 @@ class Fields:
     def names(self) -> list[str]:
         """The names of the fields; the input also has all usual names."""
         value = self.case.input
-        members = value if isinstance(value, Mapping) else ()
-        return list(dict.fromkeys([*self.extra_fields, *members, *self.case.metadata, "id", self.case.input_name]))
+        keys = value if isinstance(value, Mapping) else ()
+        return list(dict.fromkeys([*self.extra_fields, *keys, *self.case.metadata, "id", self.case.input_name]))
 
 
 @attrs.frozen
@@ -170,9 +170,9 @@ def _parse(value: Any, name: str) -> Any:
         case str():
             return Template.parse(value, name)
         case Mapping():
-            return {key: _parse(member, f"{name}.{key}") for key, member in cast("Mapping[str, Any]", value).items()}
+            return {key: _parse(item, f"{name}.{key}") for key, item in cast("Mapping[str, Any]", value).items()}
         case list() | tuple():
-            return [_parse(member, f"{name}[{index}]") for index, member in enumerate(cast("list[Any]", value))]
+            return [_parse(item, f"{name}[{index}]") for index, item in enumerate(cast("list[Any]", value))]
         case _:
             return value
 
@@ -183,9 +183,9 @@ def fill_body(value: Any, fields: Fields) -> Any:
         case Template():
             return value.fill_value(fields)
         case dict():
-            return {key: fill_body(member, fields) for key, member in cast("dict[str, Any]", value).items()}
+            return {key: fill_body(item, fields) for key, item in cast("dict[str, Any]", value).items()}
         case list():
-            return [fill_body(member, fields) for member in value]
+            return [fill_body(item, fields) for item in value]
         case _:
             return value
 
@@ -198,7 +198,7 @@ def has_fields(value: Any) -> bool:
         case dict():
             return any(map(has_fields, cast("dict[str, Any]", value).values()))
         case list():
-            return any(has_fields(member) for member in value)
+            return any(has_fields(item) for item in value)
         case _:
             return False
 

@@ -74,7 +74,7 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any = None) -> dict[str, Any]:
-    """Return the member `code` of a recorded definition: `files` (path → digest), and whether it `includes_opened` files.
+    """Return the field `code` of a recorded definition: `files` (path → digest), and whether it `includes_opened` files.
 
     Paths are relative to the evaluation's file, so that a project can be moved. It is empty for an evaluation without code.
     If Python has loaded the evaluation, the files that were opened are unknown; those of `recorded_definition` are used.
@@ -193,7 +193,7 @@ def _imported_names(namespace: Namespace) -> Iterator[str]:
         parts = package.split(".")[: len(package.split(".")) - level + 1] if level else []
         name = ".".join(filter(None, [*parts, base]))
         yield from _with_parents(name)
-        yield from (f"{name}.{member}" for member in names)
+        yield from (f"{name}.{imported}" for imported in names)
 
 
 def _with_parents(name: str) -> Iterator[str]:

@@ -188,10 +188,10 @@ class Settings(Selection):
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON, as a run records and `resume` compares them."""
-        members: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
+        fields: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
-            del members["only_variants"]  # Most runs have no variants.
-        return members
+            del fields["only_variants"]  # Most runs have no variants.
+        return fields
 
     @property
     def fingerprint(self) -> str:

@@ -101,7 +101,7 @@ def _json(value: Any) -> str:
 
 
 def _replace_dicts(value: Any) -> Any:
-    """Replace dicts, whose keys may not be strings, by lists of their members."""
+    """Replace dicts, whose keys may not be strings, by lists of their items."""
     if isinstance(value, dict):
         return sorted((_json([key]), _replace_dicts(item)) for key, item in value.items())
     return [_replace_dicts(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value

@@ -65,8 +65,8 @@ def _innermost_message(exc: BaseException) -> str:
     cause: BaseException | None = None if isinstance(exc, httpcore2.TimeoutException) else exc
     while cause is not None:
         message = str(cause) or message
-        member = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else None  # Each address of a host was tried.
-        cause = member or cause.__cause__ or cause.__context__
+        nested = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else None  # Each address of a host was tried.
+        cause = nested or cause.__cause__ or cause.__context__
     return message
 
 

@@ -155,7 +155,7 @@ _OWN_TASKS = ("evaljournal.runner.tasks.", "evaljournal.runner.http.")
 
 
 def classify(exc: BaseException, *, now: float) -> Failure:
-    """Classify an exception; of an exception group, the worst member counts.
+    """Classify an exception; of an exception group, the worst exception counts.
 
     `now` is wall time in seconds since 1970, for headers that contain a date.
     """
@@ -167,8 +167,8 @@ def leaves(exc: BaseException) -> Iterator[BaseException]:
     if not isinstance(exc, BaseExceptionGroup):
         yield exc
         return
-    for member in cast("BaseExceptionGroup[BaseException]", exc).exceptions:
-        yield from leaves(member)
+    for exception in cast("BaseExceptionGroup[BaseException]", exc).exceptions:
+        yield from leaves(exception)
 
 
 def _classify(exc: BaseException, now: float) -> Failure:
@@ -325,7 +325,7 @@ def _status(exc: BaseException) -> int | None:
     response = _attribute(exc, "response")
     values = [_attribute(exc, name) for name in ("status_code", "status", "code")]
     values += [_attribute(response, name) for name in ("status_code", "status")]
-    for value in (*values, _member(_member(response, "ResponseMetadata"), "HTTPStatusCode")):
+    for value in (*values, _field(_field(response, "ResponseMetadata"), "HTTPStatusCode")):
         if isinstance(value, bool) or not isinstance(value, int | str):
             continue
         number = int(value) if isinstance(value, int) or (len(value) == 3 and value.isdecimal()) else 0  # noqa: PLR2004
@@ -336,7 +336,7 @@ def _status(exc: BaseException) -> int | None:
 
 def _error_code(exc: BaseException) -> str:
     """Return the provider's error code in lower case: OpenAI's `code`, AWS's `Error.Code`."""
-    aws_code = _member(_member(_attribute(exc, "response"), "Error"), "Code")
+    aws_code = _field(_field(_attribute(exc, "response"), "Error"), "Code")
     for value in (_attribute(exc, "code"), aws_code):
         if isinstance(value, str):
             return value.lower()
@@ -349,7 +349,7 @@ def _seconds_to_wait(exc: BaseException, now: float, *, is_rate_limited: bool = 
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
         return float(seconds)
     response = _attribute(exc, "response")
-    aws_headers = _member(_member(response, "ResponseMetadata"), "HTTPHeaders")
+    aws_headers = _field(_field(response, "ResponseMetadata"), "HTTPHeaders")
     litellm_headers = _attribute(exc, "litellm_response_headers")
     for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers):
         values = _lower_case_headers(headers)
@@ -369,5 +369,5 @@ def _attribute(value: Any, name: str) -> Any:
     return _call_safely(lambda: getattr(value, name, None), lambda _: None)
 
 
-def _member(value: Any, name: str) -> Any:
+def _field(value: Any, name: str) -> Any:
     return cast("Mapping[str, Any]", value).get(name) if isinstance(value, Mapping) else None

@@ -41,10 +41,10 @@ def difference_of(value: Any, expected: Any, path: str = "") -> str | None:  # n
     match value, expected:
         case dict(), dict():
             for key in dict.fromkeys([*expected, *value]):
-                member = f"{path}.{key}" if path else str(key)
+                key_path = f"{path}.{key}" if path else str(key)
                 if key not in value or key not in expected:
-                    return f"missing key {member}" if key not in value else f"unexpected key {member}"
-                if difference := difference_of(value[key], expected[key], member):
+                    return f"missing key {key_path}" if key not in value else f"unexpected key {key_path}"
+                if difference := difference_of(value[key], expected[key], key_path):
                     return difference
             return None
         case ((list() | tuple()), (list() | tuple())):

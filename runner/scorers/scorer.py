@@ -23,7 +23,7 @@ from evaljournal.runner.tasks import Task, is_async
 PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory")
 """The parameters that a scorer may have; each is passed by its name."""
 _INPUT_FIELDS: Final = frozenset({"output", "case", "trajectory"})
-"""The parameters that are not members of the case."""
+"""The parameters that are not fields of the case."""
 
 MAX_SECONDS: Final = 10.0
 """Time limit in seconds of a built-in scorer that could take long, unless it has its own timeout."""

@@ -120,7 +120,7 @@ class AttemptSteps:
         if usage or self._inner_usage_parents:
             self._add_usage(step, usage)
         input_to_record, continues = self.inputs.record(step.number, step.input)
-        event = StepCompleted(  # A mapping of the members shared with `StepFailed` would be slower, and every step ends here.
+        event = StepCompleted(  # A mapping of the fields shared with `StepFailed` would be slower, and every step ends here.
             trial=self.trial,
             attempt=self.attempt,
             step=step.number,

@@ -23,7 +23,7 @@ _CANDIDATES: Final = 8
 """Earlier inputs that are compared: the last ones with lists, including those of concurrent agents."""
 _EMPTY_LIST: Final = b"["
 _AFTER_ELEMENT: Final = frozenset({b"", b","})
-_NO_MEMBERS: Final[Mapping[str, Any]] = {}
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
 _LEAVES: Final = frozenset({str, int, float, bool, type(None)})
 _LONG_LIST: Final = 1_024
 """Lists with more bytes are compared with earlier ones before they are hashed and searched."""
@@ -60,10 +60,10 @@ class StepInput:
 
     content: bytes
     """Its JSON, with a hash in place of each long list."""
-    members: Mapping[str, bytes]
-    """The JSON of each member, that of a list without its closing bracket; empty if no member is a list or an object."""
+    fields: Mapping[str, bytes]
+    """The JSON of each field, that of a list without its closing bracket; empty if no field is a list or an object."""
     lists: Mapping[str, _LongList] = attrs.field(eq=False, repr=False)
-    """The members that are long lists."""
+    """The fields that are long lists."""
     fingerprint: str
     is_plain: bool
     """Whether it has long lists, and nothing in it resembles a secret or NaN."""
@@ -76,70 +76,70 @@ def step_input(value: Any, name: str, *, key: bytes | None = None, earlier_input
     nor searched for secrets again, and texts are not even serialized, because that takes longer than everything else.
     """
     try:
-        content, members, lists, new_json = _serialize(value, name, earlier_inputs)
+        content, fields, lists, new_json = _serialize(value, name, earlier_inputs)
     except UsageError:
         value = to_json(value)
-        content, members, lists, new_json = _serialize(value, name, earlier_inputs)
+        content, fields, lists, new_json = _serialize(value, name, earlier_inputs)
     is_plain = not may_contain_secrets(new_json.decode())
     if not is_plain:
-        content, members, lists, new_json = _serialize(mask_values(value), name, None)
+        content, fields, lists, new_json = _serialize(mask_values(value), name, None)
     fingerprint = digest(content if key is None else key)
-    return StepInput(content, members, lists, fingerprint, is_plain and bool(lists) and b"null" not in new_json)
+    return StepInput(content, fields, lists, fingerprint, is_plain and bool(lists) and b"null" not in new_json)
 
 
 def _serialize(
     value: Any, step: str, earlier_inputs: "RecordedInputs | None"
 ) -> tuple[bytes, Mapping[str, bytes], Mapping[str, _LongList], bytes]:
-    """Return the content, the members and the long lists of an input, and the part of its JSON that no earlier input has."""
+    """Return the content, the fields and the long lists of an input, and the part of its JSON that no earlier input has."""
     if value.__class__ is not dict or _LEAVES.issuperset(map(type, value.values())):
         content = _json(value, step)
         if content.rfind(b"null") >= 0:  # Takes half the time of `in`.
             canonical(value, _label(step))  # Raises an error if null stands for NaN.
-        return content, _NO_MEMBERS, _NO_MEMBERS, content
+        return content, _NO_FIELDS, _NO_FIELDS, content
     for key in value:
         if not isinstance(key, str):
             raise UsageError(f"the input of step {step!r} has the key {key!r}; JSON keys must be strings")
-    members: dict[str, bytes] = {}
+    fields: dict[str, bytes] = {}
     lists: dict[str, _LongList] = {}
     parts, new_parts = list[bytes](), list[bytes]()
     for key in sorted(value):
-        member, new_json, long_list = _serialize_member(value[key], step, key, earlier_inputs)
+        field, new_json, long_list = _serialize_field(value[key], step, key, earlier_inputs)
         if b"null" in new_json:
             canonical(value[key], _label(step, key))  # Raises an error if null stands for NaN.
-        members[key], part = member, new_json
+        fields[key], part = field, new_json
         if long_list is not None:
-            lists[key], members[key], part = long_list, long_list.json, long_list.digest
-        elif member[:1] == b"[":
-            members[key] = member[:-1]
+            lists[key], fields[key], part = long_list, long_list.json, long_list.digest
+        elif field[:1] == b"[":
+            fields[key] = field[:-1]
         key_json = orjson.dumps(key)
         parts.append(b"%b:%b" % (key_json, part))
         new_parts.append(b"%b:%b" % (key_json, new_json))
-    return b"{%b}" % b",".join(parts), members, lists, b",".join(new_parts)
+    return b"{%b}" % b",".join(parts), fields, lists, b",".join(new_parts)
 
 
-def _serialize_member(
+def _serialize_field(
     value: Any, step: str, key: str, earlier_inputs: "RecordedInputs | None"
 ) -> tuple[bytes, bytes, _LongList | None]:
-    """Return the JSON of a member, the new part of it, and the long list, whose JSON has no closing bracket."""
+    """Return the JSON of a field, the new part of it, and the long list, whose JSON has no closing bracket."""
     prefix = earlier_inputs.find_prefix(key, value) if earlier_inputs is not None else None
     if prefix is not None:
         tail = value[len(prefix.elements or ()) :]
-        member = b"%b,%b" % (prefix.json, _json(tail, step, key)[1:-1]) if tail else prefix.json
+        field = b"%b,%b" % (prefix.json, _json(tail, step, key)[1:-1]) if tail else prefix.json
     else:
-        member = _json(value, step, key)
-        if member[:1] != b"[" or len(member) <= _LONG_LIST:
-            return member, member, None
-        member = member[:-1]
-        prefix = earlier_inputs.find_json_prefix(key, member) if earlier_inputs is not None else _NO_LIST
-    return member, member[len(prefix.json) :], prefix.extend(member, value)
+        field = _json(value, step, key)
+        if field[:1] != b"[" or len(field) <= _LONG_LIST:
+            return field, field, None
+        field = field[:-1]
+        prefix = earlier_inputs.find_json_prefix(key, field) if earlier_inputs is not None else _NO_LIST
+    return field, field[len(prefix.json) :], prefix.extend(field, value)
 
 
-def _json(value: Any, step: str, member: str = "") -> bytes:
-    """Return the canonical JSON of an input or of a member of it, with null in place of NaN."""
+def _json(value: Any, step: str, field: str = "") -> bytes:
+    """Return the canonical JSON of an input or of a field of it, with null in place of NaN."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        return canonical(value, _label(step, member))  # It raises an error that names the position of the problem.
+        return canonical(value, _label(step, field))  # It raises an error that names the position of the problem.
 
 
 def _copy_texts(value: Any) -> Any:
@@ -150,13 +150,13 @@ def _copy_texts(value: Any) -> Any:
         copies = [_copy_texts(item) for item in value]
         return None if None in copies else copies
     if value.__class__ is dict:
-        members = {key: _copy_texts(item) for key, item in value.items()}
-        return None if None in members.values() else members
+        fields = {key: _copy_texts(item) for key, item in value.items()}
+        return None if None in fields.values() else fields
     return None
 
 
-def _label(step: str, member: str = "") -> str:
-    return f"the input of step {step!r}" + (f".{member}" if member else "")
+def _label(step: str, field: str = "") -> str:
+    return f"the input of step {step!r}" + (f".{field}" if field else "")
 
 
 class RecordedInputs:
@@ -168,11 +168,11 @@ class RecordedInputs:
 
     def record(self, number: int, new_input: StepInput) -> tuple[Any, int]:
         """Add the input of a step that ended; return the part to record, and the number of the step that it continues, or 0."""
-        if not new_input.members:
+        if not new_input.fields:
             return orjson.loads(new_input.content), 0
         tails, continues = self._tails(new_input)
         self._recent_inputs = (*self._recent_inputs[1 - _CANDIDATES :], (number, new_input))
-        value = {key: orjson.loads(tails.get(key) or _close(member)) for key, member in new_input.members.items()}
+        value = {key: orjson.loads(tails.get(key) or _close(field)) for key, field in new_input.fields.items()}
         return value, continues
 
     def find_prefix(self, key: str, value: Any) -> _LongList | None:
@@ -184,35 +184,35 @@ class RecordedInputs:
                     return prefix
         return None
 
-    def find_json_prefix(self, key: str, member: bytes) -> _LongList:
+    def find_json_prefix(self, key: str, field: bytes) -> _LongList:
         """Return an earlier list that a list's JSON, without its closing bracket, begins with; if none, an empty one."""
         for _, earlier_input in reversed(self._recent_inputs):
             prefix = earlier_input.lists.get(key)
-            if prefix is not None and earlier_input.is_plain and member.startswith(prefix.json):
+            if prefix is not None and earlier_input.is_plain and field.startswith(prefix.json):
                 return prefix
         return _NO_LIST
 
     def _tails(self, new_input: StepInput) -> tuple[dict[str, bytes], int]:
         for number, earlier_input in reversed(self._recent_inputs):
-            if tails := _tails(new_input.members, earlier_input.members):
+            if tails := _tails(new_input.fields, earlier_input.fields):
                 return tails, number
         return {}, 0
 
 
-def _close(member: bytes) -> bytes:
-    return member + b"]" if member[:1] == b"[" else member
+def _close(field: bytes) -> bytes:
+    return field + b"]" if field[:1] == b"[" else field
 
 
-def _tails(members: Mapping[str, bytes], earlier_members: Mapping[str, bytes]) -> dict[str, bytes]:
+def _tails(fields: Mapping[str, bytes], earlier_fields: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return each list that is in both inputs, without the elements of the earlier one; empty if a list lacks them."""
     tails: dict[str, bytes] = {}
-    for key, member in members.items():
-        prefix = earlier_members.get(key, b"")
-        if member[:1] != b"[" or prefix[:1] != b"[":
+    for key, field in fields.items():
+        prefix = earlier_fields.get(key, b"")
+        if field[:1] != b"[" or prefix[:1] != b"[":
             continue
-        tail = member[len(prefix) :]
-        has_prefix = member is prefix or member.startswith(prefix)
+        tail = field[len(prefix) :]
+        has_prefix = field is prefix or field.startswith(prefix)
         if prefix != _EMPTY_LIST and not (has_prefix and tail[:1] in _AFTER_ELEMENT):
             return {}
         tails[key] = b"[%b]" % tail.removeprefix(b",")
-    return tails if any(earlier_members[key] != _EMPTY_LIST for key in tails) else {}
+    return tails if any(earlier_fields[key] != _EMPTY_LIST for key in tails) else {}

@@ -368,12 +368,12 @@ class OpenChat:
 
     def _read_stream(self, reply: Reply, model: str | None) -> Completion:
         text: list[str] = []
-        members: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         finish_reason: object = None
         for chunk in reply.chunks():
             raise_error_in(chunk, "error")
             try:
-                members |= {name: value for name, value in chunk.items() if value}
+                fields |= {name: value for name, value in chunk.items() if value}
                 for choice in [choice for choice in chunk.get("choices") or [] if not choice.get("index")]:
                     text.append(str((choice.get("delta") or {}).get("content") or ""))
                     finish_reason = choice.get("finish_reason") or finish_reason
@@ -382,7 +382,7 @@ class OpenChat:
         if finish_reason is None:
             error = InvalidReply if reply.is_done else IncompleteReply
             raise error("the stream ended without a finish_reason")
-        return self._completion(members, {"content": "".join(text)}, finish_reason, model)
+        return self._completion(fields, {"content": "".join(text)}, finish_reason, model)
 
     def _completion(
         self, reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object, requested_model: str | None

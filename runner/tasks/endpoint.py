@@ -50,7 +50,7 @@ class Endpoint:
     """HTTP method."""
     body: Any = attrs.field(default=None)
     """A JSON value, or its text, with `{fields}`. None: the input if it is an object, otherwise `{"input": …}`.
-    With GET, the members are sent as query parameters; None sends none if the URL has fields."""
+    With GET, the keys are sent as query parameters; None sends none if the URL has fields."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers."""
     output_path: str | None = None
@@ -60,7 +60,7 @@ class Endpoint:
     """Path of an error in a reply with a success status; if there is one, the attempt fails. None: not checked, except for
     `error` in the chunks of a stream."""
     done_path: str | None = None
-    """Path of a member, such as `done`, that is true in the last chunk of a stream; a stream with neither it nor
+    """Path of a key, such as `done`, that is true in the last chunk of a stream; a stream with neither it nor
     `[DONE]` is incomplete."""
     connect_timeout: float | None = 10.0
     """Seconds to connect, within the timeout of the attempt."""

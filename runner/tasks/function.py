@@ -185,8 +185,8 @@ def detect_loops(function: object) -> list[Loop]:
 def _referenced_values(value: object) -> Iterator[object]:
     """Yield the values of the global and enclosing names that a function's, class's or coroutine's code uses."""
     if inspect.isclass(value):
-        for member in vars(value).values():
-            yield from _referenced_values(member)
+        for attribute in vars(value).values():
+            yield from _referenced_values(attribute)
         return
     if inspect.iscoroutine(value):
         yield from _named_values(value.cr_code, value.cr_frame.f_globals if value.cr_frame else {})

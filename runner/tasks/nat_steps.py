@@ -1,7 +1,7 @@
 """The steps in a reply of NeMo Agent Toolkit's server (`/generate/full`): lines of `intermediate_data` between those of `data`.
 
 They are recorded as steps of the attempt when the reply is complete, and are never reused: the server executes them. The reply
-is untrusted: any member may have any type, and a line that is not a step is ignored.
+is untrusted: any field may have any type, and a line that is not a step is ignored.
 """
 
 import math

@@ -18,14 +18,14 @@ from evaljournal.runner.tasks import TrialInput
 
 @attrs.frozen
 class RecordedOutput:
-    """A column of the dataset, or a member of the input, that contains the output."""
+    """A column of the dataset, or a key of the input, that contains the output."""
 
     __name__ = "recorded_output"
     default_slots: ClassVar[int] = 32
     takes_trial = True
 
     output_key: str
-    """Name of the column or member."""
+    """Name of the column or key."""
 
     @property
     def definition(self) -> dict[str, Any]:

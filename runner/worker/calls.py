@@ -39,7 +39,7 @@ from evaljournal.runner.tasks import Task
 from evaljournal.runner.tasks.arguments import new_task
 from evaljournal.runner.tasks.function import FunctionTask
 from evaljournal.runner.tasks.gateway_env import set_gateway_env
-from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_members, score_members
+from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_fields, score_fields
 
 _MAX_STEP: Final = MAX_FRAME - 64
 """Maximum bytes of a step, which is sent with the number of its call."""
@@ -67,14 +67,14 @@ def serve(connection: Connection, opening: bytes) -> None:
 def open_evaluation(
     connection: Connection, opening: bytes, load: Callable[[dict[str, Any]], AnyEvaluation]
 ) -> tuple[AnyEvaluation, dict[str, Any]] | None:
-    """Load the evaluation, and report whether it is the session's; return it and the members of the first frame if it is."""
+    """Load the evaluation, and report whether it is the session's; return it and the fields of the first frame if it is."""
     try:
-        members: dict[str, Any] = orjson.loads(opening)["open"]
-        os.environ.update(members.pop("environment", {}))
+        fields: dict[str, Any] = orjson.loads(opening)["open"]
+        os.environ.update(fields.pop("environment", {}))
         add_environment()
-        evaluation = load(members)
-        _check_same(evaluation, members)
-        if members["durable"]:
+        evaluation = load(fields)
+        _check_same(evaluation, fields)
+        if fields["durable"]:
             from evaljournal.runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
 
             watch_clients()
@@ -82,40 +82,38 @@ def open_evaluation(
         connection.send(orjson.dumps({"rejected": f"worker {_worker_name()} in {os.getcwd()}: {exc}"}))
         return None
     connection.send(orjson.dumps({"ready": {"name": _worker_name()}}))
-    return evaluation, members
+    return evaluation, fields
 
 
 def _worker_name() -> str:
     return f"{platform.node()}/{os.getpid()}"
 
 
-def _load(members: dict[str, Any]) -> AnyEvaluation:
+def _load(fields: dict[str, Any]) -> AnyEvaluation:
     """Build the tasks that the first frame has as data, or import the evaluation that it names."""
-    if members["tasks"]:
-        tasks = {name: new_task(*arguments) for name, arguments in members["tasks"].items()}
+    if fields["tasks"]:
+        tasks = {name: new_task(*arguments) for name, arguments in fields["tasks"].items()}
         variants = {name: Variant(name, {}, task) for name, task in tasks.items() if name}
         task = next(iter(tasks.values()))
         return Evaluation(task, cases=Dataset([]), settings=Settings(), name=None, variants=variants or None)
     token = imports_for_worker.set(True)
     try:
-        return load_evaluation(members["task"]).evaluation
+        return load_evaluation(fields["task"]).evaluation
     finally:
         imports_for_worker.reset(token)
 
 
-def _check_same(evaluation: AnyEvaluation, members: dict[str, Any]) -> None:
+def _check_same(evaluation: AnyEvaluation, fields: dict[str, Any]) -> None:
     """Raise a `UsageError` if the session has another version of the evaluation."""
     versions = {name: scorer.version for name, scorer in evaluation.scorers.items()}
-    changed_parts = [f"scorer {name!r}" for name, version in members["scorers"].items() if versions.get(name) != version]
-    if evaluation.fingerprint != members["fingerprint"]:
+    changed_parts = [f"scorer {name!r}" for name, version in fields["scorers"].items() if versions.get(name) != version]
+    if evaluation.fingerprint != fields["fingerprint"]:
         changed_parts.insert(0, "the task")
-    for name, fingerprint in members["variants"].items():
+    for name, fingerprint in fields["variants"].items():
         if name and (name not in evaluation.variants or evaluation.variants[name].fingerprint != fingerprint):
             changed_parts.append(f"variant {name!r}")
     if changed_parts:
-        raise UsageError(
-            f"{members['task'] or 'this directory'} has another version of {', '.join(changed_parts)} than the run"
-        )
+        raise UsageError(f"{fields['task'] or 'this directory'} has another version of {', '.join(changed_parts)} than the run")
 
 
 @attrs.frozen
@@ -162,19 +160,19 @@ class Calls:
                 for line in lines:
                     await self._handle(orjson.loads(line), stack, nursery)
 
-    async def _handle(self, members: dict[str, Any], stack: AsyncExitStack, nursery: trio.Nursery) -> None:
-        kind, value = next(iter(members.items()))
+    async def _handle(self, fields: dict[str, Any], stack: AsyncExitStack, nursery: trio.Nursery) -> None:
+        kind, value = next(iter(fields.items()))
         match kind:
             case "begin":
                 await self._open(stack, value)
             case "call" | "score":
                 self._scopes[value] = scope = trio.CancelScope()
-                nursery.start_soon(self._call if kind == "call" else self._score, value, members, scope)
+                nursery.start_soon(self._call if kind == "call" else self._score, value, fields, scope)
             case "cancel":
                 if value in self._scopes:
                     self._scopes[value].cancel()
             case "synced":
-                if (event := self._syncs.pop(members["request"], None)) is not None:
+                if (event := self._syncs.pop(fields["request"], None)) is not None:
                     event.set()
             case _:
                 pass
@@ -188,34 +186,34 @@ class Calls:
             scorer = self._evaluation.scorers[name].with_defaults(self._retry, None)
             self._scorers[name] = await opener.scorer(scorer, "")
 
-    async def _call(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
+    async def _call(self, number: int, fields: dict[str, Any], scope: trio.CancelScope) -> None:
         steps = AttemptSteps(
-            members["trial"],
-            members["attempt"],
+            fields["trial"],
+            fields["attempt"],
             record=partial(self._record_step, number),
             clock=time.monotonic,
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
         )
-        steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in members.get("results", ()))
+        steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
         set_steps(steps)
-        value = members["input"] if "input" in members else _TrialInput(members["trial"], Case(**members["case"]))
-        with set_gateway_env(members.get("gateway_env", {})):
+        value = fields["input"] if "input" in fields else _TrialInput(fields["trial"], Case(**fields["case"]))
+        with set_gateway_env(fields.get("gateway_env", {})):
             await self._run_call(
-                number, self._tasks[members["variant"]], value, scope, retry=self._retry, encode_result=self._encode_output
+                number, self._tasks[fields["variant"]], value, scope, retry=self._retry, encode_result=self._encode_output
             )
 
-    async def _score(self, number: int, members: dict[str, Any], scope: trio.CancelScope) -> None:
-        open_scorer = self._scorers[members["scorer"]]
-        trajectory = [StepDetails(**step) for step in members["trajectory"]]
-        scorer_input = ScorerInput(members["output"], Case(**members["case"]), trajectory)
+    async def _score(self, number: int, fields: dict[str, Any], scope: trio.CancelScope) -> None:
+        open_scorer = self._scorers[fields["scorer"]]
+        trajectory = [StepDetails(**step) for step in fields["trajectory"]]
+        scorer_input = ScorerInput(fields["output"], Case(**fields["case"]), trajectory)
 
         def encode_scores(_: int, value: Any) -> bytes:
             scores, name = open_scorer.scorer.scores(value), open_scorer.scorer.name
             if name in scores:
-                return _end_frame(number, score_members(scores[name]))
-            return _end_frame(number, score_members({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
+                return _end_frame(number, score_fields(scores[name]))
+            return _end_frame(number, score_fields({key.removeprefix(f"{name}."): score for key, score in scores.items()}))
 
         await self._run_call(
             number, open_scorer.task, scorer_input, scope, retry=open_scorer.scorer.retry, encode_result=encode_scores
@@ -245,7 +243,7 @@ class Calls:
             except BaseException as exc:  # noqa: BLE001  # reported
                 is_cancelled = isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
                 if not (scope.cancel_called and is_cancelled):
-                    end_frame = _end_frame(number, failure_members(*retry.classify_and_describe(exc, now=time.time())))
+                    end_frame = _end_frame(number, failure_fields(*retry.classify_and_describe(exc, now=time.time())))
         if len(end_frame) > MAX_FRAME:
             end_frame = _too_large_frame(number)
         if not end_frame and is_started and isinstance(task, FunctionTask) and task.loop is None:
@@ -308,13 +306,13 @@ def _payload(output: Any) -> bytes:
     return encode_payloads(event).get("output", b"null")
 
 
-def _end_frame(number: int, members: dict[str, Any]) -> bytes:
-    return orjson.dumps({"end": number, **members})
+def _end_frame(number: int, fields: dict[str, Any]) -> bytes:
+    return orjson.dumps({"end": number, **fields})
 
 
 def _unserializable_frame(number: int, message: str) -> bytes:
     error = Description(type=UNSERIALIZABLE, message=message, traceback="")
-    return _end_frame(number, failure_members(Failure(category="fatal"), error))
+    return _end_frame(number, failure_fields(Failure(category="fatal"), error))
 
 
 def _too_large_frame(number: int) -> bytes:
@@ -323,11 +321,11 @@ def _too_large_frame(number: int) -> bytes:
     )
 
 
-def _recorded_result(members: dict[str, Any]) -> RecordedResult:
+def _recorded_result(fields: dict[str, Any]) -> RecordedResult:
     return RecordedResult(
-        members["seq"],
-        members["output"],
-        members["usage"],
-        number=tuple(members["number"]),
-        parent=tuple(members["parent"]),
+        fields["seq"],
+        fields["output"],
+        fields["usage"],
+        number=tuple(fields["number"]),
+        parent=tuple(fields["parent"]),
     )

@@ -82,7 +82,7 @@ class RemoteCall:
         if count > MAX_PER_CALL:
             raise InvalidFrame(f"it sent more than {MAX_PER_CALL:,} {kind} for one call")
 
-    def record_step(self, members: Any) -> None:
+    def record_step(self, fields: Any) -> None:
         """Record a step that ran in a worker, unless it would make the journal invalid.
 
         It belongs to the attempt of the call, whatever the frame contains, and took no longer than the call.
@@ -91,7 +91,7 @@ class RemoteCall:
         if self.steps is None:
             return
         try:
-            event = decode({**members, "trial": self.steps.trial, "attempt": self.steps.attempt})
+            event = decode({**fields, "trial": self.steps.trial, "attempt": self.steps.attempt})
         except (TypeError, KeyError, ValueError, JournalError) as exc:
             raise InvalidFrame(f"it sent an invalid step ({exc})") from exc
         if not isinstance(event, StepEvent):
@@ -278,8 +278,8 @@ class Workers:
             )
         self._is_draining = bool(self._jobs_for_own_worker)
 
-    async def call(self, job: Job, members: dict[str, Any], call: RemoteCall) -> Any:
-        """Make a call in the place of a job, and free the place; `members`: the kind of its frame → the other members.
+    async def call(self, job: Job, fields: dict[str, Any], call: RemoteCall) -> Any:
+        """Make a call in the place of a job, and free the place; `fields`: the kind of its frame → the other fields.
 
         A call that does not end within the grace period after its cancellation ends with its worker, as `worker_lost` if it is
         not the only one there.
@@ -293,8 +293,8 @@ class Workers:
             worker.calls[number] = call
             if not worker.has_run_call:
                 worker.has_run_call, self._failed_starts = True, 0
-            kind, *_ = members
-            worker.pipe.send(orjson.dumps({kind: number, **members[kind]}))
+            kind, *_ = fields
+            worker.pipe.send(orjson.dumps({kind: number, **fields[kind]}))
             try:
                 await call.end_event.wait()
             except trio.Cancelled:
@@ -351,12 +351,12 @@ class Workers:
                             if not index % _FRAMES_PER_CHECKPOINT:
                                 await trio.lowlevel.checkpoint()
                             if len(frame) > _LARGE_FRAME:
-                                members = await run_in_thread(partial(parse_frame, frame))
+                                fields = await run_in_thread(partial(parse_frame, frame))
                             else:
-                                members = parse_frame(frame)
+                                fields = parse_frame(frame)
                             if worker is not None:
-                                self._receive(worker, members, len(frame))
-                            elif (worker := self._add_worker(pipe, members)) is None:
+                                self._receive(worker, fields, len(frame))
+                            elif (worker := self._add_worker(pipe, fields)) is None:
                                 pipe.kill()
                                 return
                             else:
@@ -369,11 +369,11 @@ class Workers:
             pipe.kill()
             self._handle_end(worker, f"killed: {exc}"[:_MAX_DETAIL])
 
-    def _add_worker(self, pipe: Pipe, members: dict[str, Any]) -> Worker | None:
+    def _add_worker(self, pipe: Pipe, fields: dict[str, Any]) -> Worker | None:
         """Add the worker that reports that it is ready, and return it; None if it cannot run the evaluation."""
-        report = members.get("ready")
+        report = fields.get("ready")
         if not isinstance(report, dict):
-            message = members.get("rejected")
+            message = fields.get("rejected")
             self._fail(message if isinstance(message, str) else self._with_advice("a worker did not report that it is ready"))
             return None
         self._starting_count -= 1
@@ -386,27 +386,27 @@ class Workers:
         self._use_room()
         return worker
 
-    def _receive(self, worker: Worker, members: dict[str, Any], size: int) -> None:
+    def _receive(self, worker: Worker, fields: dict[str, Any], size: int) -> None:
         """Handle a frame of a call, of `size` bytes; frames of a call that has ended are ignored."""
-        kind, number = next(iter(members.items()), ("", 0))
+        kind, number = next(iter(fields.items()), ("", 0))
         call = worker.calls.get(number) if isinstance(number, int) else None
         if call is None:
             return
         match kind:
             case "end":
-                call.end(parse_end(members))
+                call.end(parse_end(fields))
             case "note":
-                values = members.get("values")
+                values = fields.get("values")
                 if size > MAX_NOTE or not isinstance(values, dict):
                     raise InvalidFrame("it sent invalid notes")
                 call.count("notes", len(values))
                 if call.sink is not None:
                     call.sink(values)
             case "step":
-                call.record_step(members.get("event"))
+                call.record_step(fields.get("event"))
             case "sync":
                 call.count("syncs")
-                self._nursery.start_soon(self._sync, worker, number, members.get("request"), call)
+                self._nursery.start_soon(self._sync, worker, number, fields.get("request"), call)
             case _:
                 raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
 

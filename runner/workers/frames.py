@@ -41,26 +41,26 @@ class ConvertedOutput:
 
 
 def parse_frame(frame: bytes) -> dict[str, Any]:
-    """Return the members of a frame."""
+    """Return the fields of a frame."""
     try:
-        members = orjson.loads(frame)
+        fields = orjson.loads(frame)
     except ValueError as exc:
         raise InvalidFrame(f"it sent a line that is not JSON: {frame[:80]!r}") from exc
-    if not isinstance(members, dict):
+    if not isinstance(fields, dict):
         raise InvalidFrame(f"it sent a line that is not an object: {frame[:80]!r}")
-    return members
+    return fields
 
 
-def parse_end(members: dict[str, Any]) -> Any:
+def parse_end(fields: dict[str, Any]) -> Any:
     """Return the outcome in an `end` frame: the result, a `RemoteError`, or `CANCELLED`."""
-    if "output" in members:
-        return ConvertedOutput(members["output"]) if members.get("converted") else members["output"]
-    if "scores" in members:
-        return _parse_scores(members["scores"])
-    if members.get("cancelled"):
+    if "output" in fields:
+        return ConvertedOutput(fields["output"]) if fields.get("converted") else fields["output"]
+    if "scores" in fields:
+        return _parse_scores(fields["scores"])
+    if fields.get("cancelled"):
         return CANCELLED
     try:
-        failure, error = members["failure"], members["error"]
+        failure, error = fields["failure"], fields["error"]
         retry_after, category = failure["retry_after"], failure["category"]
         texts = {name: error[name] for name in ("type", "message", "traceback", "location")}
     except (KeyError, TypeError) as exc:
@@ -78,13 +78,13 @@ def parse_end(members: dict[str, Any]) -> Any:
     )
 
 
-def failure_members(failure: Failure, error: Description) -> dict[str, Any]:
-    """Return the members of an `end` frame for a failure."""
+def failure_fields(failure: Failure, error: Description) -> dict[str, Any]:
+    """Return the fields of an `end` frame for a failure."""
     return {"failure": attrs.asdict(failure), "error": attrs.asdict(error)}
 
 
-def score_members(scores: Any) -> dict[str, Any]:
-    """Return the members of an `end` frame for a score, or for scores by name."""
+def score_fields(scores: Any) -> dict[str, Any]:
+    """Return the fields of an `end` frame for a score, or for scores by name."""
     if isinstance(scores, Score):
         return {"scores": [scores.value, scores.reason]}
     return {"scores": {name: [score.value, score.reason] for name, score in scores.items()}}

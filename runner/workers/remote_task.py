@@ -29,20 +29,20 @@ class RemoteTask:
         steps = current_steps()
         assert steps is not None
         results = steps.available_results
-        members: dict[str, Any] = {"variant": self._variant, "trial": work.trial, "attempt": steps.attempt}
+        fields: dict[str, Any] = {"variant": self._variant, "trial": work.trial, "attempt": steps.attempt}
         if self._takes_case:
-            members["case"] = _case_members(work.case)
+            fields["case"] = _case_fields(work.case)
         else:
-            members["input"] = work.case.input
+            fields["input"] = work.case.input
         if results:
-            members["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
+            fields["results"] = [[*key, attrs.asdict(result, recurse=False)] for key, result in results]
         if environment := gateway_env():
-            members["gateway_env"] = environment
+            fields["gateway_env"] = environment
         reusable_seqs = frozenset(result.seq for _, result in results)
-        return await self._workers.call(work, {"call": members}, RemoteCall(note_sink(), steps, reusable_seqs))
+        return await self._workers.call(work, {"call": fields}, RemoteCall(note_sink(), steps, reusable_seqs))
 
 
-def _case_members(case: Case) -> dict[str, Any]:
+def _case_fields(case: Case) -> dict[str, Any]:
     return {
         "name": case.name,
         "input": case.input,
@@ -72,10 +72,10 @@ class RemoteScorer:
     async def call(self, placed_input: PlacedInput, _: OnLateResult, /) -> Any:
         """Call the scorer, in the place that its job has."""
         scorer_input = placed_input.input
-        members = {
+        fields = {
             "scorer": self._name,
             "output": scorer_input.output,
-            "case": _case_members(scorer_input.case),
+            "case": _case_fields(scorer_input.case),
             "trajectory": [attrs.asdict(step, recurse=False) for step in scorer_input.trajectory],
         }
-        return await self._workers.call(placed_input.job, {"score": members}, RemoteCall(note_sink(), None, frozenset()))
+        return await self._workers.call(placed_input.job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))

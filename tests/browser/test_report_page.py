@@ -96,13 +96,13 @@ HOSTILE = [
 
 def hostile_steps(trial: str, text: str) -> list[Event]:
     """Return steps in which every text is hostile: a model call, a tool call, one that failed, and one that reuses nothing."""
-    step_members: dict[str, Any] = {"trial": trial, "attempt": 1, "name": text[:1_000], "fingerprint": "f", "elapsed": 0.1}
+    step_fields: dict[str, Any] = {"trial": trial, "attempt": 1, "name": text[:1_000], "fingerprint": "f", "elapsed": 0.1}
     request = {"messages": [{"role": text[:100], "content": text}], "__proto__": text[:100]}
     reply = {"content": text, "tool_calls": [{"function": {"name": text[:100], "arguments": text[:1_000]}}]}
     return [
-        StepCompleted(**step_members, step=1, kind="model", input=request, output=reply, usage={text[:50]: 1, "__proto__": 2}),
-        StepCompleted(**step_members, step=2, kind="tool", input={text[:50]: text}, output=[text], parent=1),
-        StepFailed(**step_members, step=3, input=text, error=text[:100], message=text, parent=3, continues=7),
+        StepCompleted(**step_fields, step=1, kind="model", input=request, output=reply, usage={text[:50]: 1, "__proto__": 2}),
+        StepCompleted(**step_fields, step=2, kind="tool", input={text[:50]: text}, output=[text], parent=1),
+        StepFailed(**step_fields, step=3, input=text, error=text[:100], message=text, parent=3, continues=7),
         StepReused(trial=trial, attempt=1, step=4, completed_seq=4, parent=99),
         Noted(name="evaljournal.step_not_reused", value={"step": text[:100], "problem": text[:100]}, trial=trial, attempt=1),
     ]

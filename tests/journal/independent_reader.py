@@ -12,8 +12,8 @@ from typing import Any
 
 
 def _check(actual: dict[str, Any], **expected: object) -> None:
-    """Raise `ValueError` unless these members have these values; a missing member counts as 0 or empty."""
-    if invalid := [member for member, value in expected.items() if (actual.get(member) or None) != (value or None)]:
+    """Raise `ValueError` unless these fields have these values; a missing field counts as 0 or empty."""
+    if invalid := [field for field, value in expected.items() if (actual.get(field) or None) != (value or None)]:
         raise ValueError(f"invalid: {', '.join(invalid)}")
 
 

@@ -196,15 +196,15 @@ def cut_tail(file: Path, lines: int) -> None:
     overwrite(file, b"".join(file.read_bytes().splitlines(keepends=True)[:-lines]))
 
 
-def opened(**members: str) -> dict[str, Any]:
-    """Return the members of a first record."""
-    return {"type": "segment_opened", "format": "evaljournal", "version": "2.0", "run": RUN, "segment": 1, **members}
+def opened(**fields: str) -> dict[str, Any]:
+    """Return the fields of a first record."""
+    return {"type": "segment_opened", "format": "evaljournal", "version": "2.0", "run": RUN, "segment": 1, **fields}
 
 
-def members_of(event: Event) -> dict[str, Any]:
-    """Return an event as the members of a line."""
-    members: dict[str, Any] = orjson.loads(encode(event, 1, "", 0.0) + b"}")
-    return {name: value for name, value in members.items() if name not in ("seq", "at", "t")}
+def event_fields(event: Event) -> dict[str, Any]:
+    """Return an event as the fields of a line."""
+    fields: dict[str, Any] = orjson.loads(encode(event, 1, "", 0.0) + b"}")
+    return {name: value for name, value in fields.items() if name not in ("seq", "at", "t")}
 
 
 def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) -> Path:
@@ -213,10 +213,10 @@ def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) 
     lines = lines_of(path)
     h = orjson.loads(lines[-1])["h"].encode() if lines else chain.GENESIS
     for seq, entry in enumerate(entries, start=len(lines) + 1):
-        members = entry if isinstance(entry, dict) else members_of(entry)
+        fields = entry if isinstance(entry, dict) else event_fields(entry)
         defaults = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
-        without_d = {name: value for name, value in members.items() if name != "d"}
-        body = orjson.dumps({**defaults, **without_d, "d": members.get("d", d)})[:-1]
+        without_d = {name: value for name, value in fields.items() if name != "d"}
+        body = orjson.dumps({**defaults, **without_d, "d": fields.get("d", d)})[:-1]
         h = chain.link(RUN.encode(), h, body).encode()
         lines.append(chain.add_hash(body, h))
     overwrite(segment(path), b"".join(lines))

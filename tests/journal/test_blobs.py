@@ -209,7 +209,7 @@ def test_invalid_references_are_rejected(tmp_path: Path, blobs: Any) -> None:
 
 @pytest.mark.parametrize("field", ["seq", "at", "t", "d", "h", "type", "name", "trial"])
 def test_only_user_data_can_be_in_a_blob(tmp_path: Path, field: str) -> None:
-    """A line whose own members are in a blob is rejected."""
+    """A line whose own fields are in a blob is rejected."""
     note = {"type": "noted", "name": "a", "value": 1, "blobs": {field: {"sha256": "a" * 64, "bytes": 8}}}
     run = forge(tmp_path / "run", [opened(), started(), session(), note])
     forge(run, [Noted(name="c", value=1)], d=4)

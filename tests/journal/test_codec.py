@@ -24,7 +24,7 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import fields_of
 from evaljournal.journal.format.codec import (
     EVENT_TYPES,
-    RECORD_MEMBERS,
+    RECORD_FIELDS,
     decode,
     encode,
     encode_payloads,
@@ -32,7 +32,7 @@ from evaljournal.journal.format.codec import (
     exceeds,
     is_payload,
 )
-from tests.journal.samples import enqueued, examples, members_of, started
+from tests.journal.samples import enqueued, event_fields, examples, started
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 NUMBERS = st.integers(-(2**63), 2**64 - 1)
@@ -77,19 +77,19 @@ def success(output: Any) -> AttemptSucceeded:
 def test_events_round_trip(kind: type[KnownEvent], data: st.DataObject) -> None:
     """An event is read back equal, down to the sign of zero."""
     event = data.draw(events_of(kind))
-    members = members_of(event)
+    fields = event_fields(event)
 
-    assert event == decode(members)
-    assert repr(event) == repr(decode(members))
+    assert event == decode(fields)
+    assert repr(event) == repr(decode(fields))
 
 
-@given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in RECORD_MEMBERS), JSON, max_size=3))
+@given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in RECORD_FIELDS), JSON, max_size=3))
 @examples(100)
 def test_extensions_round_trip(name: str, data: dict[str, Any]) -> None:
-    """An extension keeps all of its members."""
+    """An extension keeps all of its fields."""
     event = Extension(type=f"x-{name}", data=data)
 
-    assert repr(event) == repr(decode(members_of(event)))
+    assert repr(event) == repr(decode(event_fields(event)))
 
 
 def test_event_types_are_in_snake_case() -> None:
@@ -101,7 +101,7 @@ def test_event_types_are_in_snake_case() -> None:
     assert all(name == name.lower() and not name.startswith("x-") for name in EVENT_TYPES)
 
 
-def test_order_of_members() -> None:
+def test_order_of_fields() -> None:
     """`seq`, `at` and `t` come first, then the type, then the event, and `d` at the end."""
     line = encode(success("Lima"), 7, "2026-11-15T00:00:00.000000Z", 0.25, 6)
 
@@ -119,18 +119,18 @@ def test_type_must_be_a_string(kind: Any) -> None:
 def test_unknown_fields_are_ignored() -> None:
     """A field of a later version is ignored."""
     event = success("Lima")
-    members = {**members_of(event), "mood": "sunny"}
+    fields = {**event_fields(event), "mood": "sunny"}
 
-    assert event == decode(members)
+    assert event == decode(fields)
 
 
 def test_missing_field_is_rejected() -> None:
     """An event without a required field is rejected."""
-    members = members_of(success("Lima"))
-    del members["elapsed"]
+    fields = event_fields(success("Lima"))
+    del fields["elapsed"]
 
     with pytest.raises(KeyError, match="elapsed"):
-        decode(members)
+        decode(fields)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +150,14 @@ def test_wrong_types_are_rejected(field: str, value: Any) -> None:
     event = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="fatal", elapsed=0.5)
 
     with pytest.raises(ValueError, match=f"^{field} is {value!r}$"):
-        decode({**members_of(event), field: value})
+        decode({**event_fields(event), field: value})
 
 
 @pytest.mark.parametrize("scorers", [[], "exact", {"exact": 1}])
 def test_types_in_mappings_are_checked(scorers: Any) -> None:
     """The values of a mapping of strings must be strings."""
     with pytest.raises(ValueError, match="scorers is"):
-        decode({**members_of(started()), "scorers": scorers})
+        decode({**event_fields(started()), "scorers": scorers})
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_types_in_mappings_are_checked(scorers: Any) -> None:
 )
 def test_an_integer_is_a_valid_float(event: KnownEvent) -> None:
     """An integer is valid where seconds are expected."""
-    assert event == decode(members_of(event))
+    assert event == decode(event_fields(event))
 
 
 def test_defaults_are_omitted() -> None:
     """A field with its default is omitted from the line."""
-    assert {"type", "trial", "case", "repeat", "input", "fingerprint"} == members_of(enqueued("a")).keys()
-    assert {"type": "noted", "name": "cost", "value": None} == members_of(Noted(name="cost", value=None))
+    assert {"type", "trial", "case", "repeat", "input", "fingerprint"} == event_fields(enqueued("a")).keys()
+    assert {"type": "noted", "name": "cost", "value": None} == event_fields(Noted(name="cost", value=None))
 
 
 def test_fields_in_blobs_are_referenced() -> None:
@@ -204,7 +204,7 @@ def test_nan_and_infinity_are_rejected(number: float, value: Any, path: str) -> 
     """NaN and infinity are rejected at any depth, because JSON would turn them into null."""
     error = rejection(success(value(number)))
 
-    assert ("AttemptSucceeded", path) == (error.event, error.member)
+    assert ("AttemptSucceeded", path) == (error.event, error.field)
     assert f"is {number!r}, which JSON cannot represent" == error.reason
 
 
@@ -212,8 +212,8 @@ def test_nan_is_rejected_in_other_fields() -> None:
     """NaN is rejected in fields of the event itself and in extensions."""
     event = AttemptSucceeded(trial="a", attempt=1, output=None, elapsed=math.nan)
 
-    assert "elapsed" == rejection(event).member
-    assert "b[0]" == rejection(Extension(type="x-a", data={"b": [math.inf]})).member
+    assert "elapsed" == rejection(event).field
+    assert "b[0]" == rejection(Extension(type="x-a", data={"b": [math.inf]})).field
 
 
 @dataclasses.dataclass
@@ -264,7 +264,7 @@ def test_what_is_not_json_is_rejected(value: Any, kind: str, shown: str) -> None
     """A value that is not JSON is rejected with its position, its type and its repr."""
     error = rejection(success({"a": [0, value]}))
 
-    assert ("AttemptSucceeded", "output.a[1]") == (error.event, error.member)
+    assert ("AttemptSucceeded", "output.a[1]") == (error.event, error.field)
     assert error.reason.startswith(f"cannot be written as JSON: {kind} {shown} (")
 
 
@@ -273,14 +273,14 @@ def test_what_is_not_json_is_rejected_in_a_field_with_a_default(value: Any) -> N
     """The value is also rejected in a field for user data that has a default, and is not compared with it."""
     event = TrialEnqueued(trial="a", case="a", repeat=1, input=1, metadata=value, fingerprint="f")
 
-    assert "metadata" == rejection(event).member
+    assert "metadata" == rejection(event).field
 
 
 def test_what_is_not_json_is_rejected_in_extensions() -> None:
     """The data of an extension is checked as well."""
     error = rejection(Extension(type="x-a", data={"b": {"c": {1}}}))
 
-    assert ("x-a", "b.c") == (error.event, error.member)
+    assert ("x-a", "b.c") == (error.event, error.field)
 
 
 def test_cyclic_value_is_rejected() -> None:
@@ -288,7 +288,7 @@ def test_cyclic_value_is_rejected() -> None:
     endless: list[Any] = []
     endless.append(endless)
 
-    assert rejection(success(endless)).member.endswith("…")
+    assert rejection(success(endless)).field.endswith("…")
 
 
 def test_too_deep_value_is_rejected() -> None:
@@ -297,7 +297,7 @@ def test_too_deep_value_is_rejected() -> None:
     for _ in range(10_000):
         deep = [deep]
 
-    assert rejection(success(deep)).member.endswith("…")
+    assert rejection(success(deep)).field.endswith("…")
 
 
 @examples(50)
@@ -309,11 +309,11 @@ def test_what_can_be_written_can_be_read(depth: int) -> None:
         deep = {"a": deep}
     event = success(deep)
     try:
-        members = members_of(event)
+        fields = event_fields(event)
     except Unserializable:
         return
 
-    assert event == decode(members)
+    assert event == decode(fields)
 
 
 def test_errors_are_valid_unicode() -> None:
@@ -326,12 +326,12 @@ def test_extension_types_have_a_prefix() -> None:
     assert "'noted'" == rejection(Extension(type="noted", data={})).event
 
 
-@pytest.mark.parametrize("member", sorted(RECORD_MEMBERS))
-def test_extension_cannot_use_members_of_the_record(member: str) -> None:
-    """An extension with a member of the record is rejected."""
-    error = rejection(Extension(type="x-a", data={member: 1}))
+@pytest.mark.parametrize("field", sorted(RECORD_FIELDS))
+def test_extension_cannot_use_fields_of_the_record(field: str) -> None:
+    """An extension with a field of the record is rejected."""
+    error = rejection(Extension(type="x-a", data={field: 1}))
 
-    assert ("x-a", member) == (error.event, error.member)
+    assert ("x-a", field) == (error.event, error.field)
 
 
 LARGE = [

@@ -57,7 +57,7 @@ HEAD = "ec5e445527e29fcfb5df1a0d03577211"
 
 ROOT = Path(__file__).parents[2]
 FROZEN = ROOT / "tests" / "golden" / "format-2.json"
-"""The events and members of version 2.0; never changed."""
+"""The events and fields of version 2.0; never changed."""
 PAGES = [ROOT / "docs" / "format.md"]
 
 
@@ -79,7 +79,7 @@ def diagram() -> str:
 
 def events_table() -> str:
     """Return the table of all events."""
-    rows = ["| type | member | value | meaning |", "|---|---|---|---|"]
+    rows = ["| type | field | value | meaning |", "|---|---|---|---|"]
     for name, kind in EVENT_TYPES.items():
         first, *_ = (kind.__doc__ or "").strip().splitlines()
         rows.append(f"| **`{name}`** | | | {first} |")
@@ -128,7 +128,7 @@ def generated(page: str) -> str:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
-    """`docs/format.md` has the events, members, defaults and the diagram that the code has."""
+    """`docs/format.md` has the events, fields, defaults and the diagram that the code has."""
     page = path.read_text()
 
     assert generated(page) == page
@@ -136,7 +136,7 @@ def test_the_pages_list_every_event_and_draw_the_lifecycle(path: Path) -> None:
 
 
 def golden_events() -> list[list[Event]]:
-    """Return a run in two sessions with all events. The format is frozen: put new members into a new golden journal."""
+    """Return a run in two sessions with all events. The format is frozen: put new fields into a new golden journal."""
     first: list[Event] = [
         attrs.evolve(started(), shard="1/2"),  # type: ignore[misc]  # an event is an attrs class
         session(1),
@@ -303,7 +303,7 @@ def test_independent_reader_detects_a_change(tmp_path: Path, byte: int) -> None:
 
 
 def format_description() -> dict[str, dict[str, list[str]]]:
-    """Return event type → member → its kind of value and its default."""
+    """Return event type → field → its kind of value and its default."""
     return {
         name: {field.name: [_value(field), _name(field)] for field in fields_of(kind)}
         for name, kind in EVENT_TYPES.items()
@@ -312,15 +312,13 @@ def format_description() -> dict[str, dict[str, list[str]]]:
 
 
 def test_version_2_is_frozen() -> None:
-    """Members with a default, and events that change no stage, may be added. Any other change needs version 3."""
+    """Fields with a default, and events that change no stage, may be added. Any other change needs version 3."""
     frozen: dict[str, dict[str, list[str]]] = orjson.loads(FROZEN.read_bytes())
     current = format_description()
 
-    assert frozen == {name: {member: current[name].get(member) for member in members} for name, members in frozen.items()}
+    assert frozen == {name: {field: current[name].get(field) for field in fields} for name, fields in frozen.items()}
     assert frozen.keys() <= current.keys()
-    assert all(
-        "[" in default for name in frozen for member, (_, default) in current[name].items() if member not in frozen[name]
-    )
+    assert all("[" in default for name in frozen for field, (_, default) in current[name].items() if field not in frozen[name])
 
 
 if __name__ == "__main__":

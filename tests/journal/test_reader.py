@@ -128,25 +128,25 @@ def test_unknown_event_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "field"),
+    ("fields", "field"),
     [
         ({"type": "trial_failed", "trial": "a", "attempts": 1, "reason": "moved"}, "reason"),
         ({"type": "run_stopped", "reason": "moved"}, "reason"),
         ({"type": "trial_withdrawn", "trial": "a", "reason": "moved"}, "reason"),
     ],
 )
-def test_lists_of_reasons_are_open(tmp_path: Path, members: dict[str, object], field: str) -> None:
+def test_lists_of_reasons_are_open(tmp_path: Path, fields: dict[str, object], field: str) -> None:
     """A reason of a later minor version is read as text; a value that is not text is not."""
-    forge(tmp_path, [opened(), started(), members])
+    forge(tmp_path, [opened(), started(), fields])
     assert "moved" == getattr(list(read(tmp_path))[-1].event, field)
 
-    forge(tmp_path / "other", [opened(), started(), {**members, field: 5}])
+    forge(tmp_path / "other", [opened(), started(), {**fields, field: 5}])
     with pytest.raises(JournalError):
         list(read(tmp_path / "other"))
 
 
 def test_extension_is_kept(tmp_path: Path) -> None:
-    """An extension is read with all of its members."""
+    """An extension is read with all of its fields."""
     event = Extension(type="x-weather", data={"sky": ["blue", None], "trial": "a"})
     write_sync(tmp_path / "run", [started(), event, session(), event])
 

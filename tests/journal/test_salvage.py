@@ -187,7 +187,7 @@ async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def header_bytes() -> list[int]:
-    """Return a byte in every member of a first line."""
+    """Return a byte in every field of a first line."""
     names = ["seq", "at", "t", "type", "format", "version", "run", "segment", "d", "h"]
     line = b'{"seq":1,"at":"2026-11-15T00:00:00.001000Z","t":0.001000,"type":"segment_opened","format":"evaljournal",'
     line += b'"version":"2.0","run":"%b","segment":1,"d":0,"h":"' % RUN.encode()

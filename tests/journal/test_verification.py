@@ -346,7 +346,7 @@ def test_unknown_event_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "members",
+    "fields",
     [
         {"name": 5},
         {"name": None},
@@ -370,9 +370,9 @@ def test_unknown_event_passes(tmp_path: Path) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("last", [True, False])
-def test_wrong_types_fail(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
+def test_wrong_types_fail(tmp_path: Path, fields: dict[str, Any], *, last: bool) -> None:
     """A correctly hashed record with a wrong type, or a wrong `d` or `seq`, does not pass."""
-    forge(tmp_path, [opened(), started(), session(), {"type": "noted", "name": "a", "value": 1, **members}])
+    forge(tmp_path, [opened(), started(), session(), {"type": "noted", "name": "a", "value": 1, **fields}])
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
     result = verify(tmp_path)
@@ -381,11 +381,11 @@ def test_wrong_types_fail(tmp_path: Path, members: dict[str, Any], *, last: bool
     assert 3 == result.records
 
 
-@pytest.mark.parametrize("members", [{"type": "noted", "name": "a"}, {"type": "noted", "value": 1}], ids=str)
+@pytest.mark.parametrize("fields", [{"type": "noted", "name": "a"}, {"type": "noted", "value": 1}], ids=str)
 @pytest.mark.parametrize("last", [True, False])
-def test_missing_members_fail(tmp_path: Path, members: dict[str, Any], *, last: bool) -> None:
-    """A correctly hashed record without a required member does not pass."""
-    forge(tmp_path, [opened(), started(), session(), members])
+def test_missing_fields_fail(tmp_path: Path, fields: dict[str, Any], *, last: bool) -> None:
+    """A correctly hashed record without a required field does not pass."""
+    forge(tmp_path, [opened(), started(), session(), fields])
     if not last:
         forge(tmp_path, [Noted(name="a", value=1)], d=4)
 

@@ -282,7 +282,7 @@ def test_event_rows(run: Path) -> None:
 
 
 def test_events_agree_across_formats(run: Path) -> None:
-    """CSV and Parquet have every event; members that only some events have are JSON in one column."""
+    """CSV and Parquet have every event; fields that only some events have are JSON in one column."""
     rows, cells, columns = rows_of(run, "events"), cells_of(run, "events"), columns_of(run, "events")
 
     assert [row["seq"] for row in rows] == [int(row["seq"]) for row in cells] == [row["seq"] for row in columns]

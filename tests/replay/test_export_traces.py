@@ -65,16 +65,16 @@ def test_attempts_lie_within_their_trial(run: Path) -> None:
 def test_spans_follow_the_conventions(run: Path) -> None:
     """An attempt is an `invoke_agent` span with its messages and tokens."""
     peru = spans_of(run)[1]
-    members = attributes(peru)
+    fields = attributes(peru)
 
     assert ("invoke_agent capitals", 1) == (peru.name, peru.status.code)
     assert ("invoke_agent", "capitals", 5) == (
-        members["gen_ai.operation.name"],
-        members["gen_ai.agent.name"],
-        members["gen_ai.usage.input_tokens"],
+        fields["gen_ai.operation.name"],
+        fields["gen_ai.agent.name"],
+        fields["gen_ai.usage.input_tokens"],
     )
     assert [{"role": "assistant", "parts": [{"type": "text", "content": "Lima"}], "finish_reason": "stop"}] == orjson.loads(
-        members["gen_ai.output.messages"]
+        fields["gen_ai.output.messages"]
     )
 
 
@@ -163,10 +163,10 @@ def test_protobuf_values(tmp_path: Path) -> None:
     write_sync(tmp_path / "run", [started(), session(), *trial_events])
     (body,) = protobuf_requests(tmp_path / "run")
     parsed = ExportTraceServiceRequest.FromString(body)
-    members = attributes(parsed.resource_spans[0].scope_spans[0].spans[1])
+    fields = attributes(parsed.resource_spans[0].scope_spans[0].spans[1])
 
     assert request(tmp_path / "run") == parsed
-    assert usage == {name: members[f"evaljournal.usage.{name}"] for name in usage}
+    assert usage == {name: fields[f"evaljournal.usage.{name}"] for name in usage}
 
 
 @pytest.mark.parametrize("limit", [1, 3_000, 12_000])
@@ -203,7 +203,7 @@ def test_a_model_call(tmp_path: Path) -> None:
     definition = {"task": {"model": "small", "address": "https://api.openai.com/v1/chat/completions"}}
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Peru?"}]}]
     body = {"model": "large", "messages": messages, "temperature": 0.5, "max_completion_tokens": 9, "stream": True}
-    members = model_run(tmp_path / "run", definition, body, {"prompt_tokens": 7, "completion_tokens": 2, "cost": 0.1})
+    fields = model_run(tmp_path / "run", definition, body, {"prompt_tokens": 7, "completion_tokens": 2, "cost": 0.1})
 
     expected = {
         "name": "chat large",
@@ -228,9 +228,9 @@ def test_a_model_call(tmp_path: Path) -> None:
         "output.mime_type": "text/plain",
         "evaljournal.usage.cost": 0.1,
     }
-    assert expected == {name: members[name] for name in expected}
+    assert expected == {name: fields[name] for name in expected}
     assert [("system", "Be brief."), ("user", "Peru?")] == [
-        (message["role"], message["parts"][0]["content"]) for message in orjson.loads(members["gen_ai.input.messages"])
+        (message["role"], message["parts"][0]["content"]) for message in orjson.loads(fields["gen_ai.input.messages"])
     ]
 
 
@@ -248,12 +248,12 @@ def test_a_model_call(tmp_path: Path) -> None:
 )
 def test_the_model_of_other_tasks(tmp_path: Path, definition: Any, request_: Any, model: Any) -> None:
     """The model is found in the request or the definition, whatever types these have; other tasks are agents."""
-    members = model_run(tmp_path / "run", definition, request_)
+    fields = model_run(tmp_path / "run", definition, request_)
 
     assert model == (
-        None if "gen_ai.request.model" not in members else (members["gen_ai.request.model"], members["gen_ai.provider.name"])
+        None if "gen_ai.request.model" not in fields else (fields["gen_ai.request.model"], fields["gen_ai.provider.name"])
     )
-    assert ("LLM" if model else "AGENT") == members["openinference.span.kind"]
+    assert ("LLM" if model else "AGENT") == fields["openinference.span.kind"]
 
 
 def test_the_trial_has_input_and_output(run: Path) -> None:

@@ -32,9 +32,9 @@ def stream(*events: Any) -> str:
     return "".join(f"event: x\ndata: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
 
 
-def delta(**members: Any) -> dict[str, Any]:
+def delta(**fields: Any) -> dict[str, Any]:
     """Return a piece of a streamed chat completion."""
-    return {"choices": [{"index": 0, "delta": members}]}
+    return {"choices": [{"index": 0, "delta": fields}]}
 
 
 STREAMED_CHAT = stream(

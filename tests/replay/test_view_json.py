@@ -13,14 +13,14 @@ from evaljournal.replay.state.run import RunState
 def test_views_inside_a_view() -> None:
     """An annotation that names a class in quotes would leave its objects as they are."""
     changed = attrs.evolve(summarize(RunState()), adopted=[Adoption(2, ["task"])])
-    members = orjson.loads(orjson.dumps(view_json(changed)))
+    fields = orjson.loads(orjson.dumps(view_json(changed)))
 
-    assert [{"session": 2, "changes": ["task"]}] == members["adopted"]
+    assert [{"session": 2, "changes": ["task"]}] == fields["adopted"]
 
 
 @pytest.mark.parametrize("name", ["outcome", "crashes"])
-def test_a_member_can_be_omitted(name: str) -> None:
-    """The member is in the object, unless it is omitted."""
+def test_a_field_can_be_omitted(name: str) -> None:
+    """The field is in the object, unless it is omitted."""
     summary = summarize(RunState())
 
     assert name in view_json(summary)

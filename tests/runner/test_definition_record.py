@@ -192,8 +192,8 @@ def test_definitions_have_no_control_characters() -> None:
     assert ["task:", "  \\x1b[2J: \\x1b[31m"] == list(definition_lines({"task": {"\x1b[2J": "\x1b[31m"}}))
 
 
-def test_members_with_secret_names_are_masked() -> None:
-    """Values are masked by their form, or because of the name of their member."""
+def test_fields_with_secret_names_are_masked() -> None:
+    """Values are masked by their form, or because of the name of their field."""
     value = {"api_key": "abc", "nested": [{"password": "hunter2", "text": "sk-abcdefghijkl"}], "key": "a", "token_count": 3}
     expected = {"api_key": "***", "nested": [{"password": "***", "text": "***"}], "key": "a", "token_count": 3}
     assert expected == mask_values(value)

@@ -129,7 +129,7 @@ def test_columns_with_spaces_are_fields(server: Server, path: Path, name: str) -
 
 
 def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
-    """With GET, the members of the body are query parameters."""
+    """With GET, the fields of the body are query parameters."""
     run_real(define_real(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
 
     (request,) = server.requests(name)

@@ -109,7 +109,7 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
 
     def attempt_events(disk: SimulatedDisk) -> list[str]:
         recorded = [attrs.asdict(event) for event in events_of(PATH, files=disk) if isinstance(event, kinds)]  # type: ignore[arg-type]
-        return sorted(str({name: value for name, value in members.items() if name not in MAY_DIFFER}) for members in recorded)
+        return sorted(str({name: value for name, value in fields.items() if name not in MAY_DIFFER}) for fields in recorded)
 
     disks: list[SimulatedDisk] = []
     for pool in (None, MemoryWorkers()):

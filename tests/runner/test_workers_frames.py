@@ -24,10 +24,10 @@ MEBIBYTE = "x" * (1 << 20)
 MANY = 21
 
 
-def completed(number: int, **members: Any) -> dict[str, Any]:
-    """Return the members of a step frame."""
+def completed(number: int, **fields: Any) -> dict[str, Any]:
+    """Return the fields of a step frame."""
     event = {"type": "step_completed", "step": number, "name": "model", "kind": "model", "fingerprint": "f", "elapsed": 0.0}
-    return {"event": event | {"input": {}, "output": 1} | members}
+    return {"event": event | {"input": {}, "output": 1} | fields}
 
 
 def failure(**texts: str) -> dict[str, Any]:
@@ -68,8 +68,8 @@ async def test_an_invalid_frame_ends_its_worker(name: str, monkeypatch: pytest.M
         number = next(numbers)
         if value == "case-1":
             return value
-        for kind, members in INVALID[name]:
-            send(orjson.dumps({kind: number, **members}))
+        for kind, fields in INVALID[name]:
+            send(orjson.dumps({kind: number, **fields}))
         await trio.sleep_forever()
         return ""
 
@@ -150,7 +150,7 @@ async def test_others_get_a_turn_between_frames() -> None:
         async def frames(self) -> AsyncGenerator[list[bytes]]:
             yield [orjson.dumps({"ready": {}})]
             await is_called.wait()
-            yield [orjson.dumps(members) for members in frames]
+            yield [orjson.dumps(fields) for fields in frames]
             await trio.sleep_forever()
 
     async def watch() -> None:

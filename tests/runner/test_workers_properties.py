@@ -41,15 +41,15 @@ class ScriptedPipe:
     """The calls that were sent."""
 
     def send(self, frame: bytes, /) -> None:
-        members = orjson.loads(frame)
-        if "open" in members:
+        fields = orjson.loads(frame)
+        if "open" in fields:
             self.reply({"ready": {}})
-        elif "call" in members:
-            self.numbers.append(members["call"])
+        elif "call" in fields:
+            self.numbers.append(fields["call"])
 
-    def reply(self, members: Mapping[str, Any]) -> None:
+    def reply(self, fields: Mapping[str, Any]) -> None:
         if not self.is_dead:
-            self.channel[0].send_nowait(orjson.dumps(members))
+            self.channel[0].send_nowait(orjson.dumps(fields))
 
     async def frames(self) -> AsyncGenerator[list[bytes]]:
         async for frame in self.channel[1]:

@@ -31,7 +31,7 @@ def attempt_events(path: Path) -> list[dict[str, Any]]:
     """Return what the attempts of a run recorded, without times and workers."""
     kinds = (AttemptSucceeded, AttemptFailed, Noted, StepCompleted)
     recorded = [attrs.asdict(event) for event in events_of(path) if isinstance(event, kinds)]  # type: ignore[arg-type]
-    return [{name: value for name, value in members.items() if name not in MAY_DIFFER} for members in recorded]
+    return [{name: value for name, value in fields.items() if name not in MAY_DIFFER} for fields in recorded]
 
 
 def run_twice(task: Any, path: Path, cases: Any = "lima", **options: Any) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def test_turns_of_a_chat_model(path: Path, server: Server, name: str) -> None:
     cases = [Case(name="talk", input="lima", metadata={"turns": ["oslo", "rome"]})]
     recorded = run_twice(Chat("small", base_url=server.url(name, "ok", "v1"), turns="turns"), path, cases)
 
-    assert 2 == sum("step" in members for members in recorded)
+    assert 2 == sum("step" in fields for fields in recorded)
 
 
 def test_a_command(path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_gateway(path: Path) -> None:
     """A command in a worker on this machine calls models through the gateway of the run; its calls are steps with usage."""
     recorded = run_twice(Command([sys.executable, "agent.py"]), path, gateway=True)
 
-    (completed,) = (members for members in recorded if "step" in members)
+    (completed,) = (fields for fields in recorded if "step" in fields)
     assert "model" == completed["kind"]
     assert load(path.with_name("in_worker")).state.usage["input_tokens"] > 0
 

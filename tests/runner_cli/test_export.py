@@ -200,7 +200,7 @@ def test_a_torn_end_is_not_damage(run: Path) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    "members",
+    "fields",
     [
         {"type": "attempt_started", "trial": "nobody", "attempt": 1, "slot": 0},
         {"type": "trial_scored", "trial": "a", "scorer": 7, "version": "", "value": {}, "elapsed": "long"},
@@ -208,11 +208,11 @@ def test_a_torn_end_is_not_damage(run: Path) -> None:
         {"type": "session_started", "session": "two", "pid": "x", "host": 5, "boot_id": None},
         {"type": "limit_changed", "before": None, "after": "many", "reason": 1},
     ],
-    ids=lambda members: members["type"],
+    ids=lambda fields: fields["type"],
 )
-def test_a_forged_run_is_not_a_bug(tmp_path: Path, members: dict[str, object], name: str) -> None:
+def test_a_forged_run_is_not_a_bug(tmp_path: Path, fields: dict[str, object], name: str) -> None:
     """An intact journal with nonsense exits with 4 or is exported, without a traceback."""
-    forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members])
+    forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), fields])
     result = evaljournal("export", tmp_path / "run", "-f", name, "-o", tmp_path / "out")
 
     assert result.exit_code in {0, 4}

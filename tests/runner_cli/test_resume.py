@@ -114,8 +114,8 @@ def test_a_long_last_record_of_a_later_session() -> None:
     assert isinstance(last.event, AttemptSucceeded)
 
 
-def test_resume_without_a_setting_with_members() -> None:
-    """A budget or a worker pool that `resume` turns off is printed with all its members."""
+def test_resume_without_a_setting_with_fields() -> None:
+    """A budget or a worker pool that `resume` turns off is printed with all its fields."""
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     budget = ["--budget", "cost=100", "--budget", "input_tokens=500k", "--budget", "output_tokens=2M"]
     CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast", *budget])

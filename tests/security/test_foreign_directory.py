@@ -27,10 +27,10 @@ from evaljournal.replay.text import escape_controls
 from evaljournal.runner.cli import cli
 from tests.journal.samples import (
     content,
+    event_fields,
     finished,
     flip,
     forge,
-    members_of,
     opened,
     overwrite,
     segment,
@@ -100,7 +100,7 @@ def test_a_name_that_is_not_text(tmp_path: Path) -> None:
 
 
 def test_blob_keys_and_types_are_escaped(tmp_path: Path) -> None:
-    """Members of a foreign record that an error message quotes are escaped."""
+    """Fields of a foreign record that an error message quotes are escaped."""
     reference = {"sha256": EVIL, "bytes": 1}
     note = {"type": "noted", "name": "a", "value": 1}
     lines: list[dict[str, Any]] = [
@@ -110,8 +110,8 @@ def test_blob_keys_and_types_are_escaped(tmp_path: Path) -> None:
         {**note, "seq": EVIL},
         {"type": "trial_withdrawn", "trial": "a", "reason": EVIL},
     ]
-    for number, members in enumerate(lines):
-        run = forge(tmp_path / f"{number}", [opened(), started(), session(), *trial("a"), members])
+    for number, fields in enumerate(lines):
+        run = forge(tmp_path / f"{number}", [opened(), started(), session(), *trial("a"), fields])
         for command in ("status", "log", "verify", "show", "ls", "watch"):
             result = evaljournal(command, run)
 
@@ -285,15 +285,15 @@ def test_a_file_that_is_not_regular(foreign: Path, tmp_path: Path, name: str, ki
 def test_a_long_gate_is_rejected_immediately(tmp_path: Path, number: str) -> None:
     """Parsing a gate of 400 kB that a run records takes no more time than its length requires."""
     settings = {"slots": 1, "fail_under": [f"exact={number}"]}
-    forge(tmp_path / "run", [opened(), {**members_of(started()), "settings": settings}, session(), *trial("a"), finished()])
+    forge(tmp_path / "run", [opened(), {**event_fields(started()), "settings": settings}, session(), *trial("a"), finished()])
 
     assert 4 == evaljournal("watch", tmp_path / "run").exit_code
 
 
 def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
-    """Every command that reads a member of a wrong type exits with 4, up to the record before it, without a traceback."""
-    members: dict[str, Any] = {"type": "noted", "name": ["a"], "value": 1}
-    run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members, finished()])
+    """Every command that reads a field of a wrong type exits with 4, up to the record before it, without a traceback."""
+    fields: dict[str, Any] = {"type": "noted", "name": ["a"], "value": 1}
+    run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), fields, finished()])
     codes = {
         command: result.exit_code for command, result in reading_results(run, tmp_path) if command not in {"ls", "salvage"}
     }
@@ -304,8 +304,8 @@ def test_a_wrong_type_is_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("blobs", [["x"], "x", {"value": 1}, {"value": {"sha256": "a" * 64, "bytes": "1"}}])
 def test_invalid_records_after_damage_are_not_salvaged(tmp_path: Path, blobs: Any) -> None:
     """An intact record with invalid values after the damage is excluded; the others are copied."""
-    members: dict[str, Any] = {"type": "noted", "name": "a", "value": 1, "blobs": blobs}
-    run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), members, Noted(name="b", value=1)])
+    fields: dict[str, Any] = {"type": "noted", "name": "a", "value": 1, "blobs": blobs}
+    run = forge(tmp_path / "run", [opened(), started(), session(), *trial("a"), fields, Noted(name="b", value=1)])
     forge(run, [Noted(name="c", value=1)], d=9)
     flip(segment(run), segment(run).read_bytes().index(b'"attempt_started"'))
     result = evaljournal("salvage", run, "-o", tmp_path / "saved")
@@ -340,7 +340,7 @@ def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
     """A recorded gate that no run can have exits with 4, and a finished run is not changed."""
     run = tmp_path / "run"
     settings = {"slots": 1, "fail_under": gates}
-    forge(run, [opened(), {**members_of(started()), "settings": settings}, session(), *trial("case-0"), finished()])
+    forge(run, [opened(), {**event_fields(started()), "settings": settings}, session(), *trial("case-0"), finished()])
     before = content(run)
     commands = [["watch"], ["watch", "--json"], ["resume"], ["rescore", "--score", "contains"]]
     results = {" ".join(command): evaljournal(*command, run) for command in commands}
@@ -353,7 +353,7 @@ def test_an_invalid_gate_is_damage(tmp_path: Path, gates: Any) -> None:
 @pytest.mark.parametrize(("gates", "code"), [(["exact=0.5"], 0), (["exact=half"], 4), (5, 4)])
 def test_verify_reports_an_invalid_gate(tmp_path: Path, gates: Any, code: int) -> None:
     """An invalid gate is the only finding; the records are valid otherwise."""
-    start = {**members_of(started()), "settings": {"slots": 1, "fail_under": gates}}
+    start = {**event_fields(started()), "settings": {"slots": 1, "fail_under": gates}}
     result = evaljournal("verify", forge(tmp_path / "run", [opened(), start, session()]), "--json")
 
     assert (code, ["settings"] * (code == 4)) == (

@@ -1,6 +1,6 @@
 """Property: whatever a run directory contains, a command that reads it ends as documented and does nothing else.
 
-Every member of every event gets values of all types, and every file is replaced by links, pipes, sockets and files of any size.
+Every field of every event gets values of all types, and every file is replaced by links, pipes, sockets and files of any size.
 A seeded sample runs in every test run; `pytest -m exhaustive` runs all combinations.
 """
 
@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from evaljournal.journal import events
 from evaljournal.journal.format.codec import EVENT_TYPES, decode
 from evaljournal.runner.cli import cli
-from tests.journal.samples import RUN, forge, members_of, opened, overwrite, write_sync
+from tests.journal.samples import RUN, event_fields, forge, opened, overwrite, write_sync
 from tests.processes import Forks
 from tests.security import commands
 from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, controls
@@ -57,7 +57,7 @@ VALUES: dict[str, Any] = {
 
 
 def event_samples() -> list[dict[str, Any]]:
-    """Return a run with every type of event, each with all of its members."""
+    """Return a run with every type of event, each with all of its fields."""
     trial_1: dict[str, Any] = {"trial": "case-1"}
     trial_2: dict[str, Any] = {"trial": "case-2"}
     settings = {"slots": 2, "timeout": 30.0, "fail_under": ["exact=0.5"], "policy": "fixed"}
@@ -137,26 +137,26 @@ def event_samples() -> list[dict[str, Any]]:
         events.SegmentSealed(run=RUN, segment=1, records=1, bytes=1, sha256=""),
     ]
     first = opened(previous_h="")
-    return [{**first, "previous_seq": 0, "previous_bytes": 0, "previous_sha256": ""}, *map(members_of, run_events)]
+    return [{**first, "previous_seq": 0, "previous_bytes": 0, "previous_sha256": ""}, *map(event_fields, run_events)]
 
 
-def changed_members() -> Iterator[tuple[int, str, str]]:
-    """Yield every event and member with every value; an event type is changed once, where it is first used."""
+def changed_fields() -> Iterator[tuple[int, str, str]]:
+    """Yield every event and field with every value; an event type is changed once, where it is first used."""
     samples = event_samples()
-    types = [members["type"] for members in samples]
+    types = [fields["type"] for fields in samples]
     for name in dict.fromkeys(types):
         index = types.index(name)
-        for member, value in itertools.product([*samples[index], "seq", "at", "t", "d", "blobs"], [*VALUES, "missing"]):
-            yield index, member, value
+        for field, value in itertools.product([*samples[index], "seq", "at", "t", "d", "blobs"], [*VALUES, "missing"]):
+            yield index, field, value
 
 
-def write_changed(run: Path, index: int, member: str, value: str) -> None:
-    """Write the run with one member changed, and correct hashes."""
+def write_changed(run: Path, index: int, field: str, value: str) -> None:
+    """Write the run with one field changed, and correct hashes."""
     samples = event_samples()
     if value == "missing":
-        samples[index].pop(member, None)
+        samples[index].pop(field, None)
     else:
-        samples[index][member] = VALUES[value]
+        samples[index][field] = VALUES[value]
     forge(run, samples if index == len(samples) - 1 else samples[:-1])  # The seal of this file would be wrong.
 
 
@@ -250,20 +250,20 @@ def check(forks: Forks, directories: Mapping[Path, object], stride: int) -> Iter
         shutil.rmtree(directory)
 
 
-def is_invalid(index: int, member: str, value: str) -> bool:
-    """Whether the changed event has a member of a wrong type."""
-    members = {**event_samples()[index], member: VALUES.get(value)}
-    if value == "missing" or member in {"seq", "at", "t", "d", "blobs", "type", "format", "version"}:
+def is_invalid(index: int, field: str, value: str) -> bool:
+    """Whether the changed event has a field of a wrong type."""
+    fields = {**event_samples()[index], field: VALUES.get(value)}
+    if value == "missing" or field in {"seq", "at", "t", "d", "blobs", "type", "format", "version"}:
         return False  # An unknown format is a usage error, and so is an unknown event.
     try:
-        decode(orjson.loads(orjson.dumps(members)))
+        decode(orjson.loads(orjson.dumps(fields)))
     except (ValueError, KeyError, TypeError):
         return True
     return False
 
 
-def check_members(forks: Forks, tmp_path: Path, cases: Sequence[tuple[int, str, str]], stride: int = 1) -> None:
-    """Check runs in which one member is changed; a wrong type is damage."""
+def check_fields(forks: Forks, tmp_path: Path, cases: Sequence[tuple[int, str, str]], stride: int = 1) -> None:
+    """Check runs in which one field is changed; a wrong type is damage."""
     for case, codes in check_all(forks, tmp_path, cases, write_changed, stride):
         if is_invalid(*case):
             readers = {f"{command} /run" for command in ("verify", "status", "log", "show", "watch")} & codes.keys()
@@ -290,12 +290,12 @@ def check_all(
 
 def test_every_event_is_changed() -> None:
     """The sample run has every type of event."""
-    assert EVENT_TYPES.keys() | {"x-weather"} == {members["type"] for members in event_samples()}
+    assert EVENT_TYPES.keys() | {"x-weather"} == {fields["type"] for fields in event_samples()}
 
 
-def test_changed_members(forks: Forks, tmp_path: Path) -> None:
-    """A sample of the members, with values of all types."""
-    check_members(forks, tmp_path, random.Random(0).sample([*changed_members()], SAMPLE), SAMPLE)
+def test_changed_fields(forks: Forks, tmp_path: Path) -> None:
+    """A sample of the fields, with values of all types."""
+    check_fields(forks, tmp_path, random.Random(0).sample([*changed_fields()], SAMPLE), SAMPLE)
 
 
 def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
@@ -304,13 +304,13 @@ def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "member"), [("attempt_succeeded", "elapsed"), ("retry_scheduled", "delay"), ("intake_paused", "until")]
+    ("event", "field"), [("attempt_succeeded", "elapsed"), ("retry_scheduled", "delay"), ("intake_paused", "until")]
 )
 @pytest.mark.parametrize("value", ["large", "huge"])
-def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: str, value: str) -> None:
+def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, field: str, value: str) -> None:
     """A duration that does not fit into 64 bits of microseconds is shown, not reported as a bug."""
-    index = next(index for index, members in enumerate(event_samples()) if members["type"] == event)
-    write_changed(tmp_path / "run", index, member, value)
+    index = next(index for index, fields in enumerate(event_samples()) if fields["type"] == event)
+    write_changed(tmp_path / "run", index, field, value)
     result = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")])
 
     assert 0 == result.exit_code, result.output
@@ -318,13 +318,13 @@ def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, member: st
 
 @pytest.mark.timeout(100)
 @pytest.mark.parametrize(
-    ("event", "member"), [("limit_changed", "after"), ("pace_changed", "after"), ("session_started", "session")]
+    ("event", "field"), [("limit_changed", "after"), ("pace_changed", "after"), ("session_started", "session")]
 )
 @pytest.mark.parametrize("value", ["large", "huge"])
-def test_a_very_large_number(tmp_path: Path, event: str, member: str, value: str) -> None:
+def test_a_very_large_number(tmp_path: Path, event: str, field: str, value: str) -> None:
     """A number that no run reaches neither ends a page early nor makes `salvage` write without end."""
-    index = next(index for index, members in enumerate(event_samples()) if members["type"] == event)
-    write_changed(tmp_path / "run", index, member, value)
+    index = next(index for index, fields in enumerate(event_samples()) if fields["type"] == event)
+    write_changed(tmp_path / "run", index, field, value)
     salvaged = CliRunner().invoke(cli, ["salvage", str(tmp_path / "run"), "-o", str(tmp_path / "new")])
 
     assert salvaged.exit_code in CODES, salvaged.output
@@ -339,9 +339,9 @@ def test_large_files(forks: Forks, tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(8))
-def test_all_changed_members(forks: Forks, tmp_path: Path, part: int) -> None:
-    """Every member of every event, with values of all types; each directory is read by a quarter of the commands."""
-    check_members(forks, tmp_path, [*changed_members()][part::8], 4)
+def test_all_changed_fields(forks: Forks, tmp_path: Path, part: int) -> None:
+    """Every field of every event, with values of all types; each directory is read by a quarter of the commands."""
+    check_fields(forks, tmp_path, [*changed_fields()][part::8], 4)
 
 
 @pytest.mark.exhaustive

@@ -41,8 +41,8 @@ def with_escape(body: bytes) -> bytes:
 
 def with_second_type(body: bytes) -> bytes:
     """Write the type twice; JSON readers use the last one."""
-    members = json.loads(body + b"}")
-    return json.dumps({"type": "noted", **members, "\0": members["type"]}).replace('"\\u0000"', '"type"').encode()[:-1]
+    fields = json.loads(body + b"}")
+    return json.dumps({"type": "noted", **fields, "\0": fields["type"]}).replace('"\\u0000"', '"type"').encode()[:-1]
 
 
 SPELLINGS = [with_blank, with_escape, with_second_type]

@@ -91,8 +91,8 @@ def show(  # noqa: PLR0917  # the options
     exit_if_damaged(problem, quiet=as_json)
 
 
-def _print_json(path: Path, problem: JournalError | None, **members: Any) -> None:
-    print_json({"path": str(path), "problem": None if problem is None else str(problem), **members})
+def _print_json(path: Path, problem: JournalError | None, **fields: Any) -> None:
+    print_json({"path": str(path), "problem": None if problem is None else str(problem), **fields})
 
 
 def _print_definition(view: LoadedRun, *, as_json: bool) -> None:
