@@ -6,15 +6,11 @@ import pytest
 from attrs import evolve
 
 from benchmarks.simulated.chance import log_normal, uniform
-from benchmarks.simulated.compare import POLICIES
-from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Headers, Poison, Server
-from benchmarks.simulated.executor import Timeline
+from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Poison, Server
 from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.real import measure_real
-from benchmarks.simulated.rivals import Fixed
-from benchmarks.simulated.rows import Row, best_fixed, measure, ours, simulate
+from benchmarks.simulated.rows import Row, best_fixed, measure, ours
 from benchmarks.simulated.scenarios import SCENARIOS, randoms
-from evaljournal.runner.concurrency.policy import Decision, Signal, Started, StartPermit
 
 pytestmark = pytest.mark.slow
 
@@ -100,14 +96,6 @@ def test_no_two_replies_take_the_same_time(endpoint: Endpoint, kind: str, mean: 
     assert statistics.fmean(answer.seconds for answer in answers) == pytest.approx(mean, rel=0.05)
 
 
-def test_the_default_policy_takes_429s_in_any_order() -> None:
-    """A limit on calls in flight, whose 429s overtake each other, ends no run."""
-    rows = [Row(name="", endpoint=Endpoint(cap=cap), seconds=10.0) for cap in (12, 16, 24)]
-    results = [measure(row, ours, seed) for row in rows for seed in range(12)]
-
-    assert all(result.completed for result in results)
-
-
 def test_random_numbers_are_independent() -> None:
     """Attempts of a trial, and trials of a run, are independent of each other."""
     draws = [[uniform(1, trial, attempt, 3) for attempt in range(1, 4)] for trial in range(5000)]
@@ -125,90 +113,6 @@ def test_a_curve_jumps_or_ramps() -> None:
     assert [1.0, 1.0, 2.0, 3.0, 3.0] == [Curve(points, ramps=True).at(t) for t in (0, 10, 15, 20, 99)]
 
 
-def test_bursts_and_regular_outages_are_found() -> None:
-    """The burst at a time is returned, or the next one."""
-    burst = Burst(start=40, seconds=10, kind="hung")
-    endpoint = Endpoint(bursts=(burst,), brownout_every=100.0, brownout=5.0)
-
-    assert [burst, burst, 50.0, 50.0, 150.0] == [
-        period if period is burst else period.start for t in (0, 45, 50, 54, 56) if (period := endpoint.burst_at(t))
-    ]
-
-
-class Patient:
-    """A policy that allows no start before a time, and records its calls."""
-
-    state = None
-    limit = 1
-
-    def __init__(self) -> None:
-        self.elapsed: list[float] = []
-        self.starts: list[float] = []
-
-    def observe(self, signal: Signal) -> Decision:
-        if isinstance(signal, Started):
-            self.starts.append(signal.t)
-        return Decision(limit=1)
-
-    def elapse(self, t: float) -> Decision:
-        self.elapsed.append(t)
-        return Decision(limit=1)
-
-    def may_start(self, t: float) -> StartPermit:
-        if self.elapsed and not self.starts:
-            return StartPermit(open=True)
-        return StartPermit(open=False, check_at=5.0 if t < 5 else None)
-
-
-def test_a_policy_sees_time_pass() -> None:
-    """At the time of a closed permit, `elapse` is called once, and then `may_start`."""
-    policies: list[Patient] = []
-
-    def make(_: Row) -> Patient:
-        policies.append(Patient())
-        return policies[0]
-
-    simulate(Row(name="", endpoint=Endpoint(), seconds=20.0), make, 0)
-
-    assert ([5.0], [5.0]) == (policies[0].elapsed, policies[0].starts)
-
-
-def test_simultaneous_events_keep_their_order() -> None:
-    """Of two simultaneous events, the one scheduled first comes first."""
-    timeline, counts = Timeline(), list[int]()
-    for number in (1, 2):
-        timeline.at(1.0, counts.append, number)
-    timeline.run(2.0)
-
-    assert [1, 2] == counts
-
-
-def test_several_runs_share_an_endpoint() -> None:
-    """Two runs with half the slots each together reach the capacity of the endpoint."""
-    row = Row(name="", endpoint=Endpoint(rate=5, burst=5), runs=2, seconds=100.0)
-    result = measure(row, lambda _: Fixed(10))
-
-    assert result.goodput == pytest.approx(100, abs=6)
-    assert (50, 50) == pytest.approx(result.shares, abs=15)
-
-
-def test_a_judge_does_not_hold_a_slot_of_the_task() -> None:
-    """Scoring overlaps with the task: with a judge of the same latency, a run takes one call of the judge longer."""
-    alone = Row(name="", endpoint=Endpoint(sigma=0.0), trials=200, slots=10)
-    judged = evolve(alone, judge=Endpoint(sigma=0.0))
-    times = [measure(row, lambda row: Fixed(row.slots)).seconds for row in (alone, judged)]
-
-    assert times[1] == pytest.approx(times[0] + 2.03, abs=0.3)
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_finishes_a_run(name: str) -> None:
-    """Each policy completes every trial on an endpoint with a rate limit."""
-    result = measure(Row(name="", endpoint=Endpoint(rate=20, burst=20), trials=100), POLICIES[name])
-
-    assert (100, 0) == (result.completed, result.failed)
-
-
 def test_families() -> None:
     """No family is empty, and its names are unique."""
     names = {family: [row.name for row in rows] for family, rows in FAMILIES.items()}
@@ -216,10 +120,3 @@ def test_families() -> None:
     assert all(names.values())
     assert {} == {family: rows for family, rows in names.items() if len(set(rows)) < len(rows)}
     assert [row.endpoint for row in randoms(7, 3)] == [row.endpoint for row in randoms(7, 51)][:3]
-
-
-def test_wrong_headers() -> None:
-    """An endpoint can send the same headers with every answer."""
-    headers = Headers(remaining=0, reset=60.0)
-
-    assert headers == Server(Endpoint(headers=headers), 1).call(0.0, 1, 1).headers

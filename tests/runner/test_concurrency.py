@@ -7,7 +7,7 @@ import pytest
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, OTHER_LOAD, PROBE_SOONEST, SHORTEST_RUN
+from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
 from evaljournal.runner.concurrency.policy import FULL, Change, Decision, Ended, Signal, Started
 
 Answer = Callable[[float, int], float | None]
@@ -300,95 +300,6 @@ def test_random_429s_do_not_limit_a_short_run() -> None:
     assert 36 <= limited.policy.limit <= 40
 
 
-def test_429s_before_an_outage_do_not_count_after_it() -> None:
-    """The rate of a test is measured between 429s; an outage between them would make the test many times too slow."""
-    drive = Drive(32)
-    names = drive.fill()
-    drive.wait(0.1)
-    for name in names[:2]:
-        drive.rate_limit(name)
-    drive.wait(0.5)
-    before = drive.policy._random_429s.unexplained_429s
-    for name in names[2:]:
-        drive.fail(name)
-    drive.wait(0.5)
-
-    assert 2 == before
-    assert drive.policy._breaker.open
-    assert 0 == drive.policy._random_429s.unexplained_429s
-
-
-def test_the_rate_of_a_test_is_not_measured_across_a_pause() -> None:
-    """Nothing is accepted during a pause, so a rate measured across it is too low."""
-    drive = Drive(32)
-    names = drive.fill()
-    drive.wait(0.1)
-    drive.rate_limit(names[0], 20.0)
-    drive.wait(0.5)
-    sign = drive.policy._random_429s.first_sign
-    for name in names[16:]:
-        drive.rate_limit(name, 20.0)
-    drive.wait(1.0)
-
-    assert sign is not None
-    assert "retry_after" == drive.pauses[-1].reason
-    assert drive.policy._random_429s.first_sign is None
-
-
-def test_a_test_for_random_429s_is_longer_by_the_retries_in_it() -> None:
-    """A second 429 of a trial does not count, so a test of retries alone would always find a rate limit."""
-    drive = Drive(32)
-    names = drive.fill()
-    drive.wait(0.1)
-    drive.rate_limit(names[0])
-    drive.wait(0.5)
-    background = drive.policy._random_429s
-    background.observed_share = 0.2
-    background.begin_test(drive.policy._start_count)
-    last = background.last_test_start
-    drive.start(names[0])
-
-    assert last + 1 == background.last_test_start
-    drive.succeed(names[1])
-    drive.start()
-    assert last + 1 == background.last_test_start
-
-
-@pytest.mark.parametrize(("limited", "is_testing"), [((1, 6, 11, 17), False), ((14, 15, 16, 17), True)])
-def test_four_429s_end_a_test_unless_they_are_in_a_row(limited: tuple[int, ...], *, is_testing: bool) -> None:
-    """Random 429s occur singly; an exceeded limit rejects the latest calls."""
-    drive = Drive(32)
-    drive.policy._random_429s.observed_share = 0.1
-    drive.policy._random_429s.begin_test(drive.policy._start_count)
-    for n in range(1, 19):
-        name = drive.start()
-        drive.wait(0.1)
-        drive.rate_limit(name) if n in limited else drive.succeed(name)
-        drive.wait(0.1)
-
-    assert is_testing == drive.policy._random_429s.is_testing
-    assert is_testing == (drive.policy._random_429s.share == 0.0)
-
-
-def test_429s_below_the_limit_are_not_evidence_of_a_rate() -> None:
-    """The limit was wrong, but random 429s do the same: a pace would be lowered by each of them, again and again."""
-    drive = Drive(64, trials=1_000)
-    machine = drive.policy._in_flight
-    machine.limit = drive.policy.limit = 64
-    names = drive.fill()
-    for name in names[:4]:
-        drive.t += 0.5
-        drive.succeed(name)
-    machine.phase, machine.known_limit, machine.first_known_limit, machine.highest_accepted_load = "holding", 64, 64, 64
-    machine.limited_above, machine.first_limited_above = 5, 55
-    machine.last_limited_above = drive.policy._last_change = 59
-    drive.rate_limit(names[59])
-    drive.wait(1.0)
-
-    assert (0, "climbing") == (machine.known_limit, machine.phase)
-    assert drive.policy._pace.estimate is None
-
-
 def test_a_lowered_limit_in_flight_is_not_taken_for_a_rate() -> None:
     """A test has confirmed the limit on attempts in flight; when it falls, every call is rate limited for a while."""
     drive = Drive(100)
@@ -447,17 +358,6 @@ def test_a_quicker_429_does_not_shorten_a_pause() -> None:
 
     assert pytest.approx(0.41 + 0.205) == pause.until
     assert pause.until <= drive.t
-
-
-def test_expected_random_429s_do_not_delay_starts() -> None:
-    """Once 5 % of random 429s were found, the next one is no reason to wait."""
-    drive = Drive(20)
-    drive.policy._random_429s.share = 0.05
-    name = drive.fill().pop()
-    drive.t += 0.1
-    drive.rate_limit(name)
-
-    assert [] == drive.pauses
 
 
 def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:
@@ -576,17 +476,6 @@ def test_background_errors_do_not_open_the_breaker() -> None:
     assert [] == drive.pauses
 
 
-@pytest.mark.parametrize("end", [Drive.fail, Drive.rate_limit])
-def test_a_quick_failure_was_no_load(end: Callable[[Drive, str], Decision]) -> None:
-    """The endpoint did not work on a call that it rejected, so calls that started after it had one less in flight."""
-    drive = Drive(20)
-    first, second = drive.start(), drive.start()
-    drive.t += 0.1
-    end(drive, first)
-
-    assert 1 == drive.policy._calls[second].in_flight
-
-
 def test_calls_that_never_end_count_as_no_response() -> None:
     """If no call ends for several mean latencies, only probes start, next to the calls that hang."""
     drive = Drive(16)
@@ -634,37 +523,6 @@ def test_a_few_slow_calls_do_not_end_the_growth() -> None:
     assert "1.00 s at 144 in flight, 1.20 s at 183" == tested[0].evidence
     assert 183 * 2 // 3 == tested[0].after
     assert 250 == drive.policy.limit
-
-
-def test_an_idle_limit_is_not_compared_with_a_lower_one() -> None:
-    """Slots that were in use once, and are idle because of a pace, cannot be measured."""
-    drive = Drive(32)
-
-    def answer(t: float, _: int) -> float:
-        if t >= 1.0 and drive.policy._pace.estimate is None:
-            drive.policy._pace.adopt(20.0, t)
-        return 0.2
-
-    drive.run(6.0, answer)
-
-    assert drive.policy._start_count > drive.policy._in_flight.first_check > 0
-    assert [] == [change.evidence for change in drive.changes() if isinstance(change, LimitChanged)]
-
-
-def test_a_lower_load_is_measured_where_it_can_be_compared() -> None:
-    """The limit may have grown since the load was measured: a third below the limit would be too close to that load."""
-    drive = Drive(100)
-    machine, latency = drive.policy._in_flight, drive.policy._latency
-    machine.limit = machine.threshold = drive.policy.limit = 8
-    machine.first_check = 0
-    latency.latest_group = (7.0, 1.0)
-    names = drive.fill()
-    drive.wait(1.0)
-    drive.succeed(names[0])
-
-    assert ("trying", 5) == (machine.phase, drive.policy.limit)
-    assert latency.load is not None
-    assert OTHER_LOAD * machine.limit <= latency.load
 
 
 def test_only_the_first_end_counts() -> None:
