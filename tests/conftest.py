@@ -27,7 +27,6 @@ if sys.platform == "win32":  # These need POSIX signals, terminals or commands.
     collect_ignore_glob = [
         "crash/*",
         "cases/test_phoenix.py",
-        "journal/test_crash.py",
         "runner/test_command.py",
         "runner/test_gateway*.py",
         "runner/test_ray.py",

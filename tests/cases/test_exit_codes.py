@@ -55,6 +55,11 @@ class Model:
         raise SystemExit(0)
 
 
+def interrupt(*_: Any) -> Any:
+    """Raise KeyboardInterrupt, as if it were a signal."""
+    raise KeyboardInterrupt
+
+
 def exit_0(*_: Any) -> Any:
     """Raise SystemExit with code 0."""
     raise SystemExit(0)
@@ -109,6 +114,7 @@ async def test_a_system_exit_in_a_task_fails_its_trial(task: Any, options: Any, 
 
 SCORES: dict[str, Any] = {
     "a call": exit_0,
+    "an interrupt": interrupt,
     "a value": Exits,
     "a value in a mapping": lambda: {"a": Exits()},
     "a long reason": lambda: Score(value=True, reason="x" * 2_000_000),

@@ -226,19 +226,6 @@ async def test_the_default_timeout(arguments: float | None, seconds: float) -> N
     assert pytest.approx(seconds, abs=1e-5) == results[1][0].execution_seconds
 
 
-async def test_a_late_result_is_discarded() -> None:
-    """A function that ignores its cancellation and returns late has timed out: the output is the fallback."""
-
-    async def stubborn(_: Any) -> str:
-        with trio.CancelScope(shield=True):
-            await trio.sleep(50)
-        return "too late"
-
-    outputs, [details] = await execute(stubborn, ["a"], timeout=30, max_retries=0, fallback_return_value="none")
-
-    assert (["none"], FAILED) == (outputs, details.status)
-
-
 class PhoenixException(Exception):
     """Stand-in for Phoenix's class, which is recognized by its name."""
 

@@ -1,7 +1,5 @@
 """Phoenix's ConcurrencyController: windows, increase, decrease, collapse and smoothed latency, on a clock of the test."""
 
-import random
-
 import pytest
 
 from evaljournal.runner.executors import ConcurrencyController
@@ -149,25 +147,3 @@ def test_no_concurrency_is_rejected() -> None:
     """A controller that allows nothing is rejected."""
     with pytest.raises(ValueError, match="at least one slot"):
         ConcurrencyController(0, 1)
-
-
-@pytest.mark.parametrize("step", [0.5, 1.0])
-@pytest.mark.parametrize("ratio", [0.5, 0.8])
-@pytest.mark.parametrize("failures", [0.02, 0.05])
-def test_the_mean_target(failures: float, step: float, ratio: float) -> None:
-    """With failures in a fraction r of the windows, the mean target is a·(1 - r) / ((1 - β)·r), within 10 %."""
-    chance, clock = random.Random(7), Clock()
-    controller = ConcurrencyController(
-        100_000, 3, increase_step=step, decrease_ratio=ratio, collapse_error_threshold=1_000_000, clock=clock
-    )
-    targets = []
-    for _ in range(30_000):
-        if chance.random() < failures:
-            controller.record_error()
-        else:
-            controller.record_success(1.0)
-        clock.now += 5.0
-        targets.append(controller.target_concurrency + 0.5)  # Rounding down takes off one half on average.
-
-    expected = step * (1 - failures) / ((1 - ratio) * failures)
-    assert pytest.approx(expected, rel=0.1) == sum(targets[5000:]) / len(targets[5000:])

@@ -6,11 +6,8 @@ Those of the engine are in tests/cases/test_phoenix.py; these concern the execut
 import asyncio
 import gc
 import signal
-import subprocess
-import sys
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +16,6 @@ import trio
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
 from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options
-from tests.processes import TIMEOUT
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
@@ -37,42 +33,6 @@ async def execute(function: Any, inputs: Any, concurrency: int = 3, **arguments:
 
 def done(results: Results) -> int:
     return sum(details.status in DONE for details in results[1])
-
-
-KILLED = """
-import os, pathlib, signal, sys
-from evaljournal.runner.executors import AsyncExecutor
-
-calls = []
-EVENT = "trial_completed"  # Not inside the function, whose source is recorded.
-
-async def answer(value):
-    calls.append(value)
-    if len(calls) == int(sys.argv[2]):
-        while pathlib.Path(sys.argv[1], "journal-000001.jsonl").read_text().count(EVENT) < len(calls) - 1:
-            pass  # The journal is a millisecond behind.
-        os.kill(os.getpid(), int(sys.argv[3]))
-        if int(sys.argv[3]) != signal.SIGKILL:
-            os.abort()  # Not reached: the signal ends the process.
-    return value * 2
-
-outputs, details = AsyncExecutor(answer, 1, journal=sys.argv[1]).run(range(40))
-print(len(calls), outputs == [2 * n for n in range(40)], {detail.status.value for detail in details})
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_5_results_survive_a_kill(tmp_path: Path, number: int) -> None:
-    """A process killed at its thirtieth call leaves the earlier results; the next one makes the other calls."""
-    script = tmp_path / "script.py"
-    script.write_text(KILLED)
-    command = [sys.executable, str(script), str(tmp_path / "run")]
-    killed = subprocess.run([*command, "30", str(int(number))], capture_output=True, check=False, timeout=TIMEOUT)
-    assert -number == killed.returncode
-    resumed = subprocess.run([*command, "0", "0"], capture_output=True, text=True, check=True, timeout=TIMEOUT)
-
-    calls, right, statuses = resumed.stdout.split(" ", 2)
-    assert ("11", "True", "{'COMPLETED'}\n") == (calls, right, statuses)
 
 
 async def test_6_inputs_that_fail_lose_nothing() -> None:

@@ -1,7 +1,5 @@
 """Executors with a journal: what is recorded, what a second run uses of it, and what is rejected."""
 
-import asyncio
-import json
 import math
 import threading
 from collections.abc import Iterable
@@ -12,21 +10,16 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from click.testing import CliRunner
 
-from evaljournal import RateLimited, UsageError
-from evaljournal.journal import read, verify
-from evaljournal.journal.errors import JournalLocked, WriteFailed
-from evaljournal.journal.events import RunStarted, SessionStarted, TrialEnqueued, TrialFailed, TrialWithdrawn
-from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.cli import cli
+from evaljournal import UsageError
+from evaljournal.journal import verify
+from evaljournal.journal.errors import WriteFailed
+from evaljournal.journal.events import RunStarted, TrialEnqueued, TrialWithdrawn
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
 from evaljournal.runner.executors.results import RecordedFailure
-from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.testing import Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, events
 
@@ -109,18 +102,6 @@ async def test_failed_items_are_repeated(disk: SimulatedDisk) -> None:
     assert isinstance(details[3].exceptions[0], RecordedFailure)
 
 
-async def test_settings_may_change_between_runs(disk: SimulatedDisk) -> None:
-    """Concurrency, timeouts and retries may change."""
-    await execute(
-        Scripted(lambda value, _: Fail(ValueError("no")) if value == 1 else Return(value)), range(3), disk, 1, max_retries=0
-    )
-    task = Scripted(lambda value, _: Return(value))
-    outputs, _ = await execute(task, range(3), disk, 8, timeout=5, max_retries=3, exit_on_error=False)
-
-    assert [0, 1, 2] == outputs
-    assert {"slots": 8, "timeout": 5.0}.items() <= events(disk, SessionStarted)[1].settings.items()
-
-
 async def test_inputs_are_matched_by_content(disk: SimulatedDisk) -> None:
     """Reordered, added, repeated or removed inputs do not repeat completed calls."""
     await execute(Scripted(lambda value, _: Return(f"first {value}")), ["a", "b", "c", "c"], disk)
@@ -173,18 +154,6 @@ async def test_another_function_is_rejected(disk: SimulatedDisk) -> None:
     outputs, _ = await execute(second_version, [1, 2], disk, options={"adopt": True})
 
     assert [1, 3] == outputs
-
-
-async def test_a_second_writer_is_rejected(disk: SimulatedDisk) -> None:
-    """A journal that is being written is rejected, and the first run continues."""
-    task = Scripted(lambda value, _: Return(value, 10))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(execute, task, range(10), disk)
-        await trio.sleep(5)
-        with pytest.raises(JournalLocked):
-            await execute(task, range(10), disk)
-
-    assert 10 == fold(read(PATH, files=disk)).completed
 
 
 @attrs.frozen
@@ -316,15 +285,6 @@ async def test_the_definition_has_the_source_of_the_function(disk: SimulatedDisk
     assert ("ask", True) == (task["name"], task["source"].startswith("async def ask(level: int)"))
 
 
-async def test_an_output_that_is_not_json_fails(disk: SimulatedDisk) -> None:
-    """An output that the journal cannot store fails its item."""
-    outputs, details = await execute(Scripted(lambda value, _: Return(object() if value else 0)), range(2), disk)
-
-    assert ([0, None], FAILED) == (outputs, details[1].status)
-    assert "cannot be written as JSON" in str(details[1].exceptions[0])
-    assert ["unserializable"] == [event.reason for event in events(disk, TrialFailed)]
-
-
 async def test_a_disk_that_fails_loses_no_results(disk: SimulatedDisk) -> None:
     """If the disk fails, the exception has the results so far."""
     task = Scripted(lambda value, _: Return(value, 1))
@@ -348,23 +308,6 @@ async def test_no_inputs_create_no_journal(disk: SimulatedDisk) -> None:
     assert ([], [], False) == (*await execute(Scripted({}), [], disk), disk.is_directory(str(PATH)))
 
 
-async def answer(value: int) -> int:
-    await asyncio.sleep(0)
-    return value * 2
-
-
-def test_the_command_line_reads_the_journal(tmp_path: Path) -> None:
-    """`status` and `verify` work on the journal."""
-    path = tmp_path / "run"
-    AsyncExecutor(answer, journal=path).run(range(5))
-    status = CliRunner().invoke(cli, ["status", str(path), "--json"])
-    verified = CliRunner().invoke(cli, ["verify", str(path)])
-    view = json.loads(status.stdout)
-
-    assert ("answer", "finished", 5) == (view["evaluation"], view["status"], view["trials"]["completed"])
-    assert (0, True) == (verified.exit_code, "hash chain intact" in verified.output)
-
-
 def test_a_sync_run_has_a_journal(tmp_path: Path) -> None:
     """A SyncExecutor records and resumes in the same way."""
     calls: list[int] = []
@@ -380,18 +323,3 @@ def test_a_sync_run_has_a_journal(tmp_path: Path) -> None:
 
     assert ([0, 2, None, None], [0, 2, 4, 6]) == (first[0], second[0])
     assert [0, 1, 2, 2, 3] == calls
-
-
-@pytest.mark.parametrize("arguments", [{}, {"enable_dynamic_concurrency": False}, {"dynamic_window_seconds": 2.0}])
-async def test_every_decision_is_reproduced(arguments: dict[str, Any], disk: SimulatedDisk) -> None:
-    """The audit recomputes limits, pauses, delays and ends from the journal, whatever the policy."""
-
-    def step(value: int, times: int) -> Action:
-        kinds = [RateLimited(2.0), ConnectionError("no"), ValueError("odd"), RateLimited()]
-        return Fail(kinds[value % 4], 0.5) if value % 5 == 0 and times <= 1 + value % 3 else Return(value, 1 + value % 4)
-
-    await execute(Scripted(step), range(100), disk, 8, max_retries=2, exit_on_error=False, **arguments)
-    audited = audit(read(PATH, files=disk), rules=retry_rules)
-
-    assert ((), ()) == (audited.findings, audited.notes)
-    assert audited.decisions_reproduced > 20

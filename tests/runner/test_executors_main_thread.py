@@ -2,19 +2,14 @@
 
 import asyncio
 import contextvars
-import re
 import sys
 import threading
-from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
 import trio
 
-from evaljournal import note
-from evaljournal.journal import read
-from evaljournal.replay import fold
 from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
 from evaljournal.runner.testing import Return, Scripted, deterministic_options
 from tests.processes import TIMEOUT
@@ -136,19 +131,6 @@ def test_a_keyboard_interrupt_reaches_the_caller() -> None:
         SyncExecutor(interrupted, termination_signal=None).run([1, 2])
 
 
-def test_notes_reach_the_journal(tmp_path: Any) -> None:
-    """`runner.note` works in functions of an executor."""
-
-    def noting(value: int) -> int:
-        note(tokens=value)
-        return value
-
-    SyncExecutor(noting, journal=tmp_path / "sync").run([1, 2, 3])
-    AsyncExecutor(noting, journal=tmp_path / "async").run([1, 2, 3])
-
-    assert [6, 6] == [fold(read(tmp_path / name)).usage["tokens"] for name in ("sync", "async")]
-
-
 class Bar:
     """Stand-in for tqdm."""
 
@@ -193,16 +175,3 @@ async def test_a_progress_line_without_tqdm(monkeypatch: pytest.MonkeyPatch, cap
     captured = capfd.readouterr()
     assert "" == captured.out
     assert "5 of 5" in captured.err
-
-
-def test_the_documented_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program in docs/migrating.md runs, and runs again from its journal."""
-    page = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
-    program = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "journal=" in block)
-    monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        names: dict[str, Any] = {"__name__": "documented"}
-        exec(compile(program, "documented", "exec"), names)  # noqa: S102  # our own page
-
-        assert ["THE CAPITAL OF PERU?", "THE CAPITAL OF CHAD?"] == names["outputs"]
-    assert [1, 1] == [output.attempts for output in names["details"]]

@@ -30,7 +30,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.runner.tasks.function import detect_loops
-from evaljournal.runner.testing import Return, Scripted, events_of
+from evaljournal.runner.testing import events_of
 from tests.processes import TIMEOUT
 from tests.runs import AnyEvaluation, define_real, events, run_real
 
@@ -224,24 +224,6 @@ def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
     (failed,) = events(path, AttemptFailed)
     assert "trio" in failed.message
     assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
-
-
-def test_a_task_that_raises_cancelled_error_fails(path: Path) -> None:
-    """A task that raises asyncio.CancelledError itself has failed; the others continue."""
-
-    async def task(value: str) -> str:
-        await asyncio.sleep(0.01)
-        if value == "a":
-            raise asyncio.CancelledError
-        return value
-
-    outcome = run_and_verify(define(task, "abc"), path)
-
-    (failed,) = events(path, AttemptFailed)
-    assert "a" == failed.trial
-    assert "CancelledError" in failed.message
-    assert {"b": "b", "c": "c"} == outputs(path)
-    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
 
 
 def test_an_asyncio_task_is_cancelled_at_its_timeout(path: Path) -> None:
@@ -460,7 +442,19 @@ class BaseError(BaseException):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("exc", [SystemExit(3), GeneratorExit(), BaseError("all"), StopIteration(1), asyncio.CancelledError()])
+@pytest.mark.parametrize(
+    "exc",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        BaseExceptionGroup("", [KeyboardInterrupt()]),
+        GeneratorExit(),
+        BaseError("all"),
+        StopIteration(1),
+        asyncio.CancelledError(),
+    ],
+    ids=repr,
+)
 def test_what_a_task_raises_ends_its_attempt_only(path: Path, kind: Kind, exc: BaseException) -> None:
     """SystemExit and other BaseExceptions fail their trial; the other trial continues."""
     turns = iter([exc, None])
@@ -556,21 +550,6 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
         ("b", "in_either_loop.one"): 1.0,
     } == scores
     assert 2 == outcome.state.completed
-
-
-def test_the_loop_of_a_scorer_is_recognized(path: Path) -> None:
-    """The loop of a scorer is detected as for a task."""
-    answering = Scripted(lambda _, __: Return(1.0, 0.01))
-    defined = define(_plain(lambda: "yes"), "abcdefgh", slots=8)
-
-    @defined.score(retry=Retry(errors=0))
-    async def judge(output: str) -> Any:
-        return await answering(output)
-
-    outcome = run_and_verify(defined, path)
-
-    assert 8 == outcome.state.scores["judge"].scored
-    assert 0 == outcome.state.scores["judge"].failed
 
 
 @pytest.mark.parametrize("kind", KINDS)

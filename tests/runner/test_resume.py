@@ -50,6 +50,7 @@ from tests.runs import (
     events,
     flaky_evaluation,
     numbered_cases,
+    run_killed,
     run_until_power_failure,
     run_virtual,
 )
@@ -402,6 +403,20 @@ async def test_changes_of_cases_that_were_not_enqueued_are_rejected(disk: Simula
 
     with pytest.raises(RunChanged, match="the cases run so far are unchanged"):
         await run_virtual(define(task, others, slots=1), disk, resume=True)
+
+
+async def test_edited_prompts_of_a_generator_are_rejected() -> None:
+    """Cases of a generator are compared one by one: the first difference stops the run."""
+    task = Scripted(lambda *_: Return("yes", 1))
+    disk = await run_killed(define(task, lambda: iter(numbered_cases(40)), slots=4), SimulatedDisk(), after=5.5, policy="fixed")
+    calls = task.calls.total()
+    edited = [Case(name=case.name, input=f"Think hard. {case.input}", expected="yes") for case in numbered_cases(40)]
+    outcome = await run_virtual(define(task, lambda: iter(edited), slots=4), disk, resume=True)
+
+    assert "dataset_failed" == outcome.stop_reason
+    assert "case 'case-0' has changed since the run was started" in outcome.detail
+    assert "adopt=True" in outcome.detail
+    assert calls == task.calls.total()
 
 
 def settings_of_sessions(disk: SimulatedDisk) -> list[dict[str, Any] | None]:

@@ -156,23 +156,6 @@ async def test_an_output_that_was_not_awaited(disk: SimulatedDisk) -> None:
     assert ("fatal", True) == (failed.category, "a coroutine was not awaited" in failed.message)
 
 
-async def test_an_output_after_the_timeout_is_discarded(disk: SimulatedDisk) -> None:
-    """A task that ignores its cancellation and returns after the timeout is recorded as late, and its output is discarded."""
-
-    async def stubborn(_: Any) -> str:
-        with trio.CancelScope(shield=True):
-            await trio.sleep(35)
-        return "too late"
-
-    defined = define(stubborn, [Case(name="a", input="a")], timeout=30, retry=Retry(timeouts=0))
-    await run_virtual(defined, disk)
-
-    events = events_of(PATH, files=disk)
-    assert AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=35.0) in events
-    assert AttemptReturnedLate(trial="a", attempt=1, outcome="succeeded", elapsed=35.0) in events
-    assert 0 == count(disk, AttemptSucceeded)
-
-
 async def test_a_cancelled_nursery_has_timed_out(disk: SimulatedDisk) -> None:
     """A task whose own nursery is cancelled by the timeout has timed out, and is not late."""
 
@@ -392,19 +375,25 @@ async def test_a_deadline_stops_the_run(disk: SimulatedDisk) -> None:
 
 
 async def test_a_dataset_that_fails_half_way_stops_the_run(disk: SimulatedDisk) -> None:
-    """If reading the cases fails in the middle, the run stops with the error, and finished trials are kept."""
+    """If reading the cases fails in the middle, the run stops with the error; once it works, the other trials are run."""
+    is_broken = True
 
-    def broken() -> Any:
+    def cases() -> Any:
         yield from numbered_cases(30)
-        raise OSError("the network share went away")
+        if is_broken:
+            raise OSError("the network share went away")
+        yield from numbered_cases(10, 30)
 
     task = Scripted(lambda *_: Return(1, 1))
-    outcome = await run_virtual(define(task, broken, slots=2), disk)
+    outcome = await run_virtual(define(task, cases, slots=2), disk)
 
     assert "dataset_failed" == outcome.stop_reason
     assert "network share" in outcome.detail
     assert 0 < outcome.state.completed <= 30
     assert verify(PATH, files=disk).ok
+    is_broken = False
+    outcome = await run_virtual(define(task, cases, slots=2), disk, resume=True)
+    assert ("", 40, 40) == (outcome.stop_reason, outcome.state.completed, task.calls.total())
 
 
 async def test_the_limit_holds(disk: SimulatedDisk) -> None:
