@@ -211,43 +211,6 @@ def test_one_signal_lets_attempts_finish(run: Run, number: signal.Signals) -> No
     assert (4, 5) == (run.count(RunStopped), run.count(SessionStarted))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_grace_is_bounded(run: Run, number: signal.Signals) -> None:
-    """Attempts that do not end within the grace period are recorded as interrupted, and repeated by the next session."""
-    for stop in range(2):
-        run.start(seconds=60, grace=0.2)
-        run.wait_called((stop + 1) * SLOTS)
-        start = time.monotonic()
-        run.signal(number)
-
-        assert (3, "") == run.end()
-        assert 0.2 <= time.monotonic() - start < 30
-        assert verify(run.path).ok
-    run.finish()
-
-    assert 2 * SLOTS == run.repeated_calls == run.count(AttemptInterrupted)
-
-
-def test_a_second_interrupt_stops_immediately(run: Run) -> None:
-    """A second Ctrl-C ends the grace period; the interrupted attempts are recorded and repeated."""
-    rng = random.Random(2)
-    for stop in range(4):
-        run.start(seconds=60, grace=60)
-        run.wait_called((stop + 1) * SLOTS)
-        start = time.monotonic()
-        run.signal(signal.SIGINT)
-        time.sleep(rng.uniform(0.02, 0.2))
-        run.signal(signal.SIGINT)
-
-        assert (3, "") == run.end(), f"stop {stop + 1}"
-        assert time.monotonic() - start < 30
-        assert verify(run.path).ok
-        assert isinstance(events_of(run.path)[-1], RunStopped)
-    run.finish()
-
-    assert 4 * SLOTS == run.repeated_calls == run.count(AttemptInterrupted)
-
-
 def test_signals_at_any_moment(run: Run) -> None:
     """Signals at any moment, even before or after they are handled, leave a valid journal that can be resumed."""
     rng = random.Random(3)

@@ -75,18 +75,6 @@ async def test_a_run_stops_before_it_exceeds_its_budget(disk: SimulatedDisk) -> 
     assert 1.0 == round(state_of(disk).usage["cost"], 9)
 
 
-async def test_a_resumed_run_stops_immediately(disk: SimulatedDisk) -> None:
-    """With the same budget nothing is called and the message is the same; with a larger one the run continues."""
-    task = Paid()
-    first = await run_virtual(paid_evaluation(task), disk)
-    resumed = await run_virtual(paid_evaluation(task), disk, resume=True)
-
-    assert (first.stop_reason, first.detail, 10) == (resumed.stop_reason, resumed.detail, len(task.calls))
-    finished = await run_virtual(paid_evaluation(task), disk, resume=True, budget={"cost": 5})
-    assert ("", 30) == (finished.stop_reason, len(task.calls))
-    state_of(disk)
-
-
 async def test_attempts_in_flight_finish(disk: SimulatedDisk) -> None:
     """A run that is stopped by its budget waits for attempts in flight, however short the grace period is."""
     task = Paid(seconds=100.0)
@@ -167,17 +155,6 @@ async def test_timeouts_count_as_spent(disk: SimulatedDisk) -> None:
 
     assert ("budget", 9) == (outcome.stop_reason, len(events(disk, AttemptTimedOut)))
     assert (1.0, 0.0) == (use.spent, use.overshoot)
-
-
-async def test_killed_attempts_count_as_spent(disk: SimulatedDisk) -> None:
-    """Attempts in flight when the process was killed count with their reserve."""
-    task = Paid()
-    disk = await run_killed(paid_evaluation(task, slots=3), disk, after=1.5)
-    outcome = await run_virtual(paid_evaluation(task, slots=3), disk, resume=True)
-    use = state_of(disk).budget.use()["cost"]  # type: ignore[union-attr]  # it has one
-
-    assert ("budget", 10) == (outcome.stop_reason, len(task.calls))
-    assert 1.0 == use.spent
 
 
 async def test_attempts_without_a_reserve_count_as_spent(disk: SimulatedDisk) -> None:

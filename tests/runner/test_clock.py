@@ -2,8 +2,6 @@
 
 import functools
 import random
-import sys
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +11,6 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler
 
-from benchmarks.fault_scenarios.verdicts import false_findings
 from evaljournal import note, run
 from evaljournal.journal import read
 from evaljournal.replay.auditing.auditor import audit
@@ -21,7 +18,7 @@ from evaljournal.runner.testing import SimulatedEndpoint
 from evaljournal.runner.verification import retry_rules, verify
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
-from tests.runs import PATH, AnyEvaluation, define_real, flaky_evaluation, numbered_cases, run_virtual
+from tests.runs import PATH, define_real, flaky_evaluation, run_virtual
 
 T = TypeVar("T")
 
@@ -95,46 +92,6 @@ def test_preempted_before_every_reading(runs: Callable[..., tuple[int, list[Simu
     chance = random.Random(0)
 
     assert [] == findings(runs(lambda _: chance.random() * PAUSE)[1])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("runs", [3, pytest.param(1000, marks=pytest.mark.exhaustive)])
-def test_forked_children(tmp_path: Path, runs: int) -> None:
-    """Runs in forked children, where the first accesses to memory are slow, have no findings."""
-    assert [] == list(false_findings(tmp_path, runs))
-
-
-def test_busy_threads(path: Path) -> None:
-    """A run whose thread is preempted by others all the time has no findings."""
-    is_over = threading.Event()
-
-    def work() -> None:
-        while not is_over.is_set():
-            pass
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    for thread in threads:
-        thread.start()
-    try:
-        run(_instant(), path, durability="os", signals=False)
-    finally:
-        is_over.set()
-        sys.setswitchinterval(interval)
-        for thread in threads:
-            thread.join()
-
-    assert () == verify(path).audit.findings
-
-
-def _instant() -> AnyEvaluation:
-    async def task(value: str) -> str:
-        await trio.lowlevel.checkpoint()
-        return value
-
-    return define_real(task, numbered_cases(10), loop="trio", slots=4)
 
 
 class NotingError(Exception):

@@ -1,10 +1,6 @@
 """Endpoints over real sockets: requests, replies, failures, TLS, proxies and secrets, on a real or an accelerated clock."""
 
-import os
-import signal
 import socket
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,27 +11,22 @@ import trio
 import trio.testing
 import trustme
 
-from evaljournal import Case, Dataset, Outcome, Retry, UsageError, arun, evaluation
-from evaljournal.journal import read, verify
+from evaljournal import Case, Dataset, Outcome, Retry, UsageError, arun
+from evaljournal.journal import read
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
     AttemptTimedOut,
     Noted,
-    TrialCompleted,
 )
-from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.replay.render.ending import final_report
-from evaljournal.runner import scorers
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import _tls_context
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks.endpoint import Endpoint
 from evaljournal.runner.verification import retry_rules
-from tests.processes import Process
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
-from tests.server import BIG, Server, serving
+from tests.server import Server, serving
 
 CHOICES = "".join(
     f'data: {{"choices": [{", ".join(choices)}]}}\n\n'
@@ -179,16 +170,6 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
     assert not set(keys) & set(others)
 
 
-def test_connections_are_reused(server: Server, path: Path, name: str) -> None:
-    """Consecutive calls share a connection; there are never more connections than slots."""
-    cases = [Case(name=str(n), input=n) for n in range(40)]
-    run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
-    run_real(define_real(Endpoint(server.url(name + "4", "wait:0.005")), cases, slots=4), path.with_name("4"))
-
-    assert 1 == len({request["connection"] for request in server.requests(name)})
-    assert 4 == len({request["connection"] for request in server.requests(name + "4")})
-
-
 @pytest.mark.parametrize(
     ("steps", "options", "expected"),
     [
@@ -252,14 +233,6 @@ def test_an_empty_value_is_an_output(server: Server, path: Path, name: str) -> N
     assert [""] == outputs(path)
     assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, resumed.state.completed)
     assert 1 == len(server.requests(name))
-
-
-def test_a_large_reply_is_kept(server: Server, path: Path, name: str) -> None:
-    """A reply of ten megabytes is recorded completely."""
-    run_real(define_real(Endpoint(server.url(name, "big"), output_path="output")), path)
-
-    assert [BIG] == [len(output) for output in outputs(path)]
-    assert verify(path).ok
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "ISO-8859-15", '"windows-1252"'])
@@ -483,20 +456,6 @@ def test_an_unsupported_proxy_is_rejected(environment: pytest.MonkeyPatch, proxy
     assert "pass-phrase-3" not in str(caught.value)
 
 
-@pytest.mark.parametrize("status", ["401", "402", "403", "407"])
-def test_an_unauthorized_key_stops_the_run(server: Server, path: Path, name: str, status: str) -> None:
-    """An unauthorized key stops the run: no slot makes a second call, and the report shows what to check."""
-    cases = [Case(name=str(n), input=n) for n in range(1000)]
-    outcome = run_real(define_real(Endpoint(server.url(name, status)), cases, slots=4), path)
-
-    assert "unauthorized" == outcome.stop_reason
-    assert status in outcome.detail
-    assert len(server.requests(name)) <= 4
-    assert "unauthorized: check the key, its permissions and the credit): 0 of 1,000 trials done" in final_report(
-        outcome.state, path=path
-    )
-
-
 @pytest.mark.parametrize("policy", ["fixed", "adaptive"])
 def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: str, policy: str) -> None:
     """When the run is resumed, trials that met a 401 are repeated, and still have all of their retries."""
@@ -514,29 +473,6 @@ def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: 
     assert ("", 8, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
     assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
     assert () == audit(read(path), rules=retry_rules).findings
-
-
-def test_an_unauthorized_judge_stops_the_run(server: Server, path: Path, name: str) -> None:
-    """A judge with an unauthorized key stops the run; outputs are kept and only scored when it is resumed."""
-    cases = [Case(name=str(n), input=n) for n in range(20)]
-    defined = define_real(Endpoint(server.url(name, "ok")), cases, slots=1)
-    defined.score(scorers.judge("m", base_url=server.url(f"{name}-judge", "401,reply:verdict: correct", "v1")))
-    outcome = run_real(defined, path)
-    resumed = run_real(defined, path, resume=True)
-
-    assert ("unauthorized", 0, {}) == (outcome.stop_reason, outcome.state.completed, dict(outcome.state.scores))
-    assert "401" in outcome.detail
-    assert ("", 20, 20) == (resumed.stop_reason, resumed.state.completed, resumed.state.scores["judge"].numbers)
-    assert (20, 21) == (len(server.requests(name)), len(server.requests(f"{name}-judge")))
-    assert ["0"] == [noted.trial for noted in events(path, Noted) if noted.name == "evaljournal.unauthorized"]
-
-
-def test_an_account_without_credit_stops_the_run(server: Server, path: Path, name: str) -> None:
-    """A 429 with `insufficient_quota` stops the run."""
-    cases = [Case(name=name, input=name) for name in ("lima", "oslo")]
-    outcome = run_real(define_real(Endpoint(server.url(name, "spent")), cases, retry=Retry(), slots=1), path)
-
-    assert ("unauthorized", 1) == (outcome.stop_reason, len(server.requests(name)))
 
 
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
@@ -558,15 +494,6 @@ def test_retry_after_is_honored(server: Server, path: Path, name: str, steps: st
 
     assert ("rate_limited", wait) == (failure(path).category, failure(path).retry_after)
     assert 1 == outcome.state.completed
-
-
-def test_an_outage_loses_nothing(server: Server, path: Path, name: str) -> None:
-    """Half a minute of 503s fails no trial, although each has few retries."""
-    cases = [Case(name=str(n), input=n) for n in range(60)]
-    defined = define_real(Endpoint(server.url(name, "until:0.3")), cases, slots=8, retry=Retry(errors=4), timeout=100.0)
-    outcome = run_fast(defined, path, rate=100)  # 30 s are 0.3 s of real time.
-
-    assert (60, 0) == (outcome.state.completed, outcome.state.failed)
 
 
 def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -648,34 +575,3 @@ def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None
     defined = define_real(Endpoint(server.url(name, "ok"), output_path="output"))
 
     assert "LIMA" == trio.run(defined, "lima")
-
-
-KILLED = """
-import sys
-from evaljournal import Case, evaluation, run
-from evaljournal.runner.tasks.endpoint import Endpoint
-
-cases = [Case(name=str(n), input=n) for n in range(200)]
-run(evaluation(cases=cases, slots=4)(Endpoint(sys.argv[1], output_path="output")), sys.argv[2], policy="fixed")
-"""
-
-
-def test_a_kill_keeps_every_finished_trial(server: Server, path: Path, name: str) -> None:
-    """After kill -9 halfway, finished trials are on disk, and resuming calls only the others."""
-    url = server.url(name, "wait:0.005")
-    with Process([sys.executable, "-c", KILLED, url, str(path)]) as process:
-        while len(server.requests(name)) < 100:
-            assert process.poll() is None
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-    done = {event.trial for event in events(path, TrialCompleted)}
-    calls = len(server.requests(name))
-    cases = [Case(name=str(n), input=n) for n in range(200)]
-    defined: AnyEvaluation = evaluation(cases=cases, slots=4)(Endpoint(url, output_path="output"))
-    outcome = run_real(defined, path, resume=True)
-
-    assert len(done) >= 90
-    assert 200 == outcome.state.completed
-    assert 200 - len(done) == len(server.requests(name)) - calls
-    assert done <= {event.trial for event in events(path, TrialCompleted)}
-    assert 200 == fold(read(path)).completed

@@ -1,26 +1,21 @@
 """Real SDKs through the gateway, streams as they arrive, and what is reused after a kill."""
 
 import socket
-import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any, Final
 
 import pytest
 import trustme
-from click.testing import CliRunner
 
 from evaljournal import gateway_env, verify
 from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
-from evaljournal.runner.cli import cli
 from evaljournal.runner.testing import events_of
 from tests.gateway import RETRY, ask, chunk, evaluate, gateway_address, scripted_provider, statuses
-from tests.processes import ROOT, TIMEOUT, Process
+from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.sdk_agents import (
     CLIENTS,
@@ -235,35 +230,3 @@ def test_certificates_of_providers_are_checked(path: Path, tmp_path: Path, monke
 
     assert "evaljournal.NoResponse" == failed.error
     assert "certificate" in failed.message
-
-
-def test_a_killed_run_repeats_no_completed_call(
-    tmp_path: Path, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`kill -9` of the run, in the middle of an agent; `resume` answers the recorded calls from the journal."""
-    (tmp_path / "agent.sh").write_text(
-        "for turn in 1 2 3 4 5; do\n"
-        '  curl -sS --json "{\\"model\\": \\"m\\", \\"messages\\": [{\\"role\\": \\"user\\", \\"content\\": \\"$turn\\"}]}"'
-        ' "$OPENAI_BASE_URL/chat/completions" > reply.json || exit 1\n'
-        "  echo $turn\n"
-        "done\n"
-    )
-    (tmp_path / "cases.jsonl").write_text('{"id": "a", "input": "a"}\n')
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "wait:0.1", "v1"))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    agent = ["--data", "cases.jsonl", "--command", "sh agent.sh", "--gateway", "--write-ahead", "-o", "it"]
-    with Process([sys.executable, "-m", "evaljournal", "run", *agent], stdout=DEVNULL, stderr=DEVNULL) as process:
-        until = time.monotonic() + TIMEOUT
-        while len(server.requests(name)) < 3 and time.monotonic() < until:
-            time.sleep(0.01)
-        process.kill()
-        process.wait()
-    completed = len(events(tmp_path / "it", StepCompleted))
-    result = CliRunner().invoke(cli, ["resume", "it"])
-
-    assert 0 == result.exit_code, result.output
-    assert 2 <= completed < 5
-    assert completed == len(events(tmp_path / "it", StepReused))
-    assert 5 <= len(server.requests(name)) <= 6, "at most the call in flight was repeated"
-    assert ["1\n2\n3\n4\n5"] == outputs(tmp_path / "it")
-    assert verify(tmp_path / "it").ok

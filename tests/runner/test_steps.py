@@ -156,22 +156,6 @@ def test_after_a_401_a_resumed_run_continues() -> None:
     assert verified(disk)
 
 
-def test_a_killed_run_continues_inside_its_trials() -> None:
-    """After a kill, only the steps that were in flight are executed again."""
-    disk, agent = SimulatedDisk(), Agent()
-
-    async def main() -> SimulatedDisk:
-        disk_after_kill = await run_killed(define_agent(agent, "abc", slots=3), disk, after=3.5)
-        await run_virtual(define_agent(agent, "abc", slots=3), disk_after_kill, resume=True)
-        return disk_after_kill
-
-    resumed_disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    assert {(case, n): 1 + (n == 4) for case in "abc" for n in range(1, STEPS + 1)} == agent.calls
-    assert 9 == len(events(resumed_disk, StepReused))
-    assert verified(resumed_disk)
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
 def test_power_failure_at_every_record(seed: int) -> None:
     """The calls after a resume are exactly those whose steps were not on disk."""

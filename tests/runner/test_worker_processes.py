@@ -23,7 +23,6 @@ from evaljournal.journal.events import (
     RunStopped,
     TrialFailed,
 )
-from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
 from evaljournal.runner.workers.pool import WorkerDied
 from evaljournal.runner.workers.processes import _open_processes
@@ -326,24 +325,6 @@ def test_a_command_that_is_not_a_worker_is_rejected() -> None:
         run_in("plain", "a", workers=CommandWorkers("echo Welcome"))
 
     assert not Path("run").exists()
-
-
-@pytest.mark.exhaustive
-def test_killed_sessions_are_resumed_until_each_trial_is_done_once(workers: str) -> None:
-    """Whenever the session is killed, no output is lost or recorded twice."""
-    names = " ".join(f"nap-{number}" for number in range(300))
-    kills = 0
-    for number in range(6):
-        with start(names, *(("resume", "run") if has_journal() else RUN), "--workers", workers) as process:
-            before = len(outputs(Path("run"))) if has_journal() else 0
-            wait_for_output(process, before + 10 * number + 1)
-            kills += process.poll() is None
-            process.kill()
-    run_in("plain", names, workers=None, resume=True)
-
-    assert kills > 3
-    assert sorted(names.split()) == sorted(outputs(Path("run")))
-    assert 300 == load("run").state.completed
 
 
 async def test_a_process_that_starts_after_the_end_of_its_session() -> None:
