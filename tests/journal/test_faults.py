@@ -12,6 +12,7 @@ import trio
 
 from evaljournal.journal import Event, read, verify, writing
 from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
 from evaljournal.journal.events import RunStopped
 from evaljournal.journal.format import blobs
@@ -351,3 +352,10 @@ def test_an_unwritable_directory_is_an_error(*, new: bool) -> None:
         if new
         else f"cannot open {PATH} for writing {reason}; no records are lost"
     )
+
+
+def test_the_simulated_disk_implements_every_call() -> None:
+    """No call of the journal reaches the real disk."""
+    calls = {name for name in vars(Files) if not name.startswith("_")}
+
+    assert calls <= vars(SimulatedDisk).keys()

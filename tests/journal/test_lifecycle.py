@@ -270,13 +270,6 @@ def test_sessions_are_numbered(n: int) -> None:
     assert f"expected session 2, got session {n}" == rejection(in_session(), session(n)).reason
 
 
-def test_session_may_follow_an_interrupted_one() -> None:
-    """A session may start although the previous one has no end."""
-    lifecycle = in_session(enqueued("a"), session(2))
-
-    assert ("in_session", 2, 1) == (lifecycle.stage, lifecycle.sessions, lifecycle.open_trials)
-
-
 @pytest.mark.parametrize("stage", [stage for stage in STAGES if stage not in END_STAGES and stage != "absent"])
 def test_run_with_open_trials_does_not_finish(stage: str) -> None:
     """A run is not finished while a trial is open."""
@@ -290,23 +283,6 @@ def test_run_finishes_when_every_trial_has_ended(stage: str) -> None:
     lifecycle.advance(finished(0))
 
     assert "between_sessions" == lifecycle.stage
-
-
-def test_trials_are_independent() -> None:
-    """The stage of one trial does not depend on another."""
-    lifecycle = in_session(*EVENTS_TO["running"], *trial("b", retries=1), enqueued("c"))
-
-    assert ["running", "completed", "queued", "absent"] == [lifecycle.stage_of(name) for name in "abcd"]
-    assert [1, 2, 0, 0] == [lifecycle.attempts_of(name) for name in "abcd"]
-    assert 2 == lifecycle.open_trials
-
-
-@pytest.mark.parametrize("attempts", [15, 16, 17, 1000])
-def test_many_attempts_are_counted(attempts: int) -> None:
-    """A trial may have any number of attempts."""
-    lifecycle = in_session(*trial("a", retries=attempts - 1))
-
-    assert ("completed", attempts) == (lifecycle.stage_of("a"), lifecycle.attempts_of("a"))
 
 
 EVENT_TYPES = [*TRIAL_RULES, *RUN_RULES]

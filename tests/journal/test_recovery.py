@@ -17,7 +17,7 @@ from evaljournal.journal.format import chain
 from evaljournal.journal.readers.recovery import find_damage
 from evaljournal.journal.readers.scan import Scan
 from tests.journal.disk import SECTOR, SECTOR_OUTCOMES, SimulatedDisk, data_after_power_failure
-from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
+from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started, trial, write_sync
 
 RUN_PATH = Path("/run")
 SLICE = 41
@@ -166,30 +166,6 @@ def test_zeros_in_confirmed_data_are_damage(stride: int) -> None:
             assert_rejected(original.written[:begin] + bytes(end - begin) + original.written[end:], f"zeros in {begin}-{end}")
 
 
-def test_a_removed_repeated_or_swapped_line_is_damage() -> None:
-    """Removing, repeating or swapping confirmed lines is damage."""
-    original = write_segment()
-    lines = original.lines
-    for index in range(original.confirmed):
-        assert_rejected(b"".join(lines[:index] + lines[index + 1 :]), f"line {index + 1} removed")
-        if index + 1 < original.confirmed:
-            swapped = [*lines[:index], lines[index + 1], lines[index], *lines[index + 2 :]]
-            assert_rejected(b"".join(swapped), f"lines {index + 1} and {index + 2} swapped")
-            assert_rejected(b"".join(lines[: index + 1] + lines[index:]), f"line {index + 1} doubled")
-
-
-def test_every_record_of_a_closed_journal_is_protected() -> None:
-    """In a closed journal, the loss or change of any line before the seal is detected."""
-    original = write_segment(closed=True)
-    lines = original.lines
-    for index in range(len(lines) - 1):
-        assert_rejected(b"".join(lines[:index] + lines[index + 1 :]), f"line {index + 1} removed")
-    for byte in range(len(original.written) - len(lines[-1])):
-        data = bytearray(original.written)
-        data[byte] ^= 0x04
-        assert_rejected(bytes(data), f"byte {byte}")
-
-
 def test_a_damaged_last_seal_loses_no_record() -> None:
     """A journal can be resumed without its last seal."""
     original = write_segment(closed=True)
@@ -237,36 +213,6 @@ def test_damage_is_described_and_nothing_is_changed(disk: SimulatedDisk) -> None
     assert (RUN_PATH, "salvage") == (caught.value.path, caught.value.hint)
     assert bytes(data) == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
     assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_a_missing_file_in_the_middle_is_damage(number: int, disk: SimulatedDisk) -> None:
-    """A journal whose first or middle segment is missing is rejected, and the segment is named."""
-    write_sync(RUN_PATH, complete_run(8), files=disk, roll_at=1500)
-    assert len(disk.list_directory(str(RUN_PATH))) > 5
-    del disk._directory(str(RUN_PATH)).visible[segments.name(number)]
-
-    with pytest.raises(JournalDamaged, match=f"{segments.name(number)} is missing"):
-        write_sync(RUN_PATH, [session(2)], new=False, files=disk)
-
-
-def test_a_change_in_any_sealed_file_is_damage(disk: SimulatedDisk) -> None:
-    """No byte of a segment before the last can change undetected, including its first line and its seal."""
-    write_sync(RUN_PATH, complete_run(4), files=disk, roll_at=900)
-    for number in range(1, 3):
-        name = f"{RUN_PATH}/{segments.name(number)}"
-        data = disk.read(name).read()
-        for byte in range(0, len(data), 5):
-            changed = bytearray(data)
-            changed[byte] ^= 0x08
-            disk.add_file(name, bytes(changed))
-            try:
-                scan = Scan(RUN_PATH, disk)
-                assert len(list(scan)) < 30
-                assert find_damage(scan) is not None, f"{name}: byte {byte}"
-            except JournalError:
-                pass  # The first line now names another format.
-        disk.add_file(name, data)
 
 
 def test_an_unsealed_file_is_copied(disk: SimulatedDisk) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal import Event, SalvageResult, read, salvage, verify
-from evaljournal.journal.errors import JournalDamaged, JournalError, JournalExists, NotAJournal, NotSalvageable
+from evaljournal.journal.errors import JournalDamaged, JournalError, JournalExists, NotSalvageable
 from evaljournal.journal.events import (
     AttemptSucceeded,
     FileEvent,
@@ -166,13 +166,6 @@ async def test_undamaged_journal_is_not_salvaged(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-async def test_missing_journal_is_an_error(tmp_path: Path) -> None:
-    """Salvage of a path without a journal is an error."""
-    with pytest.raises(NotAJournal):
-        await salvage_run(tmp_path / "nothing", tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
 async def test_existing_run_is_not_overwritten(tmp_path: Path) -> None:
     """An existing run, including the damaged one, is not overwritten."""
     await write(tmp_path / "run", complete_run())
@@ -316,18 +309,6 @@ async def test_lost_session_does_not_lose_its_trials(tmp_path: Path, sessions: i
 
     assert (["a", "b"], 1, 0) == (outputs, result.lost, result.excluded)
     assert verify(tmp_path / "new").ok
-
-
-async def test_large_values_are_copied(tmp_path: Path) -> None:
-    """Values in blobs are in the new run, in its own blobs."""
-    note = Noted(name="a", value=LONG)
-    lost = Noted(name="b", value=1)
-    await write(tmp_path / "run", [started(), session(), note, lost, note])
-    corrupt(tmp_path / "run", lost)
-    await salvage_run(tmp_path / "run", tmp_path / "new")
-
-    assert [started(), session(), note, note] == events_of(tmp_path / "new")[:-1]
-    assert 1 == verify(tmp_path / "new").blobs
 
 
 async def test_excluded_record_keeps_its_large_value(tmp_path: Path) -> None:

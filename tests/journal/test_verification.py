@@ -1,6 +1,5 @@
 """Verification: an unchanged journal passes, and every change is detected."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from evaljournal.journal.errors import (
     InvalidRecord,
     JournalDamaged,
     JournalError,
-    NotAJournal,
     UnknownFormat,
 )
-from evaljournal.journal.events import AttemptFailed, AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
+from evaljournal.journal.events import AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
 from tests.journal.samples import (
     RUN,
     complete_run,
@@ -120,12 +118,6 @@ def test_verifying_changes_nothing(tmp_path: Path) -> None:
     assert before == content(tmp_path / "run")
 
 
-def test_missing_journal_is_an_error(tmp_path: Path) -> None:
-    """Verification of a path without a journal is an error."""
-    with pytest.raises(NotAJournal):
-        verify(tmp_path / "nothing")
-
-
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
 def test_every_flipped_bit_is_detected(tmp_path: Path, mask: int) -> None:
     """A flipped bit anywhere in a closed journal is detected; before the last line, as damage."""
@@ -177,18 +169,6 @@ def test_edited_end_is_detected(tmp_path: Path, edit: str) -> None:
     rewrite(tmp_path / "run", EDITS[edit](lines, len(lines) - 2))
 
     assert is_detected(tmp_path / "run")
-
-
-def test_intact_records_after_damage_are_counted(tmp_path: Path) -> None:
-    """Intact records after the damage are counted."""
-    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
-    records = list(read(tmp_path / "run"))
-    flip(segment(tmp_path / "run"), records[2].offset + 60)
-    result = verify(tmp_path / "run")
-
-    assert isinstance(result.problem, JournalDamaged)
-    intact = sum(record.segment == 1 for record in records) - 3
-    assert (2, 3, intact) == (result.records, result.problem.seq, result.problem.intact_records)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -267,16 +247,6 @@ def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
     assert result.expected_at is None
 
 
-def test_removed_last_file_needs_a_kept_hash(tmp_path: Path) -> None:
-    """A removed last segment is detected only with a head that the user has kept."""
-    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
-    result = verify(tmp_path / "run")
-    segment(tmp_path / "run", result.segments).unlink()
-
-    assert verify(tmp_path / "run").ok
-    assert isinstance(verify(tmp_path / "run", expect_head=result.head).problem, HeadMissing)
-
-
 def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
     """A kept head, in upper or lower case, is found in a longer journal, with its record number."""
     write_sync(tmp_path / "run", complete_run())
@@ -285,13 +255,6 @@ def test_kept_hash_is_found_where_it_was(tmp_path: Path) -> None:
     result = verify(tmp_path / "run", expect_head=first.head.upper())
 
     assert (True, first.records, first.records + 3) == (result.ok, result.expected_at, result.records)
-
-
-def test_hash_that_no_record_has_is_missing(tmp_path: Path) -> None:
-    """A hash that no record has is reported as missing."""
-    write_sync(tmp_path / "run", complete_run())
-
-    assert isinstance(verify(tmp_path / "run", expect_head="0" * 32).problem, HeadMissing)
 
 
 @pytest.mark.parametrize("head", ["", "nonsense"])
@@ -338,13 +301,6 @@ def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool
     assert 5 == result.problem.seq
 
 
-def test_unknown_event_passes(tmp_path: Path) -> None:
-    """A journal with an event type of a later minor version passes."""
-    forge(tmp_path, [opened(), started(), {"type": "labels_added", "trial": "a"}, session()])
-
-    assert verify(tmp_path).ok
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -381,17 +337,6 @@ def test_wrong_types_fail(tmp_path: Path, fields: dict[str, Any], *, last: bool)
     assert 3 == result.records
 
 
-@pytest.mark.parametrize("fields", [{"type": "noted", "name": "a"}, {"type": "noted", "value": 1}], ids=str)
-@pytest.mark.parametrize("last", [True, False])
-def test_missing_fields_fail(tmp_path: Path, fields: dict[str, Any], *, last: bool) -> None:
-    """A correctly hashed record without a required field does not pass."""
-    forge(tmp_path, [opened(), started(), session(), fields])
-    if not last:
-        forge(tmp_path, [Noted(name="a", value=1)], d=4)
-
-    assert not verify(tmp_path).ok
-
-
 @pytest.mark.parametrize(
     "event",
     [
@@ -415,23 +360,6 @@ def test_digests_of_segments_are_checked(tmp_path: Path) -> None:
     forge(tmp_path, [SegmentSealed(run=RUN, segment=1, records=2, bytes=size, sha256="0" * 64)], d=2)
 
     assert not verify(tmp_path).ok
-
-
-def test_whole_seconds_pass(tmp_path: Path) -> None:
-    """Integers are valid where seconds are expected."""
-    failed = AttemptFailed(trial="a", attempt=1, error="E", message="m", category="rate_limited", retry_after=30, elapsed=1)
-    write_sync(tmp_path / "run", [started(), session(), *trial("a")[:2], failed])
-
-    assert verify(tmp_path / "run").problem is None
-
-
-def test_copy_passes(tmp_path: Path) -> None:
-    """A copied run passes, with the same head."""
-    write_sync(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-
-    assert verify(tmp_path / "run").head == verify(tmp_path / "copy").head
-    assert verify(tmp_path / "copy").ok
 
 
 def test_any_content_gives_a_result_or_a_journal_error(tmp_path: Path) -> None:

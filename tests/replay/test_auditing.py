@@ -1,7 +1,6 @@
 """The audit: runs of the engine pass, whatever happens to them."""
 
 import functools
-import random
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import Auditor, audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
-from evaljournal.runner.fork import fork
-from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, inline
+from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options
 from evaljournal.runner.verification import retry_rules
 from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
@@ -46,7 +44,7 @@ from tests.replay.recorded_run import (
     records_of_run,
     run_virtually,
 )
-from tests.runs import PATH, define, flaky_evaluation, numbered_cases, run_until_power_failure
+from tests.runs import PATH, define, flaky_evaluation, numbered_cases
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
@@ -97,24 +95,6 @@ def test_every_run_passes(scripts: list[list[Action]], slots: int, policies: tup
     result = audit_of(disk)
     assert ((), ()) == (result.findings, result.notes)
     assert len(scripts) == result.totals.completed + result.totals.failed
-
-
-@pytest.mark.parametrize("seq", range(3, 120, 9))
-def test_runs_after_power_failures_pass(seq: int) -> None:
-    """A run with three power failures, resumed each time, passes."""
-    evaluation, _ = flaky_evaluation(12)
-    disk = SimulatedDisk()
-    run_until_power_failure(evaluation, disk, seq)
-    for crash in (1, 2, 3):
-        disk = disk.after_power_failure(random.Random(seq * 10 + crash))
-        has_run = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        if has_run:
-            assert () == audit_of(disk).findings
-        run_until_power_failure(evaluation, disk, seq + 30 * crash if crash < 3 else 10**9, resume=has_run)
-
-    result = audit_of(disk)
-    assert ((), ()) == (result.findings, result.notes)
-    assert 12 == result.totals.completed + result.totals.failed
 
 
 def test_run_on_a_full_disk_passes() -> None:
@@ -243,29 +223,6 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
     assert (1, 0) == (salvaged.totals.open, resumed.totals.open)
 
 
-async def test_forks_pass(tmp_path: Path) -> None:
-    """A run forked between an event and its decision passes, and so does its continuation."""
-    await arun(define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4), tmp_path / "run", **deterministic_options())
-    records = list(read(tmp_path / "run"))
-    decisions = [record.seq for record in records if isinstance(record.event, LimitChanged | IntakePaused | IntakeResumed)]
-    for seq in decisions[::3]:
-        await fork(tmp_path / "run", tmp_path / str(seq), seq - 1, in_thread=inline)
-
-        assert () == audit(read(tmp_path / str(seq)), rules=retry_rules).findings
-    last = tmp_path / str(decisions[::3][-1])
-    await arun(define(UnreliableTask(), numbered_cases(60), slots=24, timeout=4), last, **deterministic_options(), resume=True)
-    resumed = audit(read(last), rules=retry_rules)
-    assert ((), 0) == (resumed.findings, resumed.totals.open)
-
-
-def test_golden_run_passes() -> None:
-    """The golden run still passes, with every retry reproduced."""
-    result = audit(read(GOLDEN.parent / "run-v2"), rules=retry_rules)
-
-    assert ((), ()) == (result.findings, result.notes)
-    assert result.decisions_reproduced > 5
-
-
 def test_handwritten_journal() -> None:
     """The golden journal was written by hand, so its hashes are correct, but not its times, decisions and totals."""
     result = audit(read(GOLDEN), rules=retry_rules)
@@ -273,14 +230,6 @@ def test_handwritten_journal() -> None:
     assert verify(GOLDEN).ok
     assert {"elapsed", "delay", "limit", "totals", "budget", "retry"} == {finding.check for finding in result.findings}
     assert (3, 1, 1, 1, 0) == attrs.astuple(result.totals)
-
-
-def test_smallest_run_passes(disk: SimulatedDisk) -> None:
-    """A run of one trial in one slot passes."""
-    evaluation = define(Scripted({"a": [Return(1)]}), [Case(name="a", input="a")], slots=1)
-    run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk))
-
-    assert (True, 1) == (audit_of(disk).ok, audit_of(disk).totals.completed)
 
 
 def test_an_audit_ends_before_a_damaged_blob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

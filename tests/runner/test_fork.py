@@ -12,7 +12,6 @@ import trio
 
 from evaljournal import Case, Fatal, RateLimited, Retry, arun, evaluation, step
 from evaljournal.journal import JournalError, Record, read, salvage, verify
-from evaljournal.journal.errors import DiskFull
 from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptStarted,
@@ -28,7 +27,7 @@ from evaljournal.replay.state.run import RunState
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
 from evaljournal.runner.verification import retry_rules
-from tests.journal.samples import UnsyncedDisk, content, flip, segment
+from tests.journal.samples import UnsyncedDisk, flip, segment
 
 SCRIPT: dict[str, list[Action]] = {
     "well": [Return("fine", 1.0)],
@@ -135,19 +134,6 @@ def define_two_cases() -> Any:
         return number * 2
 
     return doubled
-
-
-async def test_a_full_disk_leaves_no_fork(tmp_path: Path) -> None:
-    """A fork that does not fit on the disk leaves no files, and the error names the fix."""
-    await arun(define_two_cases(), tmp_path / "old", files=FastDisk(), **deterministic_options())
-    before = content(tmp_path)
-    for writes in range(3):
-        with pytest.raises(DiskFull, match=r"no space left for .*/new .*; free some disk space and try again$"):
-            await fork(tmp_path / "old", tmp_path / "new", files=Full(writes), in_thread=inline)
-        assert before == content(tmp_path)
-    await fork(tmp_path / "old", tmp_path / "new", files=FastDisk(), in_thread=inline)
-
-    assert verify(tmp_path / "new").ok
 
 
 async def test_a_salvaged_run_repeats_lost_trials(tmp_path: Path) -> None:

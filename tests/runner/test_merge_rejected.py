@@ -1,8 +1,6 @@
 """Shards that are rejected, hostile or foreign, and merges that fail: nothing but a complete run is at the target."""
 
-import itertools
 import os
-import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,7 @@ from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.merge import merge
 from evaljournal.runner.testing import inline
-from tests.journal.disk import PowerFailure, SimulatedDisk
-from tests.journal.samples import content, finished, trial, write
+from tests.journal.samples import content, finished, write
 from tests.runner.test_fork import Full
 from tests.runner.test_merge import FILES, run_shards, shard_events, ticking
 from tests.runner.test_shards import echo
@@ -156,46 +153,6 @@ async def test_only_the_users_own_shards_are_listed(tmp_path: Path) -> None:
     assert 2 == len(own.state.sessions)
     assert [True] * 3 == [is_listed for _, is_listed in start_events(tmp_path / "own")]
     assert [False] * 4 == [is_listed for _, is_listed in start_events(tmp_path / "mixed")]
-
-
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 7))])
-def test_a_power_failure_leaves_no_partial_run(tmp_path: Path, seed: int) -> None:
-    """After a power failure or kill at any call, the merged run is complete or absent, and can be created."""
-    rng, target, large = random.Random(seed), Path("/runs/new"), "v" * (300 << 10)
-    paths = [tmp_path / "1", tmp_path / "2"]
-    for number, path in enumerate(paths, 1):
-        events = [*shard_events(f"{number}/2", f"case-{number}")[:2], *trial(f"case-{number}", output=large), finished()]
-        trio.run(partial(write, path, events, files=FILES, in_thread=inline))
-
-    def merge_on(disk: SimulatedDisk) -> None:
-        trio.run(partial(merge, paths, target, files=disk, in_thread=inline))
-
-    failing_call = 0
-    for failing_call in itertools.count(1 + seed, 7):
-        disk = SimulatedDisk()
-        disk.mkdir("/runs")
-        disk.sync_directory("/")
-        calls = itertools.count(1)
-
-        def count(_: str) -> None:
-            if next(calls) >= failing_call:  # noqa: B023  # called in this iteration only
-                raise PowerFailure
-
-        disk.on_call, is_done = count, False
-        try:
-            merge_on(disk)
-            is_done = True
-        except (PowerFailure, BaseExceptionGroup):
-            pass
-        for disk_after in (disk.after_power_failure(rng), disk.after_kill()):
-            exists = disk_after.exists(str(target))
-            assert exists or not is_done
-            if not exists:
-                merge_on(disk_after)
-            assert verify(target, files=disk_after).ok, failing_call
-        if is_done:
-            break
-    assert failing_call > 20
 
 
 async def test_a_shard_that_changes_during_the_merge_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
