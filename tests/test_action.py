@@ -414,15 +414,6 @@ def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], mo
     assert {"unfinished": "", "baseline": ""} == find_artifacts.outputs({**variables, **job})
 
 
-def test_a_fork_resumes_nothing(tmp_path: Path, files: Path) -> None:
-    """A pull request of a fork from a branch of the same name starts a new run."""
-    inputs = {"run": "x.py", "resume": "true"}
-    job = Job(tmp_path, inputs, head_repository="you/fork", artifacts=[(UNFINISHED, files)]).run()
-
-    assert [["run", "x.py", "-o", "evaljournal-run"]] == [call for call in job.calls if call[0] in {"run", "resume"}]
-    assert "new\n" == (tmp_path / "work" / "evaljournal-run" / "journal-000001.jsonl").read_text()
-
-
 def test_a_run_that_has_finished_since_is_not_resumed(tmp_path: Path, files: Path) -> None:
     """The unfinished artifact of an earlier attempt is older than the finished one."""
     finished = artifact("evaljournal-run", branch="feature", run=7, created="2026-11-16T10:00:00Z")

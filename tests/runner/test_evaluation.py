@@ -18,7 +18,6 @@ from typing import Any, cast
 import pytest
 import trio
 
-import evaljournal
 from evaljournal import Case, Retry, Score, UsageError, evaluation, note
 from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
 from evaljournal.runner.definition.settings import Settings
@@ -451,19 +450,3 @@ def test_retries_may_be_changed_in_part() -> None:
     assert Retry(errors=3, timeouts=1, on=TypeError) == settings.with_values({"retry": {"errors": 3}}).retry
     with pytest.raises(UsageError, match="no number 'eror'; did you mean 'errors'"):
         settings.with_values({"retry": {"eror": 3}})
-
-
-def test_public_names() -> None:
-    """These names are public."""
-    assert {
-        "Case",
-        "Dataset",
-        "Evaluation",
-        "Fatal",
-        "RateLimited",
-        "Retry",
-        "Score",
-        "UsageError",
-        "evaluation",
-        "note",
-    } <= set(evaljournal.__all__)

@@ -53,16 +53,6 @@ def test_a_run_is_stopped_and_resumed() -> None:
     assert {"cost": 0.09, "output_tokens": 2e6} == limits()
 
 
-def test_verify_and_status() -> None:
-    """`verify` prints what was spent and the worst possible overshoot; `status` shows how many more trials it is enough for."""
-    invoke("run priced.py --budget cost=0.055")
-
-    assert "budget: cost $0.0500 of $0.0550 spent; worst possible overshoot: none" in invoke("verify").stdout
-    assert 0.0 == orjson.loads(invoke("verify --json").stdout)["budget"]["cost"]["overshoot"]
-    assert "budget: enough for about 0 more trials" in invoke("status").stdout
-    assert 0.05 == orjson.loads(invoke("status --json").stdout)["budget"]["run"]["cost"]["spent"]
-
-
 def test_a_budget_for_each_trial() -> None:
     """Trials over the budget per trial fail, are counted separately, and pass when they are retried with a larger one."""
     failed = invoke("run priced.py --budget-per-trial output_tokens=9 --stop-on-same-error none")

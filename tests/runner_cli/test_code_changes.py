@@ -127,16 +127,6 @@ def test_a_file_that_the_command_has_seen_is_compared_in_python(monkeypatch: pyt
     assert (0, 5) == (unchanged.returncode, passed("run")), unchanged.stderr
 
 
-def test_the_prompts_alone_score_more() -> None:
-    """Each of the two prompts alone scores more than their mixture in the test above; `diff` reports that the task differs."""
-    for prompt, run, score in ((FIRST, "a", 5), (SECOND, "b", 4)):
-        write("a module", prompt)
-        code, _, err = run_process("run", "evals/numbers_.py", "-o", run)
-
-        assert (0, score) == (code, passed(run)), err
-    assert "the task differs between A and B\n" in evaljournal("diff", "a", "b").stdout
-
-
 def test_shards_with_different_files_are_not_merged() -> None:
     """`merge` rejects shards of different versions, and names the file; the directory of a checkout does not matter."""
     for shard, prompt in (("1/2", FIRST), ("2/2", SECOND)):
@@ -150,25 +140,6 @@ def test_shards_with_different_files_are_not_merged() -> None:
 
     assert (2, True) == (rejected.exit_code, "\n  prompt.json has changed\n" in rejected.stderr)
     assert 0 == evaljournal("merge", "shard-1", "shard-3", "-o", "merged").exit_code
-
-
-def test_comments_settings_and_the_dataset_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Changed comments, blank lines, settings, other evaluations and the code that starts a run do not change the task."""
-    write("a module of a module", FIRST)
-    interrupted_run(monkeypatch)
-    base, own = Path("evals/prompts/base.py"), Path("evals/numbers_.py")
-    base.write_text(f"# The wrong ones.\n\n{base.read_text().rstrip()}  # of six\n\n\n")
-    source = (
-        own.read_text().replace("slots=1", "slots=2").replace("import os, signal", "# A comment.\nimport signal\nimport os")
-    )
-    own.write_text(
-        f"{source}\n\n@evaluation(cases=[1])\ndef other(number):\n    return number\n\n"
-        "def main():\n    run(numbers)\n\nif __name__ == '__main__':\n    main()\n"
-    )
-    Path("evals/unused.py").write_text("WRONG = [5]\n")
-    code, _, err = run_process("resume", "run", "--task", "evals/numbers_.py:numbers")
-
-    assert (0, 5) == (code, passed("run")), err
 
 
 def test_a_changed_git_revision_is_recorded_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +161,3 @@ def test_a_changed_git_revision_is_recorded_and_shown(monkeypatch: pytest.Monkey
     )
     lines = Path("run/journal-000001.jsonl").read_text() + Path("run/journal-000002.jsonl").read_text()
     assert 1 == lines.count(f'"git":"{revisions[0]}"')
-
-
-def test_a_missing_dependency_is_an_error() -> None:
-    """A file in `depends` that does not exist is an error of the evaluation."""
-    write("a file that it depends on", FIRST)
-    Path("evals/prompt.json").unlink()
-    code, _, err = run_process("run", "evals/numbers_.py")
-
-    assert 2 == code
-    path = Path("evals/prompt.json").resolve()
-    assert f"depends='prompt.json': {path} does not exist; the path is relative to the evaluation's file" in err

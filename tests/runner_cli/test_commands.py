@@ -29,7 +29,7 @@ from tests.journal.samples import (
 from tests.runner_cli.commands import COMMAND, evaljournal, process, run_in_terminal, run_process
 
 
-@pytest.mark.parametrize("command", ["verify", "log", "salvage"])
+@pytest.mark.parametrize("command", ["export", "log", "replay", "salvage", "show", "status", "verify"])
 def test_commands_end_with_2_where_there_is_no_run(tmp_path: Path, command: str) -> None:
     """A path that is not a run exits with 2."""
     new = ["-o", tmp_path / "new"] if command == "salvage" else []

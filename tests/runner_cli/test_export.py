@@ -219,17 +219,6 @@ def test_a_forged_run_is_not_a_bug(tmp_path: Path, fields: dict[str, object], na
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
-def test_the_default_is_the_newest_run(run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without RUN, the newest run is exported; without runs, the exit code is 2."""
-    monkeypatch.chdir(tmp_path)
-    none = evaljournal("export")
-    (tmp_path / "runs").mkdir()
-    run.rename(tmp_path / "runs" / "1")
-
-    assert 2 == none.exit_code
-    assert 2 == len(evaljournal("export").stdout.splitlines())
-
-
 def test_a_binary_format_at_a_terminal(run: Path) -> None:
     """Binary formats are rejected at a terminal."""
     terminal, child_end = pty.openpty()

@@ -1,6 +1,5 @@
 """`evaljournal fork`."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import (
-    AttemptSucceeded,
     Extension,
     JournalRecovered,
     RunFinished,
@@ -31,7 +29,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.runner_cli.commands import QUICK, evaljournal, run_process
+from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 
 
@@ -64,26 +62,6 @@ def test_a_fork_counts_the_remaining_trials(tmp_path: Path, planned: int, at: in
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
 
     assert f"new: forked from old at record {at}; {message}\nnext: evaljournal resume new\n" == result.stderr
-
-
-def test_a_fork_is_resumed(tmp_path: Path) -> None:
-    """Trials that were completed before the point are not called again; both runs end finished and intact."""
-    (tmp_path / "capitals.py").write_text("FAILS = None" + QUICK)
-    assert 0 == run_process("run", "capitals.py", "-o", "old", "--slots", 1)[0]
-    # Not at a completed trial: scoring has no slot, and all attempts may have ended before the second trial is completed.
-    seq = [record.seq for record in read("old") if isinstance(record.event, AttemptSucceeded)][1]
-    assert 0 == evaljournal("fork", "old", "--at", seq, "-o", "new").exit_code
-    code, out, err = run_process("resume", "new")
-
-    assert (0, True) == (code, "capitals finished: 5 of 5 trials done, in new" in out)
-    answered = {
-        record.event.trial for record in read("old") if record.seq <= seq and isinstance(record.event, AttemptSucceeded)
-    }
-    remaining = {"peru", "chile", "cuba", "france", "japan"} - answered
-    assert sorted(remaining) == sorted(re.findall("asked about (peru|chile|cuba|france|japan)", err))
-    assert 3 == len(remaining)
-    assert (True, True) == (verify("old").ok, verify("new").ok)
-    assert dict(load("old").outputs()) == dict(load("new").outputs())
 
 
 def test_a_fork_of_a_finished_run_is_finished(run: Path) -> None:

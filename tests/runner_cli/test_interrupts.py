@@ -14,7 +14,7 @@ import pytest
 
 from evaljournal.journal import verify
 from evaljournal.journal.disk.files import Files
-from tests.runner_cli.commands import QUICK, define, evaljournal, process, run_in_terminal, wait_for
+from tests.runner_cli.commands import evaljournal, process, run_in_terminal, wait_for
 
 pytestmark = pytest.mark.usefixtures("evaluations")
 
@@ -40,15 +40,6 @@ def test_ctrl_c_then_resume(tmp_path: Path) -> None:
     assert verify("runs/slow/0001").ok
     calls = Path("calls").read_text().split()
     assert {f"t{number}": 2 for number in range(6, 10)} == {name: times for name in calls if (times := calls.count(name)) > 1}
-
-
-def test_ctrl_c_before_the_start() -> None:
-    """Ctrl-C while the user's file is imported exits with 130."""
-    define("raise KeyboardInterrupt" + QUICK)
-    result = evaljournal("run", "evals/capitals.py")
-
-    assert (130, "Error: interrupted\n") == (result.exit_code, result.stderr)
-    assert not Path("runs").exists()
 
 
 INTERRUPTED_IMPORT = """
@@ -259,21 +250,6 @@ async def late(number):
 
     assert (130, "", "Error: interrupted\n") == (running.returncode, out, err)
     assert not Path("runs").exists()
-
-
-def test_a_signal_during_the_first_imports(tmp_path: Path) -> None:
-    """Ctrl-C while the command line is imported ends the process without a traceback."""
-    (tmp_path / "click.py").write_text("import signal; signal.raise_signal(signal.SIGINT); raise AssertionError")
-    ended = subprocess.run(
-        [sys.executable, "-c", "from evaljournal.runner.cli import main; main()"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
-        timeout=30,
-        check=False,
-    )
-
-    assert (128 + signal.SIGINT, "", "") == (ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("options", [["--plain"], []])

@@ -13,7 +13,6 @@ from evaljournal.journal.events import (
     Noted,
     RunStarted,
     SessionStarted,
-    TrialEnqueued,
 )
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.cli.commands.run import run
@@ -33,19 +32,6 @@ def test_a_command_is_run() -> None:
     assert 0 == result.exit_code
     assert {"peru": True, "cuba": True, "chile": False} == scores("runs/qa/0001", "exact")
     assert "exact  66.7 %  2 of 3 passed" in result.stdout
-
-
-def test_nan_is_read_as_null() -> None:
-    """NaN is a usage error that names `--nan null`, which records null."""
-    Path("gaps.jsonl").write_text('{"input": "a", "weight": NaN}\n')
-    rejected = evaljournal("run", "--data", "gaps.jsonl", "--command", "cat")
-    accepted = evaljournal("run", "--data", "gaps.jsonl", "--command", "cat", "--nan", "null")
-
-    assert (2, True) == (rejected.exit_code, "metadata.weight is nan" in rejected.stderr and "--nan null" in rejected.stderr)
-    assert (0, [{"weight": None}]) == (
-        accepted.exit_code,
-        [event.metadata for event in events("runs/gaps/0001", TrialEnqueued)],
-    )
 
 
 def test_an_endpoint_is_called(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,22 +259,6 @@ def test_invalid_options(arguments: str, message: str) -> None:
     assert message in result.stderr
     assert "abcdefgh1" not in result.stderr
     assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--chat", "{topic}", "--prompt", "Hi"],
-        ["--chat", "m", "--prompt", "Hi", "--system", "{topic}"],
-        ["--chat", "m", "--prompt", "Hi", "--limit", "1"],
-        ["--endpoint", "http://h/{id}", "--body", "{}"],
-    ],
-)
-def test_a_prompt_without_a_field(options: list[str]) -> None:
-    """A prompt or a body needs no field if another part of the request has one, or if there is one case."""
-    url = [] if "--endpoint" in options else ["--base-url", "http://h"]
-
-    assert 0 == evaljournal("run", "--data", "qa.jsonl", *options, *url, "--dry-run").exit_code
 
 
 def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> None:

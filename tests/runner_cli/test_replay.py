@@ -153,15 +153,6 @@ def test_replay_of_a_damaged_run(run: Path) -> None:
     assert (4, "") == (behind.exit_code, behind.stdout)
 
 
-@pytest.mark.parametrize("command", ["replay", "watch", "show", "fork"])
-def test_not_a_run(command: str) -> None:
-    """A path that is not a run exits with 2."""
-    options = {"show": ["a"], "fork": ["-o", "new"]}.get(command, [])
-    result = evaljournal(command, "nothing", *options)
-
-    assert (2, "", True) == (result.exit_code, result.stdout, "nothing does not exist" in result.stderr)
-
-
 @pytest.mark.parametrize("times", [1.0, 10.0])
 def test_playback_speed(slow_run: Path, times: float) -> None:
     """Playback takes the duration of the run divided by the speed, without the time between sessions."""

@@ -161,18 +161,6 @@ def test_resume_with_other_settings() -> None:
     assert 2 == changes[1]["slots"]
 
 
-def test_resume_of_a_changed_task() -> None:
-    """A changed task is rejected with the differences; --adopt accepts it."""
-    define("FAILS = 'peru'" + QUICK)
-    evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE)
-    define("FAILS = 'peru'" + QUICK.replace("return name.upper()", "return name.upper() + ''"))
-    rejected = evaljournal("resume")
-
-    assert (2, True) == (rejected.exit_code, "+        return name.upper() + ''" in rejected.stderr)
-    assert "--adopt` accepts the changes" in rejected.stderr
-    assert 1 == evaljournal("resume", "--adopt").exit_code
-
-
 @pytest.mark.parametrize(
     ("first", "message"),
     [

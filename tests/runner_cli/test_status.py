@@ -78,11 +78,6 @@ def test_checking_a_lock_does_not_take_it(tmp_path: Path) -> None:
     Lock(tmp_path, DISK).release()
 
 
-def test_status_without_a_run() -> None:
-    """A path that is not a run exits with 2."""
-    assert (2, 2) == (evaljournal("status").exit_code, evaljournal("status", "nothing").exit_code)
-
-
 def test_ls() -> None:
     """The runs are listed with evaluation, counts and outcome, in any status."""
     write_sync(Path("runs/capitals/0001"), complete_run())

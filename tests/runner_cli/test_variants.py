@@ -196,13 +196,3 @@ def test_the_cost_of_a_first_run_is_bounded(url: str) -> None:
     assert "    b: cost at most $0.600 without retries" in bounded.stdout
     assert "  cost: at most $0.800 without retries" in bounded.stdout
     assert answer["max_cost_without_retries"] is None
-
-
-def test_a_large_product_needs_yes() -> None:
-    """More than 1,000 variants are run only with --yes."""
-    Path("task.py").write_text(PYTHON.replace("[1, 2, 3]", "list(range(1001))"))
-    rejected = evaljournal("run", "task.py", "--limit", 1)
-    accepted = evaljournal("run", "task.py", "--limit", 1, "--yes", "--plain")
-
-    assert (2, True) == (rejected.exit_code, "has 1,001 variants, more than 1,000; --yes" in rejected.stderr)
-    assert (0, 1_001) == (accepted.exit_code, len(events(TrialEnqueued, "runs/task/0001")))

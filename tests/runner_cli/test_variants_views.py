@@ -10,7 +10,7 @@ import orjson
 import pytest
 from rich.console import Console
 
-from evaljournal import Case, evaluation, note, run, verify
+from evaljournal import Case, evaluation, note, run
 from evaljournal.journal.events import TrialCompleted
 from evaljournal.replay import RunState, load, summarize
 from evaljournal.replay.render.ending import final_report
@@ -217,19 +217,6 @@ def test_traces_and_markdown_name_the_variant(finished: Path) -> None:
 
     assert 8 == otlp.count('"evaljournal.variant"')
     assert "| <code>triple</code> |" in markdown
-
-
-def test_a_fork_keeps_the_variants(finished: Path, tmp_path: Path) -> None:
-    """A fork in the middle of a case is resumed with all its variants, and verifies."""
-    Path("times.py").write_text(SOURCE)
-    seq = next(record.seq for record in load(finished).records() if isinstance(record.event, TrialCompleted))
-    forked = evaljournal("fork", finished, "--at", seq, "-o", tmp_path / "forked")
-    resumed = evaljournal("resume", tmp_path / "forked", "--task", "times.py", "--trust", "--adopt")
-
-    assert (0, 1) == (forked.exit_code, resumed.exit_code), forked.stderr + resumed.stderr
-    run = load(tmp_path / "forked")
-    assert {"double": 2, "triple": 2} == {name: totals.done for name, totals in run.state.variants.items()}
-    assert verify(tmp_path / "forked").ok
 
 
 def test_a_session_resumes_one_variant(finished: Path, tmp_path: Path) -> None:
