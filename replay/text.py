@@ -17,6 +17,23 @@ _MINUTE: Final = 60
 _HOUR: Final = 3600
 _MAX_IN_FULL: Final = 1e15
 """Numbers from here on are shown with an exponent."""
+_STAGES: Final = {
+    "completed": "output",
+    "failed": "error",
+    "backing_off": "in backoff",
+    "scoring": "being scored",
+    "unsettled": "queued",
+    "interrupted": "queued",
+}
+"""Stage of a trial → its words, where they differ."""
+_REASONS: Final = {
+    "exhausted": "retries used up",
+    "fatal": "not retried",
+    "ambiguous": "interrupted, not repeated",
+    "unserializable": "output is not JSON",
+    "budget": "over its budget",
+}
+"""Why a trial has an error → its words, where they differ."""
 
 
 def as_text(value: Any) -> str:
@@ -62,6 +79,16 @@ def one_line(text: str, width: int = _WIDTH) -> str:
 def as_words(name: str) -> str:
     """Return a recorded name as words: `rate limited`."""
     return printable(name).replace("_", " ")
+
+
+def stage_text(stage: str) -> str:
+    """Return what a trial has, or what it waits for: `output`, `error`, `queued`."""
+    return _STAGES.get(stage) or as_words(stage)
+
+
+def reason_text(reason: str) -> str:
+    """Return why a trial has an error: `retries used up`, `timed out`."""
+    return _REASONS.get(reason) or as_words(reason)
 
 
 def duration(seconds: float) -> str:

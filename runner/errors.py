@@ -87,7 +87,7 @@ class InvalidSetting(UsageError):
 
 
 class RunFailed(Exception):
-    """A run did not pass: it is not finished, trials failed, outputs are unscored, or a gate did not pass."""
+    """A run did not pass: it is not finished, trials have an error, outputs are unscored, or a gate did not pass."""
 
     def __init__(self, path: Path, problems: Sequence[str]) -> None:
         super().__init__(path, problems)

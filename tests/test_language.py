@@ -47,6 +47,15 @@ PHRASES: Final = (
     "whoever",
 )
 ALLOWED: Final = ("connection refused",)
+TRIAL_WORDS: Final = re.compile(
+    r"\b(recovered|exhausted|ambiguous|stages?)\b"
+    r"|\bfailed (trials?|scorers?)\b|\btrials? (have |had |has |that )?(all )?fail(s|ed)?\b|\bscorer fail\w*",
+    re.IGNORECASE,
+)
+"""Words of event types and JSON keys; in prose, a trial has an output or an error, a score passes or fails, and an attempt can
+fail and be retried."""
+CODE: Final = re.compile(r"```.*?```|`[^`]*`|--[\w-]+", re.DOTALL)
+"""Names of keys, options and types in a text."""
 _PATTERN: Final = re.compile(
     "|".join(["; else ", *(r"\b" + phrase.replace(" ", r"\s+") + r"\b" for phrase in (*ALLOWED, *PHRASES))]), re.IGNORECASE
 )
@@ -78,6 +87,22 @@ def findings(path: Path) -> list[str]:
     return [f"{path.relative_to(ROOT)}, line {line}: {phrase}" for line, phrase in sorted(phrases)]
 
 
+def _messages_of_python(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the string literals of a module that are not docstrings and have several words, each with its line."""
+    tree = ast.parse(source)
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in docstrings:
+            yield node.lineno, node.value
+
+
+def trial_words_in(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each word of `TRIAL_WORDS` in a text, outside code, with its line."""
+    prose = CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    for match in TRIAL_WORDS.finditer(prose):
+        yield prose.count("\n", 0, match.start()) + 1, match[0].lower()
+
+
 def _files() -> Iterator[Path]:
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").rglob("*.md"))
@@ -100,16 +125,39 @@ def test_help(name: str) -> None:
     assert command is not None
     text = command.get_help(click.Context(command, info_name=f"evaljournal {name}".strip(), **cli.context_settings))
 
-    assert [] == [f"evaljournal {name} --help, line {line}: {phrase}" for line, phrase in phrases_in(text)]
+    found = [*phrases_in(text), *trial_words_in(text)]
+    assert [] == [f"evaljournal {name} --help, line {line}: {phrase}" for line, phrase in found]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in _files()
+        if path.suffix in {".md", ".py"} and not {"page", "format.md", "report.md"} & {path.parent.name, path.name}
+    ],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_trial_words(path: Path) -> None:
+    """Messages and docs, except the page's and the format's, say output or error of a trial, and pass or fail of a score."""
+    source = path.read_text(encoding="utf-8")
+    texts = _messages_of_python(source) if path.suffix == ".py" else [(1, source)]
+
+    assert [] == [f"line {first + line - 1}: {word}" for first, text in texts for line, word in trial_words_in(text)]
 
 
 def test_the_test() -> None:
-    """A phrase is found in a docstring, an f-string and a comment, across a line break; an allowed phrase is not."""
+    """A phrase is found in a docstring, an f-string and a comment, across a line break; an allowed phrase is not.
+
+    A word that is wrong in prose is found outside code.
+    """
     source = '"""First.\n\nIn the\nair."""\nx = f"{1} is ill"  # Nobody.\ny = "Connection refused"; z = "N; else 4"\n'
     phrases = sorted(
         (first + line - 1, phrase) for first, text in _texts_of_python(source) for line, phrase in phrases_in(text)
     )
 
+    assert [(1, "recovered"), (2, "failed trials")] == [*trial_words_in("2 recovered `stage`\nfailed trials, --on-ambiguous")]
+    assert [(2, "1 stage")] == [*_messages_of_python('"""A stage."""\nx = "1 stage"; y = "stage"')]
     assert [(3, "in the air"), (5, "is ill"), (5, "nobody"), (6, "; else")] == phrases
 
 

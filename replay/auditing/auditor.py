@@ -251,7 +251,7 @@ class Auditor:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
         if state.repeated_error.stops_run(state.settings):
-            self._add(record, "stop", f"{event.trial!r} starts, although the first trials had failed with the same error")
+            self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
         self._steps.clear(event.trial)
@@ -345,7 +345,7 @@ class Auditor:
             if self._state.repeated_error.stops_run(self._state.settings):
                 self._decisions_reproduced += 1
             else:
-                self._add(record, "stop", "it stops the run for the same error, but the first trials did not fail with one")
+                self._add(record, "stop", "it stops the run for the same error, but the first trials did not end with one")
 
     _on_run_stopped = _on_run_finished = _check_end_of_run
 

@@ -59,7 +59,7 @@ FORMATS: Final[dict[str, Format]] = {
     "csv": TableFile("comma-separated values, safe to open in a spreadsheet", as_csv),
     "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
     "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
-    "junit": File("JUnit XML for CI: a failed trial is an error, a false score is a failure", junit),
+    "junit": File("JUnit XML for CI: a trial with an error is an error, a false score is a failure", junit),
     "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
     "otlp": Files(
         "OpenTelemetry spans as OTLP protobuf, one request per file in a directory; with --json, one per line of a file",

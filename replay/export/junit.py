@@ -1,6 +1,6 @@
 """JUnit XML for CI: a trial is a test case, the run is one test suite, or one for each variant.
 
-A trial that failed, or for which a scorer failed, is an error; a trial with a false score is a failure; an open trial is
+A trial with an error, or with an error of a scorer, is an error; a trial with a false score is a failure; an open trial is
 skipped. The XML is valid in the schemas of Ant and Jenkins: one result per test case, and forbidden characters are escaped.
 """
 
@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
 from evaljournal.replay.state.trial import Outcome, outcome_of
-from evaljournal.replay.text import as_text, escape_char, plural
+from evaljournal.replay.text import as_text, escape_char, plural, reason_text
 
 _VALUE_CHARS: Final = 10_000
 """Maximum characters of an input, an output or a reason."""
@@ -86,10 +86,13 @@ def _error(trial: TrialDetails) -> bytes:
     if trial.stage == "failed":
         last_error = trial.last_error
         kind, message = (last_error.error, last_error.message) if last_error is not None else ("", "")
-        texts = [f"failed after {plural(len(trial.attempts), 'attempt')}: {trial.reason}", *map(_attempt_text, trial.failures)]
+        texts = [
+            f"error after {plural(len(trial.attempts), 'attempt')}: {reason_text(trial.reason)}",
+            *map(_attempt_text, trial.failures),
+        ]
     else:
         scorer, failure = next(iter(trial.scorer_failures.items()))
-        kind, message = failure.error, f"{scorer} failed: {failure.message}"
+        kind, message = failure.error, f"scorer {scorer}: {failure.message}"
         texts = [f"{name}: {score.error}: {score.message}\n{score.traceback}" for name, score in trial.scorer_failures.items()]
     return _tag("error", {"message": message, "type": kind or trial.reason}) + _text("\n\n".join(texts)) + b"</error>"
 

@@ -58,7 +58,7 @@ def _notes(point: Point, scorer: str, cases: int) -> Iterator[str]:
     if point.scorer_changed:
         yield f"other version of {printable(scorer, 24)}"
     if point.failed:
-        yield f"{point.failed:,} failed"
+        yield plural(point.failed, "error")
     if point.unpriced_calls:
         yield f"{plural(point.unpriced_calls, 'call')} without a price"
 

@@ -11,6 +11,7 @@ from evaljournal.replay.render.phrases import (
     mean_text,
     sentence,
     unpaired_text,
+    value_text,
     verdict,
     versions_text,
 )
@@ -18,8 +19,7 @@ from evaljournal.replay.results.comparison import Comparison, TrialChange
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary_types import Score
 from evaljournal.replay.results.table import ComparisonTable, Difference, Row
-from evaljournal.replay.state.trial import Value
-from evaljournal.replay.text import UNKNOWN, duration, money, number, or_dash, plural, printable
+from evaljournal.replay.text import UNKNOWN, duration, money, number, or_dash, plural, printable, stage_text
 
 _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
@@ -89,19 +89,11 @@ def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
 
 
 def _change(change: TrialChange) -> str:
-    parts = [f"{change.stage_a} → {change.stage_b}"] if change.stage_a != change.stage_b else []
-    parts += [f"{printable(scorer, 24)} {_value(a)} → {_value(b)}" for scorer, (a, b) in change.scores.items()]
+    parts = [f"{stage_text(change.stage_a)} → {stage_text(change.stage_b)}"] if change.stage_a != change.stage_b else []
+    parts += [f"{printable(scorer, 24)} {value_text(a)} → {value_text(b)}" for scorer, (a, b) in change.scores.items()]
     if change.output_changed:
         parts.append("output changed")
-    return ", ".join(parts) or "failed with a different error"
-
-
-def _value(value: Value | None) -> str:
-    if value is None:
-        return "no score"
-    if isinstance(value, bool):
-        return "pass" if value else "fail"
-    return printable(value, 24) if isinstance(value, str) else number(value)
+    return ", ".join(parts) or "a different error"
 
 
 def table_lines(table: ComparisonTable) -> Iterator[str]:
@@ -154,8 +146,8 @@ def table_columns(table: ComparisonTable) -> Iterator[tuple[str, list[str]]]:
     rows = table.rows
     for scorer in dict.fromkeys(scorer for row in rows for scorer in row.scores):
         yield _name(scorer), [_score_text(row.scores.get(scorer), row) for row in rows]
-    yield "OK", [f"{row.completed:,}" for row in rows]
-    yield "FAILED", [f"{row.failed:,}" for row in rows]
+    yield "OUTPUTS", [f"{row.completed:,}" for row in rows]
+    yield "ERRORS", [f"{row.failed:,}" for row in rows]
     yield "P50", [or_dash(row.latency.p50, duration) for row in rows]
     yield "P95", [or_dash(row.latency.p95, duration) for row in rows]
     if any(row.tokens is not None for row in rows):
@@ -239,4 +231,4 @@ def _row_notes(row: Row) -> Iterator[str]:
         if versions := versions_text(score.versions, score.from_older_version):
             yield f"{plural(score.scored, 'score')} of {_name(scorer)} {versions}"
         if score.failed:
-            yield f"{_name(scorer)} failed for {plural(score.failed, 'output')}"
+            yield f"{plural(score.failed, 'error')} of the scorer {_name(scorer)}"

@@ -1,4 +1,4 @@
-"""The final report of a run: how it ended, the counts and scores, the failures, and the next command."""
+"""The final report of a run: how it ended, the counts and scores, the errors, and the next command."""
 
 import re
 import shlex
@@ -18,13 +18,13 @@ from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import keeps_steps
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.workers import worker_lines
-from evaljournal.replay.text import as_words, duration, one_line, plural, printable
+from evaljournal.replay.text import as_words, duration, one_line, plural, printable, reason_text
 
 _NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""
 _MAX_COMMAND: Final = 1_000
 _MAX_FAILURES: Final = 5
-"""Failed trials shown one by one."""
+"""Trials with an error that are shown one by one."""
 _MAX_SHARDS: Final = 20
 """Missing shards that are listed."""
 
@@ -32,8 +32,8 @@ CRASHED: Final = "ended without a final record (killed, power loss or disk full)
 _OUTCOMES: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
-    "failed_fast": "stopped (too many trials failed)",
-    "same_error": "stopped (every trial failed with the same error)",
+    "failed_fast": "stopped (too many errors)",
+    "same_error": "stopped (every trial ended with the same error)",
     "unauthorized": "stopped (unauthorized: check the key, its permissions and the credit)",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped (disk full)",
@@ -52,7 +52,7 @@ def final_report(state: RunState, *, path: Path | str, head: str = "", **options
 def final_summary(
     state: RunState, *, path: Path | str, total: int | None = None, stop_reason: str = "", detail: str = ""
 ) -> str:
-    """Return how a run ended: the counts, the scores, repeated calls, and failures.
+    """Return how a run ended: the counts, the scores, repeated calls, and errors.
 
     `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
     stopped the run.
@@ -73,7 +73,7 @@ def final_summary(
         suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
         lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
     lines += [f"  {row}" for row in _events(state, detail)]
-    lines += _failures(state)
+    lines += _error_lines(state)
     lines += [f"details: {command}" for command in _detail_commands(state, path)]
     lines += unscored_lines(summary.unscored, path)
     lines += _rescore_lines(state, path)
@@ -102,7 +102,7 @@ def total_trials(state: RunState, total: int | None = None) -> int | None:
 
 
 def next_step(state: RunState, path: Path | str) -> str:
-    """Return the command to run next, and before it the edit without which the trials would fail again."""
+    """Return the command to run next, and before it the edit without which the errors would occur again."""
     repair = _repair(state)
     return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{next_command(state, path)}"
 
@@ -129,7 +129,7 @@ def next_command(state: RunState, path: Path | str) -> str:
 
 @attrs.frozen
 class _Repair:
-    """What makes failed trials succeed, if a retry alone cannot."""
+    """What fixes the errors of trials, if a retry alone cannot."""
 
     edit: str
     """What to change before the command; empty if its options are the change."""
@@ -140,7 +140,7 @@ class _Repair:
 
 
 def _repair(state: RunState) -> _Repair | None:
-    """Return what the most frequent failure needs: a longer timeout, another model or URL, or a fix of the line that raised."""
+    """Return what the most frequent error needs: a longer timeout, another model or URL, or a fix of the line that raised."""
     trials = failed_trials(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
     failures = Counter((trial.reason, trial.error, trial.location) for _, trial in trials)
     if not failures:
@@ -253,7 +253,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     if state.late_returns:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
-        yield f"the journal was recovered {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
+        yield f"the journal was repaired {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
 
 
 def _has_failures(state: RunState, scorer: str) -> bool:
@@ -268,11 +268,11 @@ def _reusable_steps(state: RunState) -> int:
     return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.running)
 
 
-def _failures(state: RunState) -> Iterator[str]:
-    """Yield a few failed trials, those with different errors first."""
+def _error_lines(state: RunState) -> Iterator[str]:
+    """Yield a few trials with an error, those with different errors first."""
     if not state.failed:
         return
-    yield f"{plural(state.failed, 'trial')} failed:"
+    yield f"{plural(state.failed, 'error')}:"
     visible_trials: dict[str, TrialState] = {}
     errors: set[tuple[str, str]] = set()
     repeated_trials: list[tuple[str, TrialState]] = []
@@ -284,14 +284,16 @@ def _failures(state: RunState) -> Iterator[str]:
             visible_trials[name] = trial
     visible_trials.update(islice(repeated_trials, _MAX_FAILURES - len(visible_trials)))
     for name, trial in visible_trials.items():
-        error = "interrupted, and not repeated" if trial.reason == "ambiguous" else one_line(trial.error, 200)
-        yield f"  {printable(name)}: {error} ({as_words(trial.reason)}, {plural(trial.attempts, 'attempt')})"
+        reason, attempts = reason_text(trial.reason), plural(trial.attempts, "attempt")
+        is_interrupted = trial.reason == "ambiguous"  # Its last error is that of an earlier attempt.
+        error = f"{reason} ({attempts})" if is_interrupted else f"{one_line(trial.error, 200)} ({reason}, {attempts})"
+        yield f"  {printable(name)}: {error}"
     if state.failed > len(visible_trials):
         yield f"  and {state.failed - len(visible_trials):,} more"
 
 
 def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
-    """Return the failed trials, in the order of enqueueing."""
+    """Return the trials with an error, in the order of enqueueing."""
     return ((name, trial) for name, trial in state.trials.items() if trial.stage == "failed")
 
 
@@ -314,9 +316,9 @@ def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
         errors = (state.scorer_errors[scorer].message for scorer in failed_scorers if scorer in state.scorer_errors)
         if task.startswith("--") and any(map(_NOT_FOUND.search, errors)):
             options = f" --task {shlex.quote(_copied_options(task))}"
-            yield f"correct the judge's model or URL, then score the outputs it failed on: {rescore}{options}"
+            yield f"correct the judge's model or URL, then score the outputs without a score: {rescore}{options}"
         else:
-            yield f"after fixing the scorer, score the outputs it failed on: {rescore}"
+            yield f"after fixing the scorer, score the outputs without a score: {rescore}"
     scorer_names = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
     if scorer_names:
         yield f"re-score everything with one version of {', '.join(scorer_names)}: {rescore}"

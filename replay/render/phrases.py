@@ -1,4 +1,4 @@
-"""The words for scores and differences: means, confidence intervals, n, verdicts.
+"""The words for trials, scores and differences: output or error, means, confidence intervals, n, verdicts.
 
 Every view lays these strings out: text, Markdown, tables, and the page, which gets them ready.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 
 from evaljournal.replay.results.summary_types import Score
-from evaljournal.replay.text import UNKNOWN, digits, one_line, plural, printable
+from evaljournal.replay.text import UNKNOWN, digits, number, one_line, plural, printable
 
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 _MAX_LABELS: Final = 6
 """Maximum number of labels to list, most frequent first."""
 _MIN_P: Final = 0.0001
+
+
+def value_text(value: float | str | None) -> str:
+    """Return the value of a score: `pass`, `fail`, a number, a label."""
+    if value is None:
+        return "no score"
+    if isinstance(value, bool):
+        return "pass" if value else "fail"
+    return printable(value, 24) if isinstance(value, str) else number(value)
 
 
 class Estimate(Protocol):
@@ -83,7 +92,7 @@ class ScoreText:
     labels: str
     """`yes 60 %, no 40 %  of 58 scored`."""
     exclusions: str
-    """`2 failed, 1 scorer failure`."""
+    """`2 errors, 1 scorer error`."""
     versions: str
     """Which versions of the scorer the values are from, if not all are from the current one."""
 
@@ -101,25 +110,25 @@ def describe_score(score: Score, *, failed_trials: int = 0, unscored_outputs: in
     labels = ", ".join(islice(_label_shares(score), _MAX_LABELS))
     if omitted_count := max(0, len(score.labels) - _MAX_LABELS):
         labels += f" and {plural(omitted_count, 'more label')}"
-    failures = f"scorer failure{'s' if score.failed > 1 else ''}" + (f" ({one_line(score.error, 200)})" if score.error else "")
+    message = f" ({one_line(score.error, 200)})" if score.error else ""
     counts = [
-        (failed_trials, "failed"),
-        (score.failed, failures),
-        (score.out_of_range, "not finite or too large"),
-        (unscored_outputs, "unscored"),
+        (failed_trials, plural(failed_trials, "error")),
+        (score.failed, f"{plural(score.failed, 'scorer error')}{message}"),
+        (score.out_of_range, f"{score.out_of_range:,} not finite or too large"),
+        (unscored_outputs, f"{unscored_outputs:,} unscored"),
     ]
     return ScoreText(
         figure=next(_label_shares(score), "") if score.mean is None else mean_text(score.kind, score.mean),
         basis="" if score.mean is None else basis,
         interval=f"95 % CI {interval}{' %' if is_pass else ''}" if interval else "",
         labels=f"{labels}  of {score.scored:,} scored" if labels else "",
-        exclusions=", ".join(f"{count:,} {reason}" for count, reason in counts if count),
+        exclusions=", ".join(text for count, text in counts if count),
         versions=versions_text(score.versions, score.from_older_version),
     )
 
 
 def score_text(score: Score, *, failed_trials: int = 0) -> str:
-    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 failed`."""
+    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 errors`."""
     text = describe_score(score, failed_trials=failed_trials)
     mean = f"{text.figure}  {text.basis}" if text.basis else ""
     results = " ".join(filter(None, (mean, text.interval and f"({text.interval})", text.labels)))

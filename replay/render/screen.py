@@ -41,8 +41,8 @@ _LABEL_WIDTH: Final = 9
 _MAX_ERROR_ROWS: Final = 3
 
 _STOP_REASONS: Final = {
-    "failed_fast": "too many trials failed",
-    "same_error": "every trial failed with the same error",
+    "failed_fast": "too many errors",
+    "same_error": "every trial ended with the same error",
     "unauthorized": "unauthorized",
     "deadline": "deadline reached",
     "disk_full": "disk full",
@@ -194,14 +194,12 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
         yield "error", summary_text.error_text(error, now), "yellow"
     yield from (("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.scorer_errors, now))
-    yield "trials", summary_text.trials_text(state), ""
+    yield "trials", summary_text.trials_text(state), "red" if state.failed else ""
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
     yield from (("steps", sentence, "yellow") for sentence in summary_text.missing_step_lines(state))
     yield from (("calls", sentence, "yellow") for sentence in summary_text.blocking_call_lines(state))
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
-    if state.failed:
-        yield "failed", f"{state.failed:,} of {state.done:,} done", "red"
     yield from (("variants", row, "") for row in summary_text.variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
     for row in summary_text.score_lines(scores, failed_trials=state.failed):
@@ -261,7 +259,7 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
         parts = [f"{state.done:,} done"]
     else:
         parts = [f"{state.done:,} of {total:,} ({math.floor(100 * min(1.0, state.done / total)) if total else 100} %)"]
-    parts.append(f"{state.completed:,} ok, {state.failed:,} failed, {state.recovered:,} recovered")
+    parts.append(summary_text.trials_text(state))
     idle_reasons = [reason for reason in reasons(state, now=now, total=total) if reason.reason != "none_left"]
     if (backoff := in_backoff(state, now)) and not any(reason.reason == "backoff" for reason in idle_reasons):
         parts.append(f"{backoff:,} in backoff")

@@ -22,17 +22,16 @@ _COSTS: Final = ("cost", "judge.cost")
 
 
 def trials_text(state: RunState) -> str:
-    """Return the counts of completed, recovered and withdrawn trials."""
-    parts = [f"{state.completed:,} ok of {state.done:,} done"]
-    if state.recovered:
-        parts.append(f"{state.recovered:,} of these after a failed attempt")
+    """Return the counts of trials with an output, with an error, and withdrawn."""
+    after_failures = f" ({state.recovered:,} after a failed attempt)" if state.recovered else ""
+    parts = [f"{plural(state.completed, 'output')}{after_failures}", plural(state.failed, "error")]
     if state.stages["withdrawn"]:
         parts.append(f"{state.stages['withdrawn']:,} withdrawn")
     return " · ".join(parts)
 
 
 def score_lines(scores: Mapping[str, Score], *, failed_trials: int) -> Iterator[str]:
-    """Yield one line per scorer; `failed_trials` are excluded."""
+    """Yield one line per scorer; trials with an error are excluded."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
@@ -49,7 +48,7 @@ def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
 
 
 def variant_lines(state: RunState) -> Iterator[str]:
-    """Yield results of the first variants: `mini   60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    """Yield results of the first variants: `mini   60 of 60 done · 2 errors · exact 91.4 % · $0.034`."""
     rows = list(islice(variant_rows(state), _MAX_VARIANTS))
     width = max((len(name) for name, _ in rows), default=0)
     yield from (f"{name:<{width}}  {results}" for name, results in rows)
@@ -66,10 +65,10 @@ def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
 
 
 def variant_result(totals: Totals) -> str:
-    """Return the results of a variant in one line: `60 of 60 done · 2 failed · exact 91.4 % · $0.034`."""
+    """Return the results of a variant in one line: `60 of 60 done · 2 errors · exact 91.4 % · $0.034`."""
     parts = [f"{totals.done:,} of {totals.total:,} done"]
     if totals.failed:
-        parts.append(f"{totals.failed:,} failed")
+        parts.append(plural(totals.failed, "error"))
     means = ((scorer, mean_text(tally.kind, tally.mean)) for scorer, tally in totals.scores.items() if tally.mean is not None)
     parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in islice(means, _MAX_SCORES)]
     if any(unit in totals.usage for unit in _COSTS):
@@ -82,8 +81,8 @@ def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | No
     yield f"by {printable(key)}:"
     for label, group in islice(groups.items(), limit):
         trials = group.trials
-        counts = [f"{trials.completed:,} ok of {plural(trials.enqueued, 'trial')}"]
-        counts += [f"{trials.failed:,} failed"] if trials.failed else []
+        counts = [f"{plural(trials.completed, 'output')} of {plural(trials.enqueued, 'trial')}"]
+        counts += [plural(trials.failed, "error")] if trials.failed else []
         counts += [f"{trials.open:,} open"] if trials.open else []
         yield f"  {printable(label, 40)}  {' · '.join(counts)}"
         yield from (f"    {row}" for row in score_lines(group.scores, failed_trials=trials.failed))
@@ -99,10 +98,10 @@ def latency_text(times: Latency, outputs: str, *names: str) -> str:
 
 
 def steps_text(steps: Steps, per_second: float | None = None) -> str:
-    """Return how many steps were executed and reused: `81 steps (2 failed), 4.2/s · 41 steps reused, $3.12 not paid again`."""
-    failures = f" ({steps.failed:,} failed)" if steps.failed else ""
+    """Return how many steps were executed and reused: `81 steps (2 errors), 4.2/s · 41 steps reused, $3.12 not paid again`."""
+    errors = f" ({plural(steps.failed, 'error')})" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
-    text = f"{plural(steps.completed + steps.failed, 'step')}{failures}{rate}"
+    text = f"{plural(steps.completed + steps.failed, 'step')}{errors}{rate}"
     return f"{text} · {_saved_text(steps)}" if steps.reused else text
 
 

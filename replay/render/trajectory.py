@@ -65,7 +65,7 @@ def not_reused_text(note: Any) -> str:
 def _step_line(step: StepDetails, depth: int) -> str:
     elapsed = "reused" if step.is_reused else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME_CHARS)}"
-    result = f"failed: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
+    result = f"error: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
     return f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}  {_one_line(_request(step))} → {result}{_usage(step)}"
 
 

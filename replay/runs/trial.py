@@ -14,7 +14,7 @@ from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.state.usage import add, noted_usage
-from evaljournal.replay.text import as_words
+from evaljournal.replay.text import as_words, reason_text
 
 _NO_TIMES: Final = Times(queue_time=0.0, backoff_time=0.0, run_time=0.0, scoring_time=0.0, attempts=0)
 
@@ -203,9 +203,10 @@ class TrialDetails:
 
     @property
     def failure(self) -> str:
-        """Why the trial failed, with its last error, in one line."""
+        """Why the trial has an error, and its last error, in one line."""
         last_error = self.last_error
-        return f"{self.reason}: {last_error.error}: {last_error.message}" if last_error else self.reason
+        reason = reason_text(self.reason)
+        return f"{reason}: {last_error.error}: {last_error.message}" if last_error else reason
 
     @property
     def last_error(self) -> AttemptDetails | None:

@@ -275,11 +275,11 @@ def _trials_text(cases: int | None, settings: Settings, variants: int) -> str:
 def _stop_conditions(settings: Settings) -> Iterator[str]:
     max_failures = settings.max_failures
     if settings.fail_fast:
-        yield "at the first failed trial"
+        yield "at the first error"
     elif isinstance(max_failures, int):
-        yield f"when more than {max_failures:,} of the trials have failed"
+        yield f"after more than {plural(max_failures, 'error')}"
     elif max_failures is not None:
-        yield f"when more than {100 * max_failures:g} % of the trials have failed"
+        yield f"when more than {100 * max_failures:g} % of the trials have an error"
     if settings.deadline is not None:
         yield f"after {duration(settings.deadline)}"
     if settings.budget:

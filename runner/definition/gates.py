@@ -103,14 +103,14 @@ def gate_problems(state: RunState) -> list[str]:
 
 
 def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
-    """Return why a finished run did not pass: failed trials, unscored outputs, and gates that did not pass.
+    """Return why a finished run did not pass: errors, unscored outputs, and gates that did not pass.
 
     Only the run's own scorers and `scorers` count: another scorer that failed in a `rescore` is ignored.
     """
     scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
     unscored_outputs = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
     return [
-        *([f"{plural(state.failed, 'trial')} failed"] if state.failed else ()),
+        *([f"{plural(state.failed, 'trial')} with an error"] if state.failed else ()),
         *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored_outputs.items() if count),
         *gate_problems(state),
     ]

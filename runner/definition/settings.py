@@ -132,20 +132,20 @@ class Settings(Selection):
     """Seconds that in-flight attempts get to finish when the run is stopped. Those that do not are repeated, and perhaps paid
     for again, when it is resumed; choose less than what your scheduler waits before it kills a process."""
     fail_fast: bool = field(default=False, validator=_of_type(bool))
-    """Whether the first failed trial stops the run; for a test of the setup."""
+    """Whether the first error stops the run; for a test of the setup."""
     max_failures: int | float | None = field(
         default=None, validator=rule(_is_failure_limit, "must be a number of trials, or a fraction of all such as 0.05")
     )
-    """Number of trials (an int), or fraction of all trials (a float), that may fail in a session before the run is stopped.
-    None: failures do not stop it."""
+    """Number of trials (an int), or fraction of all trials (a float), that may end with an error in a session before the run is
+    stopped. None: errors do not stop it."""
     stop_on_same_error: int | None = field(default=20, validator=whole_number(1, "None turns it off", optional=True))
-    """Number of trials. If the first ones of a session all fail with the same error at the same line, the run is stopped.
+    """Number of trials. If the first ones of a session all end with the same error at the same line, the run is stopped.
     None: never."""
     budget: Mapping[str, float] | None = field(default=None, converter=_budget)
     """Limits of the run: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
     starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""
     budget_per_trial: Mapping[str, float] | None = field(default=None, converter=_budget_per_trial)
-    """Limits of the attempts of one trial, in the same units; a trial that exceeds one fails with the reason `budget`. Choose
+    """Limits of the attempts of one trial, in the same units; a trial that exceeds one ends with an error (`budget`). Choose
     several times the usual cost of a trial: it is for agents that do not end."""
     limit_key: str | None = field(
         default=None,

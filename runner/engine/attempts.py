@@ -283,7 +283,7 @@ class Attempts:
                 self._failures += 1
                 self._scheduler.release()
                 if self._failures > self._max_failures:
-                    self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} failed")
+                    self._scheduler.shutdown.stop("failed_fast", f"{plural(self._failures, 'trial')} ended with an error")
                 self._scheduler.stop_on_same_error()
 
     def _record_late_return(self, trial: str, attempt: int, started_at: float, outcome: LateOutcome) -> None:

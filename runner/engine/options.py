@@ -57,14 +57,14 @@ class Options:
     """Whether a resumed run uses only the settings of this call, not those that were passed in earlier sessions; for the
     command line."""
     retry_failed: bool = False
-    """Whether to retry failed trials, with a new retry budget."""
+    """Whether to retry the trials that have an error, with a new retry budget."""
     yes: bool = False
     """Whether more than 1,000 variants may run; otherwise they are an error."""
     shard: Shard | None = attrs.field(default=None, converter=parse_shard)
     """The part of the cases to run, such as `3/8`; None: all. A resumed run keeps its own."""
     on_ambiguous: Literal["retry", "fail"] = "retry"
-    """Whether to retry or fail a trial after an interrupted attempt, whose call may have had an effect. `retry` may pay for a
-    call twice; `fail`, with `write_ahead=True`, makes no call twice."""
+    """After an interrupted attempt, whose call may have had an effect: `retry` may pay for a call twice; `fail` ends the trial
+    with an error and, with `write_ahead=True`, makes no call twice."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None

@@ -173,11 +173,11 @@ class Scheduler:
             self.close()
 
     def stop_on_same_error(self) -> None:
-        """Stop the session if its first trials have all failed with the same error."""
+        """Stop the session if its first trials have all ended with the same error."""
         error = self.recorder.state.repeated_error
         if error.stops_run(self.recorder.state.settings):
             name = f"{error.type} at {error.location}" if error.location else error.type
-            self.shutdown.stop("same_error", f"the first {error.trials:,} trials failed with {name}; fix it, then resume")
+            self.shutdown.stop("same_error", f"the first {error.trials:,} trials ended with {name}; fix it, then resume")
 
     def put(self, job: Job) -> None:
         """Queue a job, after its delay if it has one."""

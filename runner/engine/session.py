@@ -80,7 +80,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether the run is finished, no trial failed, all outputs are scored and every gate passes."""
+        """Whether the run is finished, no trial has an error, all outputs are scored and every gate passes."""
         return not self.problems
 
     def check(self) -> None:

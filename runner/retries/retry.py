@@ -94,7 +94,7 @@ class Retry:
     1 with a long timeout."""
     rate_limits: float = field(default=600.0, validator=_validate_seconds)
     """Total seconds a trial may wait on rate limits, with any number of retries, which usually cost nothing. Use more for a
-    small daily quota. A `Retry-After` above the rest fails the trial immediately. Time in which the policy paused all starts
+    small daily quota. A `Retry-After` above the rest ends the trial with an error. Time in which the policy paused all starts
     does not count."""
     parse_errors: int = field(default=1, validator=_validate_count)
     """Retries after a KeyError, IndexError or ValueError, which often come from parsing an output; at most `errors`. More help

@@ -236,7 +236,7 @@ def test_a_task_that_stops_its_event_loop(tmp_path: Path) -> None:
     )
 
     assert 0 == result.exit_code, result.stderr
-    assert "8 ok of 8 done" in result.output
+    assert "8 outputs · 0 errors" in result.output
 
 
 DRIVER = """

@@ -111,9 +111,9 @@ def test_failed_in_one_run() -> None:
         comparison
     )
     text = "\n".join(lines(comparison, limit=None))
-    assert "  wrong: failed → completed, exact no score → fail" in text
-    assert "  gone: completed → failed" in text
-    assert "  still: failed with a different error" in text
+    assert "  wrong: error → output, exact no score → fail" in text
+    assert "  gone: output → error" in text
+    assert "  still: a different error" in text
 
 
 def test_memory_addresses_in_errors() -> None:

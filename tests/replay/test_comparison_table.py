@@ -190,8 +190,8 @@ def test_text() -> None:
     """A table has a line per row, each difference with the evidence, and what was not compared."""
     output = list(lines(compare_all({"a": scored(20), "b": scored(34), "c": scored(21, n=N + 2)}, "a")))
 
-    assert output[0].split() == ["exact", "OK", "FAILED", "P50", "P95", "TOKENS", "COST", "PER", "PASS"]
-    assert "* b  85.0 % (70.9–92.9)  40       0  0.25 s  0.25 s   4,800  $0.400   $0.0118" in output
+    assert output[0].split() == ["exact", "OUTPUTS", "ERRORS", "P50", "P95", "TOKENS", "COST", "PER", "PASS"]
+    assert "* b  85.0 % (70.9–92.9)       40       0  0.25 s  0.25 s   4,800  $0.400   $0.0118" in output
     assert "  b  better: +35.0 points (95 % CI 17.6 to 49.0, n = 40, p = 0.00024)" in output
     power = "minimum detectable difference: 21.8 points"
     assert f"  c  not distinguishable: +2.5 points (95 % CI -5.7 to 10.4, n = 40, p = 1); {power}" in output

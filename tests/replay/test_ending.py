@@ -38,7 +38,7 @@ def test_final_report_of_a_successful_run() -> None:
     assert (
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
         "  took 4 s\n"
-        "  1 ok of 1 done\n"
+        "  1 output · 0 errors\n"
         "  exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)\n"
         "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 output\n"
         "next: evaljournal verify 'runs/my run'"
@@ -55,12 +55,12 @@ def test_failed_trials() -> None:
     ]
 
     assert [
-        "10 trials failed:",
-        "  t0: ValueError: no (fatal, 1 attempt)",
-        "  other: TimeoutError: too slow (fatal, 1 attempt)",
-        "  t1: ValueError: no (fatal, 1 attempt)",
-        "  t2: ValueError: no (fatal, 1 attempt)",
-        "  t3: ValueError: no (fatal, 1 attempt)",
+        "10 errors:",
+        "  t0: ValueError: no (not retried, 1 attempt)",
+        "  other: TimeoutError: too slow (not retried, 1 attempt)",
+        "  t1: ValueError: no (not retried, 1 attempt)",
+        "  t2: ValueError: no (not retried, 1 attempt)",
+        "  t3: ValueError: no (not retried, 1 attempt)",
         "  and 5 more",
         "details: evaljournal log r t0",
         "next: evaljournal resume r --retry-failed",
@@ -86,7 +86,7 @@ def test_causes_of_failures() -> None:
 
     assert [
         "  a: timed out after 5 s (timed out, 2 attempts)",
-        "  b: interrupted, and not repeated (ambiguous, 2 attempts)",
+        "  b: interrupted, not repeated (2 attempts)",
     ] == final_report(run_state(events), path="r").splitlines()[-4:-2]
     assert {"timed_out": 1, "ambiguous": 1} == summarize(run_state(events)).failed_by_reason
 
@@ -113,7 +113,7 @@ def test_interrupted_and_late_attempts() -> None:
     assert "1 attempt was interrupted; if repeated, it may be paid for twice" in report
     assert "1 attempt in flight at the end, to be repeated on resume" in report
     assert "1 attempt returned late; results discarded" in report
-    assert "the journal was recovered 1 time after a crash" in report
+    assert "the journal was repaired 1 time after a crash" in report
     assert report.endswith("next: evaljournal resume r")
 
 
@@ -122,7 +122,7 @@ def test_reason_of_a_stop() -> None:
     state = run_state([*ok("a"), RunStopped(reason="failed_fast")])
 
     assert final_report(state, path="r", total=9, detail="401: the\nkey was rejected").startswith(
-        "capitals stopped (too many trials failed): 1 of 9 trials done, in r\n  401: the key was rejected\n"
+        "capitals stopped (too many errors): 1 of 9 trials done, in r\n  401: the key was rejected\n"
     )
 
 
@@ -135,7 +135,7 @@ def test_withdrawn_trials_do_not_count() -> None:
     """A withdrawn trial is in no denominator; it is counted separately."""
     state = run_state([*ok("a", PASS), *ok("b", FAIL), TrialWithdrawn(trial="b", reason="removed")])
 
-    assert "1 ok of 1 done · 1 withdrawn" == row(screen_lines(state), "trials")
+    assert "1 output · 0 errors · 1 withdrawn" == row(screen_lines(state), "trials")
     assert "100.0 %  1 of 1 passed" in row(screen_lines(state), "scores")
 
 
@@ -144,7 +144,7 @@ def test_failed_scorer() -> None:
     failed = ScoringFailed(trial="b", scorer="exact", version="v1", error="KeyError", message="x", elapsed=0.0)
     state = run_state([*ok("a", PASS), *ok("b"), failed])
 
-    text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer failure (KeyError: x)"
+    text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer error (KeyError: x)"
     assert text == row(screen_lines(state), "scores")
     assert "details: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 

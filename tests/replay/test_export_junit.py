@@ -40,7 +40,7 @@ def test_texts(run: Path) -> None:
     assert "attempt 1: RateLimited: slow down" in cases["chad"][0].text
     assert ("exact", "exact: false") == (cases["chad#2"][0].type, cases["chad#2"][0].message)
     assert 'input: {"q":"Chad?"}' in cases["chad#2"][0].text
-    assert "exact failed: no verdict" == cases["oslo"][0].message
+    assert "scorer exact: no verdict" == cases["oslo"][0].message
 
 
 REQUIRED = {

@@ -114,7 +114,7 @@ def test_broken_and_fixed_trials_have_both_outputs(tmp_path: Path) -> None:
     _, differences, broken, fixed = tables(text)
 
     assert ["exact", "50.0 %", "50.0 %"] == differences[1][:3]
-    assert [["peru", "peru", "", "Lima", "Cusco"], ["oslo", "oslo", "", "Lima", "fatal: ValueError: no"]] == broken[1:]
+    assert [["peru", "peru", "", "Lima", "Cusco"], ["oslo", "oslo", "", "Lima", "not retried: ValueError: no"]] == broken[1:]
     assert [["chad", "chad", "", "Abéché", "N'Djamena"]] == fixed[1:]
     assert "3 trials compared with the baseline&#58; 2 broken, 1 fixed, 0 changed, 0 unchanged" in text
     assert [verify(b).head, verify(a).head] == re.findall(r"head `(\w+)`", text)

@@ -56,7 +56,7 @@ def test_failed_trial(run: Path) -> None:
     """A failed trial has an error and an empty answer, as NAT writes it."""
     chad = orjson.loads(export_files(run, "nat")["workflow_output.json"])[1]
 
-    assert ("", "timed_out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
+    assert ("", "timed out: timeout: timed out after 30 s") == (chad["generated_answer"], chad["error"])
 
 
 def test_lines(run: Path) -> None:
@@ -83,7 +83,7 @@ def test_scorer_file(run: Path) -> None:
         "average_score": 0.5,
         "eval_output_items": [
             {"id": "peru", "score": 1.0, "reasoning": None, "error": None},
-            {"id": "chad", "score": None, "reasoning": None, "error": "timed_out: timeout: timed out after 30 s"},
+            {"id": "chad", "score": None, "reasoning": None, "error": "timed out: timeout: timed out after 30 s"},
             {"id": "chad#2", "score": 0.0, "reasoning": UNSAFE, "error": None},
             {"id": "oslo", "score": None, "reasoning": None, "error": "ValueError: no verdict"},
         ],

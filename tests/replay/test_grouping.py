@@ -55,13 +55,13 @@ def test_groups_by_metadata() -> None:
     assert (2, 1) == (groups[NO_GROUP].trials.enqueued, groups[NO_GROUP].trials.open)
     assert [
         "by difficulty:",
-        "  (none)  1 ok of 2 trials · 1 open",
+        "  (none)  1 output of 2 trials · 1 open",
         "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %)",
-        "  3  1 ok of 1 trial",
+        "  3  1 output of 1 trial",
         "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %)",
         "  … and 1 more group",
     ] == list(group_lines(groups, "difficulty", limit=2))
-    assert "  easy  2 ok of 3 trials · 1 failed" in list(group_lines(groups, "difficulty"))
+    assert "  easy  2 outputs of 3 trials · 1 error" in list(group_lines(groups, "difficulty"))
 
 
 def test_metadata_in_a_blob(tmp_path: Path) -> None:

@@ -76,11 +76,10 @@ def test_panel() -> None:
         "slots    1 of 4 busy · 1 queued · 1 in backoff · 4 to come",
         "waiting  Retry-After: 12 s left",
         "error    2 in a row, the last 3.5 s ago: RateLimited: slow down",
-        "trials   2 ok of 3 done · 1 of these after a failed attempt",
-        "failed   1 of 3 done",
-        "scores   exact      50.0 %  1 of 2 passed (95 % CI 9.5–90.5 %); excluded: 1 failed",
-        "         closeness  0.75  mean of 2 scored (95 % CI 0 to 1); excluded: 1 failed",
-        "         tone       polite 50 %, rude 50 %  of 2 scored; excluded: 1 failed",
+        "trials   2 outputs (1 after a failed attempt) · 1 error",
+        "scores   exact      50.0 %  1 of 2 passed (95 % CI 9.5–90.5 %); excluded: 1 error",
+        "         closeness  0.75  mean of 2 scored (95 % CI 0 to 1); excluded: 1 error",
+        "         tone       polite 50 %, rude 50 %  of 2 scored; excluded: 1 error",
         "latency  p50 0.25 s · p95 0.25 s of 2 outputs",
         "usage    tokens 1,200 · cost $0.250",
         "longest  slot   1  japan                 attempt 1  2.5 s of 30 s",
@@ -333,11 +332,11 @@ def test_progress_line() -> None:
     state = run_state(events)
 
     assert (
-        "3 of 6 (50 %) · 2 ok, 1 failed, 0 recovered · exact 50.0 % · closeness 0.75"
+        "3 of 6 (50 %) · 2 outputs · 1 error · exact 50.0 % · closeness 0.75"
         " · about 20 s left · waiting: 1 trial in backoff, next in 3.5 s · dataset: 2 trials to come"
         f" · seq {state.seq}, synced up to 9"
     ) == line(state, now=20.0, durable=9, total=6)
-    assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 ok, 1 failed")
+    assert line(state, now=30.0, durable=9, total=None).startswith("3 done · 2 outputs · 1 error")
 
 
 @pytest.mark.parametrize(

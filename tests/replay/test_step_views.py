@@ -52,7 +52,7 @@ def test_final_report(state: RunState) -> None:
     """The final report has executed and reused steps, what was saved, and from where a resume continues."""
     report = final_report(state, path="r").splitlines()
 
-    assert "  10 steps (1 failed) · 3 steps reused, $0.500 not paid again" in report
+    assert "  10 steps (1 error) · 3 steps reused, $0.500 not paid again" in report
     assert "  1 attempt in flight at the end, to be continued after 3 completed steps on resume" in report
 
 
@@ -92,7 +92,7 @@ def test_screen(state: RunState) -> None:
     """The screen shows the steps of this session per second, and how far the longest attempts are."""
     shown = screen(state, now=2.007)
 
-    assert any("10 steps (1 failed), 0.5/s · 3 steps reused, $0.500 not paid again" in text for text in shown)
+    assert any("10 steps (1 error), 0.5/s · 3 steps reused, $0.500 not paid again" in text for text in shown)
     assert any("attempt 2  2 s · 2 steps, the last 2 s ago: walk" in text for text in shown)
     assert "10 steps, 0.5/s" in line(state, now=2.007, durable=0, total=3)
 

@@ -207,7 +207,7 @@ def test_failures_are_excluded_from_the_mean() -> None:
     summary = summary_of(*trials)
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.with_output, summary.trials.failed)
-    assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 failed" == score_text(
+    assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 errors" == score_text(
         summary.scores["exact"], failed_trials=summary.trials.failed
     )
 

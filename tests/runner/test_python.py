@@ -43,7 +43,7 @@ def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     first, duration, counts, scores, *_ = str(outcome).splitlines()
     assert duration.startswith("  took ")
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
-    assert ("  3 ok of 3 done", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
+    assert ("  3 outputs · 0 errors", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
     assert "resume" not in str(outcome)  # The evaluation is not in a file, so there is no command to resume it.
     assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stop_reason='', detail='')" == repr(outcome)
 
@@ -79,8 +79,8 @@ def test_an_outcome_passes_without_gates(tmp_path: Path, capsys: pytest.CaptureF
     stopped = evaljournal.run(broken, tmp_path / "stopped", quiet=True, retry={"errors": 0}, fail_fast=True)
 
     assert (True, [], "") == (outcome.passed, outcome.gates, capsys.readouterr().out)
-    assert ["1 trial failed"] == failed.problems
-    assert ["not finished: stopped (too many trials failed)"] == stopped.problems
+    assert ["1 trial with an error"] == failed.problems
+    assert ["not finished: stopped (too many errors)"] == stopped.problems
 
 
 def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:

@@ -324,7 +324,7 @@ def test_a_task_that_closes_a_standard_stream_does_not_end_the_run(statement: st
         code, out, _ = run_process("run", "closing.py")
 
     assert 0 == code, out
-    assert "2 ok of 2 done" in out
+    assert "2 outputs · 0 errors" in out
 
 
 @pytest.mark.parametrize("command", [["log"], ["status"], ["export"], ["ls"], ["show", "case-1"]])

@@ -156,7 +156,9 @@ def test_diff_of_variants(tmp_path: Path) -> None:
 
     assert ("mini", "large", str(path)) == (comparison["variant_a"], comparison["variant_b"], comparison["b"])
     assert [f"c{number}@large" for number in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]
-    assert f"B  {path}@large: capitals, finished, 60 ok of 60" in evaljournal("diff", f"{path}@mini", f"{path}@large").stdout
+    assert (
+        f"B  {path}@large: capitals, finished, 60 outputs of 60" in evaljournal("diff", f"{path}@mini", f"{path}@large").stdout
+    )
     assert 2 == evaljournal("diff", path, f"{path}@lage").exit_code
 
 

@@ -52,8 +52,8 @@ def test_diff_as_text(a: Path, b: Path) -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        f"A  {a}: capitals, finished, 2 ok, 1 failed of 3",
-        f"B  {b}: capitals, finished, 3 ok, 1 failed of 4",
+        f"A  {a}: capitals, finished, 2 outputs, 1 error of 3",
+        f"B  {b}: capitals, finished, 3 outputs, 1 error of 4",
         "3 common trials, 1 only in B",
         "3 trials compared: 0 broken, 1 fixed, 0 changed, 2 unchanged",
         (
@@ -138,7 +138,7 @@ def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> N
     status, printed = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)
 
     assert "3 of 20 · 15 %" == status.stdout.splitlines()[1].lstrip("━─ ")
-    assert f"B  {broken}: capitals, damaged, 3 ok of 20" in evaljournal("diff", a, broken).stdout
+    assert f"B  {broken}: capitals, damaged, 3 outputs of 20" in evaljournal("diff", a, broken).stdout
     assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (printed["status"], printed["next_command"])
 
 
@@ -149,10 +149,10 @@ def test_status_by_a_key_of_the_metadata(a: Path) -> None:
     assert 0 == result.exit_code
     assert [
         "by difficulty:",
-        "  easy  1 ok of 1 trial",
+        "  easy  1 output of 1 trial",
         "    exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)",
-        "  hard  1 ok of 2 trials · 1 failed",
-        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %); excluded: 1 failed",
+        "  hard  1 output of 2 trials · 1 error",
+        "    exact  0.0 %  0 of 1 passed (95 % CI 0.0–79.3 %); excluded: 1 error",
         f"capitals finished: 3 of 3 trials done, in {a}",
     ] == result.stdout.splitlines()[:6]
 

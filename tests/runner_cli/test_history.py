@@ -142,8 +142,8 @@ def test_ls_shows_score_cost_and_duration() -> None:
     header, line = evaljournal("ls").stdout.splitlines()
 
     assert (2.0, 0.75) == (entry["cost"], entry["variants"][0]["scores"]["exact"]["mean"])
-    assert ["OK", "FAILED", "TRIALS", "SCORE", "COST", "DURATION", "ENDED"] == header.split()[3:]
-    assert "  4   0       4       exact 75.0 %  $2.00  24 ms     finished" in line
+    assert ["OUTPUTS", "ERRORS", "TRIALS", "SCORE", "COST", "DURATION", "ENDED"] == header.split()[3:]
+    assert "  4        0       4       exact 75.0 %  $2.00  24 ms     finished" in line
 
 
 def test_ls_shows_the_range_over_variants() -> None:

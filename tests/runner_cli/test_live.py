@@ -37,8 +37,8 @@ def pause(second: int, until: int) -> dict[int, Event]:
 def test_a_pause_is_reported_at_its_start_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     """A pause is reported when it starts, with its length, and when it is over."""
     assert [
-        (3, "1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered · waiting: Retry-After: 30 s left"),
-        (33, "resumed: 1 of 2 (50 %) · 1 ok, 0 failed, 0 recovered"),
+        (3, "1 of 2 (50 %) · 1 output · 0 errors · waiting: Retry-After: 30 s left"),
+        (33, "resumed: 1 of 2 (50 %) · 1 output · 0 errors"),
     ] == printed(capsys, pause(3, 33), seconds=60)
 
 

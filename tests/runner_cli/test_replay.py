@@ -53,7 +53,7 @@ def test_the_screen_as_of_a_record(run: Path) -> None:
     result = evaljournal("replay", run, "--at", 8)
 
     assert 0 == result.exit_code
-    assert "trials   1 ok of 1 done" in result.stdout
+    assert "trials   1 output · 0 errors" in result.stdout
     assert ["journal  seq 8 · synced up to 7"] == journal_lines(result)
     assert "to continue from here: evaljournal fork run --at 8 -o NEW" in result.stderr
 
@@ -175,7 +175,7 @@ def test_playback_in_lines(run: Path) -> None:
     result = evaljournal("replay", run, "--play", "2x")
 
     assert 0 == result.exit_code
-    assert result.stdout.splitlines()[-1].startswith("2 of 2 (100 %) · 2 ok, 0 failed, 0 recovered")
+    assert result.stdout.splitlines()[-1].startswith("2 of 2 (100 %) · 2 outputs · 0 errors")
     assert "\x1b" not in result.stdout
 
 

@@ -152,8 +152,8 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
     evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "--score", "mine.py:broken")
 
     assert (1, [0, 0, 0], 1) == (failed.exit_code, [result.exit_code for result in later], gated.exit_code)
-    assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[0].stdout
-    assert "no score: 3 scorer failures (evaljournal.Fatal: no use)" in later[2].stdout
+    assert "no score: 3 scorer errors (evaljournal.Fatal: no use)" in later[0].stdout
+    assert "no score: 3 scorer errors (evaljournal.Fatal: no use)" in later[2].stdout
     assert 1 == evaljournal("resume").exit_code
 
 

@@ -42,7 +42,7 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
     result = evaljournal("resume")
 
     assert (0, "") == (result.exit_code, result.stdout)
-    assert "runs/capitals/0001 is finished: 5 ok, 0 failed; nothing to resume\n" == result.stderr
+    assert "runs/capitals/0001 is finished: 5 outputs, 0 errors; nothing to resume\n" == result.stderr
     assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
     assert 0 == evaljournal("resume", "--retry-failed").exit_code
     assert before == content(Path("runs"))
@@ -96,7 +96,7 @@ def test_retry_failed() -> None:
     define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
     failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
     assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stdout)
-    assert "retries the failed trials" in evaljournal("resume").stderr
+    assert "retries the trials that have an error" in evaljournal("resume").stderr
     result = evaljournal("resume", "--retry-failed")
 
     assert (0, ["asked about cuba"]) == (result.exit_code, re.findall("asked about .*", result.stderr))
@@ -217,7 +217,7 @@ def test_resume_of_a_run_started_from_python() -> None:
 
     assert (2, True) == (without_task.exit_code, "was started from Python" in without_task.stderr)
     assert (1, True) == (with_task.exit_code, with_task.stdout.endswith("next: evaljournal resume r --retry-failed\n"))
-    assert (1, True) == (resumed.exit_code, "1 trial failed" in resumed.stdout)
+    assert (1, True) == (resumed.exit_code, "1 error" in resumed.stdout)
     assert verify("r").ok
 
 

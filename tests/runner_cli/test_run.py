@@ -63,7 +63,7 @@ def test_failures_end_with_1_and_come_last() -> None:
 
     assert 1 == result.exit_code
     assert [
-        "1 trial failed:",
+        "1 error:",
         "  cuba: ValueError: no such country (exhausted, 1 attempt)",
         "details: evaljournal log runs/capitals/0001 cuba",
         f"head: {load('runs/capitals/0001').state.head}",
@@ -77,7 +77,7 @@ def test_a_run_with_a_failed_scorer_does_not_pass() -> None:
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
-    assert re.search(r"no score: 5 scorer failures \(KeyError: '[A-Z]+'\)", result.stdout)
+    assert re.search(r"no score: 5 scorer errors \(KeyError: '[A-Z]+'\)", result.stdout)
     assert "score the outputs it failed on: evaljournal rescore runs/capitals/0001" in result.stdout
 
 
@@ -228,7 +228,7 @@ def test_fail_fast_ends_with_3() -> None:
     result = evaljournal("run", "evals/capitals.py", "--fail-fast", *ONE_BY_ONE, "--json")
 
     assert (3, "failed_fast") == (result.exit_code, orjson.loads(result.stdout)["stopped"])
-    assert "capitals stopped (too many trials failed): 1 of 5 trials done" in result.stderr
+    assert "capitals stopped (too many errors): 1 of 5 trials done" in result.stderr
     assert result.stderr.endswith("next: evaljournal resume runs/capitals/0001\n")
 
 

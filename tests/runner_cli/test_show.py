@@ -70,7 +70,7 @@ def test_a_trial_as_text() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        "peru  failed (timed out), 2 attempts",
+        "peru  error (timed out), 2 attempts",
         "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backoff 0.5 ms · attempts 3 ms · scoring 0 s",
         "time to completion 5 ms",
         'input     {"question":"Where?\\n\\tReally?"}',
@@ -97,8 +97,8 @@ def test_an_output_and_its_scores() -> None:
     assert [
         "output    Lima",
         "          \\x1b[31mPeru",
-        "score     exact true",
-        "score     judge failed: OSError: gone",
+        "score     exact pass",
+        "score     judge error: OSError: gone",
     ] == result.stdout.splitlines()[-4:]
 
 
@@ -146,7 +146,7 @@ def test_one_argument_is_a_trial() -> None:
     """One argument that is not a directory is a trial of the newest run."""
     write_sync(Path("runs/capitals/0001"), complete_run())
 
-    assert evaljournal("show", "case-2").stdout.startswith("case-2  completed, 1 attempt\n")
+    assert evaljournal("show", "case-2").stdout.startswith("case-2  output, 1 attempt\n")
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_the_list_of_trials() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        ["TRIAL", "INPUT", "STAGE", "ATTEMPTS", "LATENCY", "exact", "judge"],
-        ["peru", '{"question":"Where?\\n\\tReally?"}', "failed (timed out)", "2", "–", "–", "–"],
-        ["a", "Where is the capital?", "completed", "1", "0.25 s", "true", "–"],
-        ["b", "Where is the capital?", "completed", "1", "0.25 s", "true", "failed"],
+        ["TRIAL", "INPUT", "STATUS", "ATTEMPTS", "LATENCY", "exact", "judge"],
+        ["peru", '{"question":"Where?\\n\\tReally?"}', "error (timed out)", "2", "–", "–", "–"],
+        ["a", "Where is the capital?", "output", "1", "0.25 s", "pass", "–"],
+        ["b", "Where is the capital?", "output", "1", "0.25 s", "pass", "error"],
         ["c\\x1b", 7 * "x\\x1b" + "x\\x1…", "queued", "0", "–", "–", "–"],
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
     assert ({"exact": True}, "Where is the capital?") == (printed["trials"][1]["scores"], printed["trials"][1]["input"])
@@ -195,7 +195,7 @@ def test_a_trial_of_a_damaged_run() -> None:
     flip(segment(Path("run")), list(read("run"))[11].offset + 60)
     damaged, missing = evaljournal("show", "run", "case-2"), evaljournal("show", "run", "case-3")
 
-    assert (4, True) == (damaged.exit_code, damaged.stdout.startswith("case-2  scoring, 1 attempt"))
+    assert (4, True) == (damaged.exit_code, damaged.stdout.startswith("case-2  being scored, 1 attempt"))
     assert (4, "") == (missing.exit_code, missing.stdout)
     assert "run is damaged at record 12" in damaged.stderr
     assert "run is damaged at record 12" in missing.stderr

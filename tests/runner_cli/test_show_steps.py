@@ -79,7 +79,7 @@ def test_short() -> None:
         '4  other      2 ms  check  {"answer":"It is 21 °C in Lima."} → true',
         '5  tool       1 ms    units  {"of":"°C"} → Celsius',
     ] == lines("weather")[-7:-2]
-    assert any(line.endswith("→ failed: BadStatus: 429 Too Many Requests") for line in lines("weather"))
+    assert any(line.endswith("→ error: BadStatus: 429 Too Many Requests") for line in lines("weather"))
 
 
 def test_full() -> None:

@@ -72,7 +72,7 @@ def test_status_has_a_line_for_each_variant(finished: Path) -> None:
     text, answer = evaljournal("status", finished).stdout, orjson.loads(evaljournal("status", finished, "--json").stdout)
 
     assert "double  2 of 2 done · right 100.0 % · $1.00" in text
-    assert "triple  2 of 2 done · 1 failed · right 0.0 % · $1.50" in text
+    assert "triple  2 of 2 done · 1 error · right 0.0 % · $1.50" in text
     assert "all variants: right" in text
     assert f"details: evaljournal compare {finished}" in text
     assert ["double", "triple"] == list(answer["variants"])
@@ -83,7 +83,7 @@ def test_status_has_a_line_for_each_variant(finished: Path) -> None:
         triple["attempts"],
         triple["usage"]["cost"],
     )
-    assert "  triple  1 ok of 2 trials · 1 failed" in evaljournal("status", finished, "--by", "variant").stdout
+    assert "  triple  1 output of 2 trials · 1 error" in evaljournal("status", finished, "--by", "variant").stdout
 
 
 def test_many_variants_are_shortened() -> None:
@@ -98,7 +98,7 @@ def test_trials_that_failed_before_variants_were_adopted() -> None:
     """Trials without a variant are listed separately, until they are withdrawn."""
     state = state_of([*failed("a"), *answered("a", variant="mini")])
 
-    assert ["(no variant)  1 of 1 done · 1 failed", "mini          1 of 1 done"] == list(variant_lines(state))
+    assert ["(no variant)  1 of 1 done · 1 error", "mini          1 of 1 done"] == list(variant_lines(state))
     assert ["", "mini"] == list(summarize(state).variants or {})
 
 
@@ -110,7 +110,7 @@ def test_the_screen_has_a_line_for_each_variant() -> None:
     lines = console.export_text().splitlines()
 
     first = next(at for at, line in enumerate(lines) if line.startswith("variants"))
-    assert ["variants mini   1 of 1 done · exact 100.0 %", "         large  1 of 1 done · 1 failed"] == [
+    assert ["variants mini   1 of 1 done · exact 100.0 %", "         large  1 of 1 done · 1 error"] == [
         line.rstrip() for line in lines[first : first + 2]
     ]
     assert any(line.startswith("scores   exact") for line in lines)
@@ -270,7 +270,7 @@ def test_status_of_one_variant(finished: Path) -> None:
     text = evaljournal("status", f"{finished}@triple").stdout
     answer = orjson.loads(evaljournal("status", f"{finished}@triple", "--json").stdout)
 
-    assert f"{finished}@triple: 2 of 2 done · 1 failed · right 0.0 % · $1.50" in text
+    assert f"{finished}@triple: 2 of 2 done · 1 error · right 0.0 % · $1.50" in text
     assert "double" not in text
     assert (str(finished), "triple", 1, 0.0) == (
         answer["path"],

@@ -68,7 +68,7 @@ def test_verify_of_a_failed_audit(failing_audit: Path) -> None:
     assert (4, "") == (result.exit_code, result.stdout)
     message = "record 6 (elapsed): elapsed is 0.250000 s, but 0.000000 to 0.001000 s have passed since the attempt started"
     assert message == lines[0]
-    assert f"{failing_audit}: hash chain intact, but the audit failed: 4 findings" in result.stderr
+    assert f"{failing_audit}: hash chain intact, but the audit has 4 findings" in result.stderr
     assert "salvage" not in result.stderr
 
 

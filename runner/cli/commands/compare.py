@@ -39,7 +39,7 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     repeat, and by variant unless RUN@VARIANT is passed. Each score difference is reported with its 95 % confidence interval,
     over the cases that both runs scored.
 
-    One run, more than two, or --baseline: a table of scores, failures, latency, tokens and cost. A run with variants has one
+    One run, more than two, or --baseline: a table of scores, errors, latency, tokens and cost. A run with variants has one
     row for each of them. The scores of each row are compared with those of the baseline; p-values are Holm-corrected across
     all comparisons.
 
@@ -98,7 +98,7 @@ def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all:
 def _describe(view: LoadedRun, side: Side) -> str:
     state, totals, cost = view.state, side.totals, total_usage(side.totals.usage, "cost")
     name = printable(state.started.evaluation) if state.started else "not started"
-    counts = f"{totals.stages['completed']:,} ok{f', {totals.failed:,} failed' if totals.failed else ''}"
+    counts = plural(totals.stages["completed"], "output") + (f", {plural(totals.failed, 'error')}" if totals.failed else "")
     total = total_trials(state) if side.variant is None else totals.total
     total_text = "" if total is None else f" of {total:,}"
     cost_text = "" if cost is None else f", {money(cost)}"

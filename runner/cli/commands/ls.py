@@ -39,7 +39,7 @@ def ls(directory: Path, as_json: bool) -> None:
     if not runs:
         echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
         return
-    header = ("RUN", "EVALUATION", "STARTED", "OK", "FAILED", "TRIALS", "SCORE", "COST", "DURATION", "ENDED")
+    header = ("RUN", "EVALUATION", "STARTED", "OUTPUTS", "ERRORS", "TRIALS", "SCORE", "COST", "DURATION", "ENDED")
     print_table([header, *(_columns(path, run) for path, run in runs.items())])
 
 

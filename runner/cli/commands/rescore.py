@@ -67,7 +67,7 @@ def rescore(
 
     Without --score or --judge, the current scorers of the evaluation are used. New scores are added to the same journal; `show`
     lists the old ones as superseded. Outputs that the current version of a scorer has scored are skipped. Exit codes as for
-    `run`: 1 if an output could not be scored, trials have failed or a gate did not pass, 3 if the run is not finished.
+    `run`: 1 if an output could not be scored, trials have an error or a gate did not pass, 3 if the run is not finished.
 
     \b
     evaljournal rescore

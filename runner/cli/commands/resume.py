@@ -8,6 +8,7 @@ import click
 import trio
 
 from evaljournal.replay import RunState
+from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import run_argument
 from evaljournal.runner.cli.commands.locate import locate_evaluation
 from evaljournal.runner.cli.head_file import write_head
@@ -38,13 +39,13 @@ from evaljournal.runner.suggest import command
     is_flag=True,
     help="Accept changes to the task, its files, cases, scorers or variants; unchanged trials keep their results.",
 )
-@grouped_option("Resume", "--retry-failed", is_flag=True, help="Retry failed trials.")
+@grouped_option("Resume", "--retry-failed", is_flag=True, help="Retry the trials that have an error.")
 @grouped_option(
     "Resume",
     "--on-ambiguous",
     type=click.Choice(["retry", "fail"]),
     default="retry",
-    help="Whether to retry or fail attempts that were interrupted during their call (default: retry).",
+    help="After an interrupted call: retry it, or end its trial with an error (default: retry).",
 )
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Resume")
@@ -97,9 +98,11 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
         output.prepare(path)
         problem = output.finish(path)
     write_head(options["head_file"], state.head)
-    echo(f"{path} is finished: {state.completed:,} ok, {state.failed:,} failed; nothing to resume", err=True)
+    echo(
+        f"{path} is finished: {plural(state.completed, 'output')}, {plural(state.failed, 'error')}; nothing to resume", err=True
+    )
     if state.failed:
-        echo(f"{command('resume', path, ' --retry-failed')} retries the failed trials", err=True)
+        echo(f"{command('resume', path, ' --retry-failed')} retries the trials that have an error", err=True)
     for line in gate_problems(state):
         echo(line, err=True)
     finish(state, path, as_json=options["json"], output_problem=problem)

@@ -68,8 +68,8 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     recorded in the directory of the run; an interrupted run can be resumed. If the directory of -o is an unfinished run, it
     is resumed with these arguments only: nothing that its journal names is executed, and no recorded setting applies.
 
-    Exit codes: 0 finished, 1 finished but trials failed, outputs were not scored or a gate did not pass, 2 usage error, 3 not
-    finished, 4 the journal was changed by another process.
+    Exit codes: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate did not pass, 2 usage error,
+    3 not finished, 4 the journal was changed by another process.
 
     \b
     evaljournal run evals/capitals.py

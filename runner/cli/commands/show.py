@@ -12,6 +12,7 @@ import orjson
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.definition import definition_lines, load_definition
+from evaljournal.replay.render.phrases import value_text
 from evaljournal.replay.render.trajectory import not_reused_text, trajectory_lines
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.runs.timeline import Span
@@ -20,7 +21,7 @@ from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.sessions import Session
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.text import as_text, as_words, duration, number, one_line, plural, printable
+from evaljournal.replay.text import as_text, as_words, duration, one_line, plural, printable, reason_text, stage_text
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
@@ -62,7 +63,7 @@ def show(  # noqa: PLR0917  # the options
     evaljournal show peru --steps full
     evaljournal show runs/capitals/0001 --definition
     evaljournal show runs/capitals/0001 peru --json | jq .output
-    evaljournal show runs/capitals/0001 | grep false
+    evaljournal show runs/capitals/0001 | grep fail
     """
     path, trial = run_and_trial(run, trial)
     view = open_run(path, seq)
@@ -123,7 +124,7 @@ def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_js
     else:
         scorers = list(state.scores)
         has_versions = state.task_versions > 1
-        head = ("TRIAL", "INPUT", "STAGE", "ATTEMPTS", "LATENCY", *(printable(scorer, 24) for scorer in scorers))
+        head = ("TRIAL", "INPUT", "STATUS", "ATTEMPTS", "LATENCY", *(printable(scorer, 24) for scorer in scorers))
         rows = [
             (*_columns(name, trial := state.trials[name], value, scorers), str(state.task_version(trial) or "–"))
             for name, value in inputs
@@ -151,17 +152,16 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
 
 def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
     values = [_cell(trial, scorer) for scorer in scorers]
-    reason = f" ({as_words(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
+    reason = f" ({reason_text(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
     latency = duration(trial.latency) if trial.output_location is not None else "–"
     text = printable(value, _MAX_INPUT) if isinstance(value, Blob) else one_line(as_text(value), _MAX_INPUT)
-    return (printable(name, 60), text, f"{printable(trial.stage)}{reason}", str(trial.attempts), latency, *values)
+    return (printable(name, 60), text, f"{stage_text(trial.stage)}{reason}", str(trial.attempts), latency, *values)
 
 
 def _cell(trial: TrialState, scorer: str) -> str:
     if scorer not in trial.scores:
-        return "failed" if scorer in trial.unscored else "–"
-    value = trial.scores[scorer][1]
-    return number(value) if isinstance(value, float) else printable(value, 24)
+        return "error" if scorer in trial.unscored else "–"
+    return value_text(trial.scores[scorer][1])
 
 
 def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
@@ -186,11 +186,11 @@ def _to_json(_: object, __: object, value: Any) -> Any:
 
 def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) -> Iterator[str]:
     times, sessions = trial_details.times, state.sessions
-    reason = f" ({as_words(trial_details.reason)})" if trial_details.reason else ""
+    reason = f" ({reason_text(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
-    yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {trial_details.stage}{reason}, {attempts}{steps}"
+    yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {stage_text(trial_details.stage)}{reason}, {attempts}{steps}"
     yield (
         f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
         f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
@@ -291,10 +291,10 @@ def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
 def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
     suffix = f"  ({label})" if label else ""
     if details.value is None:
-        yield from _value_lines("score", f"{details.scorer} failed: {details.error}: {details.message}{suffix}")
+        yield from _value_lines("score", f"{details.scorer} error: {details.error}: {details.message}{suffix}")
     else:
         reason = f"  {details.reason}" if details.reason else ""
-        yield from _value_lines("score", f"{details.scorer} {as_text(details.value)}{reason}{suffix}")
+        yield from _value_lines("score", f"{details.scorer} {value_text(details.value)}{reason}{suffix}")
 
 
 def _value_lines(label: str, value: Any) -> Iterator[str]:

@@ -33,7 +33,7 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, times, totals, and
     every start against the recorded limits, pauses and paces; retries and budgets are recomputed. With --expect-head, it also
     checks that a record with this hash exists, so that removed last records are detected. Exit code 4 if the journal is damaged
-    or the audit fails.
+    or the audit has findings.
 
     \b
     evaljournal verify runs/capitals/0001
@@ -91,14 +91,15 @@ def _print_result(verification: RunVerification, expect_head: str | None) -> Non
         echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {render(result.problem)}", err=True)
     else:
         number = len(audit.findings) + audit.findings_omitted
-        echo(f"{result.path}: hash chain intact, but the audit failed: {plural(number, 'finding')}, see above", err=True)
+        echo(f"{result.path}: hash chain intact, but the audit has {plural(number, 'finding')}, see above", err=True)
         echo(f"{command('log', result.path)} prints the records", err=True)
 
 
 def _result_lines(verification: RunVerification, expect_head: str | None) -> list[str]:
     result, audit = verification.journal, verification.audit
     trials = audit.totals
-    ends = f"{trials.completed:,} completed + {trials.failed:,} failed + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
+    ends = f"{plural(trials.completed, 'output')} + {plural(trials.failed, 'error')}"
+    ends = f"{ends} + {trials.withdrawn:,} withdrawn + {trials.open:,} open"
     counts = ((result.records, "record"), (result.segments, "file"), (result.blobs, "blob"))
     decisions = plural(audit.decisions_reproduced, "retry and budget decision")
     lines = [

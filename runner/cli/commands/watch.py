@@ -40,7 +40,7 @@ def watch(path: Path, as_json: bool) -> None:
     """Watch a run live until it ends.
 
     Only its files are read, so the run can be in another process or container. Ctrl-C stops watching, not the run (exit code
-    3). Otherwise the exit codes are: 0 finished, 1 finished but trials failed, outputs were not scored or a gate
+    3). Otherwise the exit codes are: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate
     did not pass, 3 not finished, 4 damaged.
 
     \b

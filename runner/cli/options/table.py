@@ -336,20 +336,22 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--budget-per-trial UNIT=AMOUNT",
-            "Fail a trial whose attempts use more, in the same units; repeatable.",
+            "End a trial with an error when its attempts use more, in the same units; repeatable.",
             "settings",
             "{ cost = 0.5 }",
             multiple=True,
         ),
-        Option("--max-failures N", "Stop when more than N trials, or N% of them, failed.", "settings", '"5%"', type=failures),
+        Option(
+            "--max-failures N", "Stop when more than N trials, or N% of them, have an error.", "settings", '"5%"', type=failures
+        ),
         Option(
             "--stop-on-same-error N",
-            f"Stop when the first N trials all fail with the same error; '{OFF}' turns it off.",
+            f"Stop when the first N trials all end with the same error; '{OFF}' turns it off.",
             "settings",
             "20",
             type=count,
         ),
-        Option("--fail-fast/--no-fail-fast", "Stop at the first failed trial.", "settings", default="--no-fail-fast"),
+        Option("--fail-fast/--no-fail-fast", "Stop at the first error.", "settings", default="--no-fail-fast"),
         Option("--grace S", "Seconds that in-flight attempts get to finish when the run is stopped.", "settings", "5"),
     ),
     "Output": (

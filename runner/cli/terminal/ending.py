@@ -51,7 +51,7 @@ def finish(
 
 
 def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
-    """Return the exit code of a run: 3 if it was stopped, 1 if trials failed, outputs are unscored or a gate did not pass."""
+    """Return the exit code of a run: 3 if it was stopped, 1 if it has errors, unscored outputs or a missed gate."""
     if stopped:
         return UNFINISHED
     return FAILED if problems(state, scorers) else 0
