@@ -76,7 +76,7 @@ def read(path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> J
     return JournalReader(Path(path), files, load_blobs=load_blobs)
 
 
-class Finder:
+class RecordReader:
     """Reads single records and lines by their position; keeps the last file open."""
 
     def __init__(self, path: Path | str, *, load_blobs: bool = True, files: Files = DISK) -> None:
@@ -137,8 +137,8 @@ class Finder:
 
 def fetch(path: Path | str, segment: int, offset: int, *, load_blobs: bool = True, files: Files = DISK) -> Record:
     """Read one record by its position and check its hash against the previous line."""
-    with Finder(path, load_blobs=load_blobs, files=files) as finder:
-        return finder.find(segment, offset)
+    with RecordReader(path, load_blobs=load_blobs, files=files) as reader:
+        return reader.find(segment, offset)
 
 
 async def follow(

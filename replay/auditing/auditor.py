@@ -14,7 +14,7 @@ from evaljournal.journal.errors import IllegalEvent
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import event_type
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, Totals
+from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, TrialTotals
 from evaljournal.replay.auditing.rules import StepRules, end_problems, start_problems, stop_problems
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
 from evaljournal.replay.render.summary import version_notes
@@ -108,7 +108,7 @@ class Auditor:
     def result(self) -> Audit:
         """Return the result so far."""
         state = self._state
-        totals = Totals(
+        totals = TrialTotals(
             enqueued=len(state.trials),
             completed=state.completed,
             failed=state.failed,

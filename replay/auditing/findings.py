@@ -78,7 +78,7 @@ class Findings:
 
 
 @attrs.frozen(kw_only=True)
-class Totals:
+class TrialTotals:
     """Numbers of trials; `enqueued` is the sum of the others."""
 
     enqueued: int = 0
@@ -97,7 +97,7 @@ class Audit:
     """Further findings that are only counted."""
     notes: tuple[str, ...]
     """Checks that were skipped, and why."""
-    totals: Totals
+    totals: TrialTotals
     decisions_reproduced: int
     """Recorded decisions about retries, budgets and stops that were recomputed, with the same result."""
     budget: Mapping[str, BudgetUse] = attrs.field(factory=dict[str, BudgetUse])

@@ -17,7 +17,7 @@ from evaljournal.replay.export.parquet import parquet
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.tables import MissingExtra, Rows, as_csv, jsonl
 
-__all__ = ["FORMATS", "File", "Files", "Format", "MissingExtra", "Rows", "Source", "TableFile"]
+__all__ = ["FORMATS", "Directory", "File", "Format", "MissingExtra", "Rows", "Source", "TableFile"]
 
 
 @attrs.frozen
@@ -43,7 +43,7 @@ class File:
 
 
 @attrs.frozen
-class Files:
+class Directory:
     """A format with several files in one directory."""
 
     description: str
@@ -52,16 +52,16 @@ class Files:
     """Write one file of JSON instead; None if the format has no such file."""
 
 
-Format = TableFile | File | Files
+Format = TableFile | File | Directory
 
 FORMATS: Final[dict[str, Format]] = {
     "jsonl": TableFile("one JSON object per line, all values unchanged", jsonl),
     "csv": TableFile("comma-separated values, safe to open in a spreadsheet", as_csv),
     "parquet": TableFile("a Parquet file (needs the extra `parquet`)", parquet, is_text=False),
-    "nat": Files("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
+    "nat": Directory("the files of NeMo Agent Toolkit's `nat eval`, in a directory", nat),
     "junit": File("JUnit XML for CI: a trial with an error is an error, a false score is a failure", junit),
     "markdown": File("Markdown for a pull request: the results, and the trials that did not pass", markdown, compare=markdown),
-    "otlp": Files(
+    "otlp": Directory(
         "OpenTelemetry spans as OTLP protobuf, one request per file in a directory; with --json, one per line of a file",
         otlp,
         write_json=otlp_json,

@@ -33,7 +33,7 @@ from evaljournal.replay.export.model_call import TaskModel, TaskModels
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.spool import Spool
 from evaljournal.replay.results.summary import score_of
-from evaljournal.replay.results.summary_types import Score
+from evaljournal.replay.results.summary_types import ScoreSummary
 from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.state.usage import add
@@ -184,7 +184,7 @@ def _header(source: Source, task_model: TaskModel, variant: str | None) -> dict[
     return header
 
 
-def _score(scorer: str, score: Score, done: int) -> dict[str, Any]:
+def _score(scorer: str, score: ScoreSummary, done: int) -> dict[str, Any]:
     """Return the results of a scorer as Inspect's metrics; a scorer of labels has none."""
     metrics = {"accuracy" if score.kind == "pass" else "mean": score.mean, "stderr": score.standard_error}
     return {

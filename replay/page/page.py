@@ -23,7 +23,7 @@ from evaljournal.replay.auditing.findings import Audit
 from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.history.history import History
 from evaljournal.replay.history.text import table as history_table
-from evaljournal.replay.page.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
 from evaljournal.replay.page.page_content import Content
 from evaljournal.replay.render.comparison import notes, table_columns
 from evaljournal.replay.render.ending import ending_text, next_command
@@ -41,7 +41,7 @@ from evaljournal.replay.render.summary import billed_usage, saved_usage
 from evaljournal.replay.results.comparison import Comparison, Side
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.summary_types import Score, Summary
+from evaljournal.replay.results.summary_types import ScoreSummary, Summary
 from evaljournal.replay.results.table import Difference, Row, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
@@ -84,7 +84,7 @@ _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
 _MIN_VARIANTS: Final = 2
-_Scored = TypeVar("_Scored", Score, PairedDifference)
+_Scored = TypeVar("_Scored", ScoreSummary, PairedDifference)
 
 
 @attrs.frozen(kw_only=True)
@@ -97,7 +97,7 @@ class PageRun:
     variants: Mapping[str, Any] | None
     """The comparison of its variants, from `variants_data`."""
 
-    def data(self, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
+    def data(self, cursor: PageCursor = PageCursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only the changes since the cursor."""
         state, path, run_started = self.run.state, self.run.path, self.run.state.started
         status, problem = self.run.status, self.run.problem
@@ -229,7 +229,7 @@ def _main_score(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
     return sorted(scores.items(), key=lambda item: {"pass": 0, "number": 1}.get(item[1].kind, 2))[:1]
 
 
-def _brief_score(scorer: str, score: Score) -> str:
+def _brief_score(scorer: str, score: ScoreSummary) -> str:
     name, figure = printable(scorer, 40), describe_score(score).figure
     if score.mean is None:
         return f"{name}: {figure}"

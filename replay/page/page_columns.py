@@ -1,4 +1,4 @@
-"""The columns of a page: the tables of a run's index and its `Content`, in full or since a `Cursor`.
+"""The columns of a page: the tables of a run's index and its `Content`, in full or since a `PageCursor`.
 
 Columns are iterators over queries, so that only a part of a column is in memory. Some contain differences between consecutive
 numbers, which compress well. Times are in microseconds; times of sessions are in seconds.
@@ -36,7 +36,7 @@ _SERIES: Final[tuple[SeriesName, ...]] = get_args(SeriesName)
 _OUTCOME_NUMBERS: Final = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
 
-class Cursor(NamedTuple):
+class PageCursor(NamedTuple):
     """The part of a run that a page has received."""
 
     seq: int = 0
@@ -47,22 +47,22 @@ class Cursor(NamedTuple):
         return f"{self.seq}-{self.points}"
 
     @classmethod
-    def parse(cls, text: str) -> "Cursor":
+    def parse(cls, text: str) -> "PageCursor":
         """Parse a cursor from `str(cursor)`; return an empty one if the text is invalid."""
         match = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", text)
         return cls() if match is None else cls(int(match[1]), int(match[2]))
 
     @classmethod
-    def end(cls, content: Content) -> "Cursor":
+    def end(cls, content: Content) -> "PageCursor":
         """Return the cursor of a page that has everything."""
         return cls(content.index.seq, content.index.point_count)
 
 
-def columns(content: Content, state: RunState, cursor: Cursor = Cursor()) -> dict[str, Any]:  # noqa: B008  # immutable
+def columns(content: Content, state: RunState, cursor: PageCursor = PageCursor()) -> dict[str, Any]:  # noqa: B008  # immutable
     """Return the columns of a run, or only their changes since the cursor."""
     index = content.index
     if cursor.seq > index.seq:
-        cursor = Cursor()  # It belongs to another run.
+        cursor = PageCursor()  # It belongs to another run.
     after_seq = cursor.seq
     index.create_indexes(TRIAL_INDEXES)
     if after_seq:

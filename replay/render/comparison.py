@@ -17,7 +17,7 @@ from evaljournal.replay.render.phrases import (
 )
 from evaljournal.replay.results.comparison import Comparison, TrialChange
 from evaljournal.replay.results.pairing import PairedDifference
-from evaljournal.replay.results.summary_types import Score
+from evaljournal.replay.results.summary_types import ScoreSummary
 from evaljournal.replay.results.table import ComparisonTable, Difference, Row
 from evaljournal.replay.text import UNKNOWN, duration, money, number, or_dash, plural, printable, stage_text
 
@@ -166,7 +166,7 @@ def _pad(header: str, cells: Sequence[str], *, left: bool = False) -> Sequence[s
     return [f"{cell:<{width}}" if left else f"{cell:>{width}}" for cell in (header, *cells)]
 
 
-def _score_text(score: Score | None, row: Row) -> str:
+def _score_text(score: ScoreSummary | None, row: Row) -> str:
     """Return a mean with its interval, and n where it is not the number of completed trials: `84.3 % (79.8–88.0)`."""
     if score is None:
         return UNKNOWN

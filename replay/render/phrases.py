@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from evaljournal.replay.results.summary_types import Score
+from evaljournal.replay.results.summary_types import ScoreSummary
 from evaljournal.replay.text import UNKNOWN, digits, number, one_line, plural, printable
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def range_text(estimates: Sequence[Estimate]) -> str:
     return " to ".join(mean_text(end.kind, end.mean) for end in ends[: len(estimates)])
 
 
-def brief_score(score: Score) -> str:
+def brief_score(score: ScoreSummary) -> str:
     """Return the mean of a score with its interval, or the most frequent label with its share: `yes 60 %`."""
     return estimate_text(score) if score.mean is not None else next(_label_shares(score), UNKNOWN)
 
 
-def _label_shares(score: Score) -> Iterator[str]:
+def _label_shares(score: ScoreSummary) -> Iterator[str]:
     return (f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in score.labels.items())
 
 
@@ -102,7 +102,7 @@ class ScoreText:
         return "; ".join(filter(None, (self.exclusions and f"excluded: {self.exclusions}", self.versions)))
 
 
-def describe_score(score: Score, *, failed_trials: int = 0, unscored_outputs: int = 0) -> ScoreText:
+def describe_score(score: ScoreSummary, *, failed_trials: int = 0, unscored_outputs: int = 0) -> ScoreText:
     """Return the results of a scorer; `failed_trials` and `unscored_outputs` are excluded from them."""
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
     is_pass, interval = score.passed is not None, interval_text(score.kind, score.low, score.high)
@@ -127,7 +127,7 @@ def describe_score(score: Score, *, failed_trials: int = 0, unscored_outputs: in
     )
 
 
-def score_text(score: Score, *, failed_trials: int = 0) -> str:
+def score_text(score: ScoreSummary, *, failed_trials: int = 0) -> str:
     """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 errors`."""
     text = describe_score(score, failed_trials=failed_trials)
     mean = f"{text.figure}  {text.basis}" if text.basis else ""
@@ -137,7 +137,7 @@ def score_text(score: Score, *, failed_trials: int = 0) -> str:
     return f"{results}; {text.notes}" if text.notes else results
 
 
-def pass_at_k_texts(score: Score) -> Iterator[tuple[str, str]]:
+def pass_at_k_texts(score: ScoreSummary) -> Iterator[tuple[str, str]]:
     """Yield `pass@4 97.5 %` and `pass^4 81.0 %` for each k, if cases have repeats."""
     for estimate in score.pass_at_k:
         if estimate.k > 1:

@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final
 
 from evaljournal.replay.render.phrases import mean_text, pass_at_k_texts, score_text, versions_text
-from evaljournal.replay.results.summary_types import GroupSummary, Latency, Score, Steps
+from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.totals import Totals
@@ -30,7 +30,7 @@ def trials_text(state: RunState) -> str:
     return " · ".join(parts)
 
 
-def score_lines(scores: Mapping[str, Score], *, failed_trials: int) -> Iterator[str]:
+def score_lines(scores: Mapping[str, ScoreSummary], *, failed_trials: int) -> Iterator[str]:
     """Yield one line per scorer; trials with an error are excluded."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
@@ -38,7 +38,7 @@ def score_lines(scores: Mapping[str, Score], *, failed_trials: int) -> Iterator[
         yield f"{names[scorer]:<{width}}  {score_text(score, failed_trials=failed_trials)}"
 
 
-def pass_lines(scores: Mapping[str, Score]) -> Iterator[str]:
+def pass_lines(scores: Mapping[str, ScoreSummary]) -> Iterator[str]:
     """Yield pass@k and pass^k of each scorer, if cases have repeats."""
     for scorer, score in scores.items():
         if texts := list(pass_at_k_texts(score)):
@@ -97,7 +97,7 @@ def latency_text(times: Latency, outputs: str, *names: str) -> str:
     return f"{' · '.join(parts)} of {outputs}"
 
 
-def steps_text(steps: Steps, per_second: float | None = None) -> str:
+def steps_text(steps: StepCounts, per_second: float | None = None) -> str:
     """Return how many steps were executed and reused: `81 steps (2 errors), 4.2/s · 41 steps reused, $3.12 not paid again`."""
     errors = f" ({plural(steps.failed, 'error')})" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
@@ -105,13 +105,13 @@ def steps_text(steps: Steps, per_second: float | None = None) -> str:
     return f"{text} · {_saved_text(steps)}" if steps.reused else text
 
 
-def saved_usage(steps: Steps) -> dict[str, float]:
+def saved_usage(steps: StepCounts) -> dict[str, float]:
     """Return the cost that reused steps have saved; if it is unknown, the tokens."""
     cost = {name: value for name, value in steps.usage_saved.items() if name == "cost" and value}
     return cost or {name: value for name, value in steps.usage_saved.items() if "token" in name.lower()}
 
 
-def _saved_text(steps: Steps) -> str:
+def _saved_text(steps: StepCounts) -> str:
     """Return the usage that reused steps have saved: `41 steps reused, $3.12 not paid again`."""
     usage = saved_usage(steps)
     amount = money(usage["cost"]) if "cost" in usage else usage_text(usage, {})

@@ -13,16 +13,16 @@ import attrs
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.results.summary_types import (
     Adoption,
-    Attempts,
+    AttemptCounts,
     BudgetSummary,
     GroupSummary,
     Latency,
     PassK,
-    Score,
-    Scoring,
-    Steps,
+    ScoreSummary,
+    ScoringCounts,
+    StepCounts,
     Summary,
-    Trials,
+    TrialCounts,
     VariantSummary,
 )
 from evaljournal.replay.state.run import RunState
@@ -56,7 +56,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         from_older_task=state.from_older_task,
         truncated=state.truncated,
         trials=_trials(state.stages, state.recovered),
-        attempts=Attempts(
+        attempts=AttemptCounts(
             started=state.attempts,
             succeeded=len(state.latencies),
             failed=sum(state.errors.values()),
@@ -66,7 +66,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             returned_late=state.late_returns,
         ),
         steps=steps_of(state),
-        scoring=Scoring(
+        scoring=ScoringCounts(
             unscored_outputs=state.stages["scoring"],
             calls_in_flight=dict(Counter(scorer for _, scorer in state.scorer_calls)),
             calls_in_backoff=len(state.delayed_calls),
@@ -109,10 +109,10 @@ def _variant(totals: Totals) -> VariantSummary:
     return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage))
 
 
-def steps_of(state: RunState) -> Steps | None:
+def steps_of(state: RunState) -> StepCounts | None:
     """Return the numbers of steps of a run; None if it has none."""
     steps = state.steps
-    return Steps(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
+    return StepCounts(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
 
 
 def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:
@@ -153,11 +153,11 @@ def forked_sessions(state: RunState) -> set[int]:
     return sessions
 
 
-def _trials(stages: Mapping[str, int], recovered_count: int) -> Trials:
+def _trials(stages: Mapping[str, int], recovered_count: int) -> TrialCounts:
     count = {stage: stages.get(stage, 0) for stage in STAGES}
     total = sum(count.values()) - count["withdrawn"]
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
-    return Trials(
+    return TrialCounts(
         enqueued=total,
         with_output=count["completed"] + count["scoring"],
         recovered=recovered_count,
@@ -178,21 +178,21 @@ def has_output(trial: TrialState) -> bool:
     return trial.output_location is not None and trial.stage != "withdrawn"
 
 
-def _all_scores(state: RunState) -> dict[str, Score]:
+def _all_scores(state: RunState) -> dict[str, ScoreSummary]:
     """Return the scores of all trials; the trials of a case in several variants are not repeats of each other."""
     if state.variants:
         return {scorer: score_of(tally) for scorer, tally in state.scores.items()}
     return _scores(state.scores)
 
 
-def _scores(tallies: Mapping[str, Tally]) -> dict[str, Score]:
+def _scores(tallies: Mapping[str, Tally]) -> dict[str, ScoreSummary]:
     return {scorer: attrs.evolve(score_of(tally), pass_at_k=_pass_at_k(tally)) for scorer, tally in tallies.items()}
 
 
-def score_of(tally: Tally) -> Score:
+def score_of(tally: Tally) -> ScoreSummary:
     """Return a scorer's values without `pass_at_k`, which needs a pass over all cases."""
     estimate, kind = tally.estimate, tally.kind
-    return Score(
+    return ScoreSummary(
         kind=kind,
         scored=tally.scored,
         failed=tally.failed,

@@ -11,7 +11,7 @@ from evaljournal.replay.state.workers import WorkerTotals
 
 
 @attrs.frozen
-class Trials:
+class TrialCounts:
     """Numbers of trials by stage."""
 
     enqueued: int
@@ -50,7 +50,7 @@ class PassK:
 
 
 @attrs.frozen
-class Score:
+class ScoreSummary:
     """The values of one scorer."""
 
     kind: Literal["pass", "number", "label", "mixed", "nothing"]
@@ -96,7 +96,7 @@ class Latency:
 
 
 @attrs.frozen
-class Attempts:
+class AttemptCounts:
     """Numbers of attempts by how they ended."""
 
     started: int
@@ -112,7 +112,7 @@ class Attempts:
 
 
 @attrs.frozen
-class Steps:
+class StepCounts:
     """Numbers of steps by how they ended."""
 
     completed: int
@@ -126,7 +126,7 @@ class Steps:
 
 
 @attrs.frozen
-class Scoring:
+class ScoringCounts:
     """Outputs that wait for scores, and scorer calls; built-in scorers that compute a score locally make no calls."""
 
     unscored_outputs: int
@@ -173,8 +173,8 @@ class Adoption:
 class GroupSummary:
     """The results of one group of trials."""
 
-    trials: Trials
-    scores: Mapping[str, Score]
+    trials: TrialCounts
+    scores: Mapping[str, ScoreSummary]
     latency: Latency
 
 
@@ -182,9 +182,9 @@ class GroupSummary:
 class VariantSummary:
     """The results of one variant."""
 
-    trials: Trials
+    trials: TrialCounts
     attempts: int
-    scores: Mapping[str, Score]
+    scores: Mapping[str, ScoreSummary]
     usage: Mapping[str, float]
     """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""
 
@@ -216,11 +216,11 @@ class Summary:
     """Current outputs from an older version of the task."""
     truncated: int
     """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
-    trials: Trials
-    attempts: Attempts
-    steps: Steps | None
+    trials: TrialCounts
+    attempts: AttemptCounts
+    steps: StepCounts | None
     """None if the run has no steps."""
-    scoring: Scoring
+    scoring: ScoringCounts
     retries: Mapping[str, int]
     errors: Mapping[str, int]
     last_error: LastError | None
@@ -229,7 +229,7 @@ class Summary:
     """The scorer whose unauthorized call has stopped the run."""
     failed_by_reason: Mapping[str, int]
     """Reason → failed trials."""
-    scores: Mapping[str, Score]
+    scores: Mapping[str, ScoreSummary]
     unscored: Mapping[str, int]
     """Scorer of the run → completed trials without its score, because the scorer is newer or the score was lost;
     `evaljournal rescore` adds them."""

@@ -13,7 +13,7 @@ from evaljournal.replay.results.comparison import Side, common_scorers
 from evaljournal.replay.results.pairing import PairedDifference, Pairing
 from evaljournal.replay.results.power import detectable_difference
 from evaljournal.replay.results.summary import score_of
-from evaljournal.replay.results.summary_types import Latency, Score
+from evaljournal.replay.results.summary_types import Latency, ScoreSummary
 from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.state.usage import as_integer, total
 from evaljournal.replay.statistics import LEVEL, holm
@@ -60,7 +60,7 @@ class Row:
     open: int
     from_older_task: int
     """Outputs of an older version of the task in its run."""
-    scores: Mapping[str, Score]
+    scores: Mapping[str, ScoreSummary]
     latency: Latency
     tokens: float | None
     cost: float | None

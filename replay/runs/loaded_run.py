@@ -13,7 +13,7 @@ import attrs
 from evaljournal.journal import Blob, JournalError, Record, read
 from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
-from evaljournal.journal.readers.reader import Finder
+from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay.index import TIMELINE_EVENTS, Index
 from evaljournal.replay.results.summary import NO_GROUP, summarize
@@ -107,18 +107,18 @@ class LoadedRun:
 
     def inputs(self) -> Iterator[tuple[str, Any]]:
         """Read the name and input of each trial, in the order of enqueueing; large inputs stay on disk."""
-        with Finder(self.path, load_blobs=False) as finder:
+        with RecordReader(self.path, load_blobs=False) as reader:
             for name, trial in self.state.trials.items():
-                event = finder.find(*trial.input_location).event
+                event = reader.find(*trial.input_location).event
                 assert isinstance(event, TrialEnqueued)
                 yield name, event.input
 
     def outputs(self) -> Iterator[tuple[str, Any]]:
         """Read the name and output of each trial that has one and was not withdrawn, in the order of enqueueing."""
-        with Finder(self.path) as finder:
+        with RecordReader(self.path) as reader:
             for name, trial in self.state.trials.items():
                 if trial.output_location is not None and trial.stage != "withdrawn":
-                    event = finder.find(*trial.output_location).event
+                    event = reader.find(*trial.output_location).event
                     assert isinstance(event, AttemptSucceeded)
                     yield name, event.output
 

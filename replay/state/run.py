@@ -21,7 +21,7 @@ from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.pauses import Pause
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
-from evaljournal.replay.state.sessions import IDENTITY_FIELDS, Session, WallTime, adopted_changes
+from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, WallTime, adopted_changes
 from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
 from evaljournal.replay.state.totals import Totals, Variants, VersionLog
@@ -75,7 +75,7 @@ class RunState(Totals):
     planned: int = 0
     """Planned number of trials; 0 if unknown."""
     settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
-    sessions: list[Session] = attrs.field(factory=list[Session])
+    sessions: list[SessionState] = attrs.field(factory=list[SessionState])
     outcome: str = ""
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
@@ -263,7 +263,7 @@ class RunState(Totals):
             self._wall_time.begin(record.at, record.t)
         self._end_t, self._previous_end = None, self._previous_t
         self.steps.before_session = self.steps.executed
-        session = Session(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
+        session = SessionState(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
         session.shard = str(shard or "")
         self.sessions.append(session)
         if event.git and self.started is not None:

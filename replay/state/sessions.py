@@ -37,7 +37,7 @@ def _changed_fields(kind: str, old_fields: Mapping[str, str], new_fields: Mappin
 
 
 @attrs.define
-class Session:
+class SessionState:
     """One session: one process lifetime of the run."""
 
     number: int

@@ -18,12 +18,12 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged, NotAJournal
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page import PageRun, live_page, security_policy
-from evaljournal.replay.page.page_columns import Cursor, encode_json
+from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.runner.cli.page import PageReader
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.heads import RequestHead
-from evaljournal.runner.http.server import Connection
+from evaljournal.runner.http.server import ClientConnection
 from evaljournal.runner.run_paths import last_record
 
 HOST: Final = "127.0.0.1"
@@ -87,13 +87,13 @@ class FollowedRun:
         self._change_event.set()
         self._change_event = trio.Event()
 
-    async def messages(self, cursor: Cursor) -> AsyncGenerator[bytes, None]:
+    async def messages(self, cursor: PageCursor) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events with everything after the cursor, indefinitely."""
         await self._caught_up_event.wait()
         while True:
             change_event = self._change_event
             data = b"".join(encode_json(self.page_run.data(cursor)))
-            cursor = Cursor.end(self._reader.content)
+            cursor = PageCursor.end(self._reader.content)
             yield b"retry: 1000\nid: %b\nevent: run\ndata: %b\n\n" % (str(cursor).encode(), data)
             while True:
                 with trio.move_on_after(HEARTBEAT) as timeout:
@@ -130,10 +130,10 @@ class Server:
 
     async def answer(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Answer one request and close the connection."""
-        connection = Connection(stream, _HEADERS, keeps_alive=False)
+        connection = ClientConnection(stream, _HEADERS, keeps_alive=False)
         await connection.serve(partial(self._respond, connection))
 
-    async def _respond(self, connection: Connection, request: RequestHead) -> None:
+    async def _respond(self, connection: ClientConnection, request: RequestHead) -> None:
         headers = dict(request.headers)
         root, *path = request.target.partition("?")[0].split("/")
         if headers.get(b"host") not in self._hosts:
@@ -152,11 +152,11 @@ class Server:
             connection.authorize()
             await connection.begin(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
             if request.method == "GET":
-                await self._send_events(connection, Cursor.parse(headers.get(b"last-event-id", b"").decode("latin-1")))
+                await self._send_events(connection, PageCursor.parse(headers.get(b"last-event-id", b"").decode("latin-1")))
         else:
             await connection.reject(404, "not found")
 
-    async def _send_events(self, connection: Connection, cursor: Cursor) -> None:
+    async def _send_events(self, connection: ClientConnection, cursor: PageCursor) -> None:
         """Send events until the browser closes the connection."""
         async with aclosing(self._followed_run.messages(cursor)) as messages:
             async for message in messages:

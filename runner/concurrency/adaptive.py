@@ -46,9 +46,9 @@ from evaljournal.runner.concurrency.constants import (
     WINDOW_SHARE,
 )
 from evaljournal.runner.concurrency.in_flight import InFlight, lower_load
-from evaljournal.runner.concurrency.latency import Latency
+from evaljournal.runner.concurrency.latency import LatencyBaseline
 from evaljournal.runner.concurrency.pace import Pace
-from evaljournal.runner.concurrency.pause import Pause
+from evaljournal.runner.concurrency.pause import CurrentPause
 from evaljournal.runner.concurrency.policy import FULL, OPEN, PROBE, Decision, Ended, Signal, Started, StartPermit
 from evaljournal.runner.concurrency.random_429s import Random429s
 from evaljournal.runner.concurrency.start import Start, Wave
@@ -103,10 +103,10 @@ class Adaptive:
         self._changes: list[PolicyEvent] = []
         self._pace = Pace(fixed_pace=None if is_short else FIRST_PACE)
         self._in_flight = InFlight(slots=slots, limit=self.limit, first_check=6 * slots, is_short=is_short)
-        self._latency = Latency()
+        self._latency = LatencyBaseline()
         self._breaker = Breaker()
         self._random_429s = Random429s(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
-        self._pause = Pause()
+        self._pause = CurrentPause()
 
     @property
     def slots(self) -> int:
@@ -308,7 +308,7 @@ class Adaptive:
         reason = self._breaker.reason
         if reason == "all_rate_limited":
             self._pace.resume(start, self._now)
-        self._pause = Pause()
+        self._pause = CurrentPause()
         self._changes.append(IntakeResumed(reason=reason, evidence=evidence))
         return True
 
@@ -401,7 +401,7 @@ class Adaptive:
         self._cancel_test()
         self._random_429s.restart(self._start_count)
         pause = IntakePaused(until=self._breaker.next_probe, reason=self._breaker.reason, evidence=evidence)
-        self._pause = Pause(pause)
+        self._pause = CurrentPause(pause)
         self._changes.append(pause)
 
     def _process_rate_limit(self, start: Start, arrival: float, retry_after: float | None) -> None:

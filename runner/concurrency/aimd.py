@@ -9,7 +9,7 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 """
 
 from evaljournal.journal.events import LimitChanged, PolicyEvent
-from evaljournal.runner.concurrency.pause import Pause
+from evaljournal.runner.concurrency.pause import CurrentPause
 from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, Started, StartPermit
 
 _SMOOTHING = 0.2
@@ -56,7 +56,7 @@ class Aimd:
         self._recent_overloads: list[float] = []
         """Times of the overloads within `collapse_window_seconds`."""
         self._in_flight: set[str] = set()
-        self._pause = Pause()
+        self._pause = CurrentPause()
 
     @property
     def limit(self) -> int:

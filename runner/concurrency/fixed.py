@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from evaljournal.journal.events import IntakePaused, PolicyEvent
-from evaljournal.runner.concurrency.pause import Pause
+from evaljournal.runner.concurrency.pause import CurrentPause
 from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, Started, StartPermit
 
 
@@ -24,7 +24,7 @@ class Fixed:
         self.limit = slots
         """Attempts that may be in flight."""
         self._in_flight = set(in_flight)
-        self._pause = Pause(pause)
+        self._pause = CurrentPause(pause)
         self._default_decision = Decision(limit=slots)
 
     def observe(self, signal: Signal) -> Decision:

@@ -27,7 +27,7 @@ from evaljournal.runner.concurrency.start import Group, Start
 
 
 @define(kw_only=True)
-class Comparison:
+class LoadComparison:
     """Two loads and their latencies."""
 
     low: float
@@ -51,7 +51,7 @@ class Comparison:
 
 
 @define(kw_only=True)
-class Latency:
+class LatencyBaseline:
     """Average latencies, and the load and latency that new groups are compared with."""
 
     mean: float | None = None
@@ -86,7 +86,7 @@ class Latency:
         self.usual_seconds = seconds + SMOOTHING * (elapsed - seconds) if elapsed < seconds else USUAL_LATENCY_GROWTH * seconds
         return elapsed <= SLOW_FACTOR * seconds
 
-    def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> Comparison | None:
+    def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> LoadComparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.
 
         `elapsed` is None if it does not count for the latency. Groups that began before the start `last_lowered` are ignored:
@@ -112,7 +112,7 @@ class Latency:
         group.is_evaluated = True
         return self._compare(group.load / group.samples, group.seconds / group.samples)
 
-    def _compare(self, load: float, seconds: float) -> Comparison | None:
+    def _compare(self, load: float, seconds: float) -> LoadComparison | None:
         """Compare a group with the baseline, or add it to the baseline."""
         self.latest_group = (load, seconds)
         old_load, old_seconds = self.load, self.seconds
@@ -130,7 +130,9 @@ class Latency:
         low, low_seconds, high, high_seconds = (
             (old_load, old_seconds, load, seconds) if is_high else (load, seconds, old_load, old_seconds)
         )
-        comparison = Comparison(low=low, low_seconds=low_seconds, high=high, high_seconds=high_seconds, newest_is_high=is_high)
+        comparison = LoadComparison(
+            low=low, low_seconds=low_seconds, high=high, high_seconds=high_seconds, newest_is_high=is_high
+        )
         self.slow_groups = 0 if comparison.raises_throughput else self.slow_groups + 1
         if self.slow_groups == 1 and not comparison.is_decisive:
             return None  # Chance can make one group slow.

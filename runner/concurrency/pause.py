@@ -10,7 +10,7 @@ from evaljournal.runner.concurrency.constants import LONGEST_PAUSE
 
 
 @define
-class Pause:
+class CurrentPause:
     """The current pause, if there is one."""
 
     event: IntakePaused | None = None

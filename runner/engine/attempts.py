@@ -12,7 +12,7 @@ from evaljournal.journal.errors import BlobDamaged, Unserializable
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import LIMIT
 from evaljournal.journal.format.codec import json_round_trip
-from evaljournal.journal.readers.reader import Finder
+from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.results.budget_text import over_budget_text
 from evaljournal.replay.state.budget import OVER_BUDGET
@@ -306,10 +306,10 @@ def _interruption(
 
 def _read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterator[tuple[Key, RecordedResult | BlobDamaged]]:
     """Yield the results of completed steps, and the error in place of a result that cannot be read."""
-    with Finder(path, files=files) as finder:
+    with RecordReader(path, files=files) as reader:
         for step in steps:
             try:
-                event = finder.find(*unpack_location(step.location)).event
+                event = reader.find(*unpack_location(step.location)).event
             except BlobDamaged as exc:
                 yield (step.name, step.fingerprint), exc
                 continue

@@ -38,7 +38,7 @@ CANCEL_TIMEOUT: Final = 1.0
 """Seconds that a cancelled call gets to end before it counts as unresponsive."""
 
 
-class Executor:
+class TrialExecutor:
     """The consumers of a session, and the calls in flight."""
 
     def __init__(

@@ -20,7 +20,7 @@ from evaljournal.runner.data.case import Case, check_name
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.executor import Executor
+from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.plan import Plan
 from evaljournal.runner.engine.rate_limits import TaskKeys, recorded_policy, scorer_slots
 from evaljournal.runner.engine.recorder import Recorder
@@ -104,7 +104,7 @@ class Rescoring(Session):
         self._total = len(trials)
         return _Outputs(recorder, self.evaluation, trials, self.options.files)
 
-    def _record_end(self, recorder: Recorder, _: object, executor: Executor) -> Outcome:
+    def _record_end(self, recorder: Recorder, _: object, executor: TrialExecutor) -> Outcome:
         state, self._scored_outputs = recorder.state, executor.scheduler.completed
         reason = None if self._scored_outputs == self._total else executor.shutdown.reason
         old_outcome = "finished" if _is_finished(state) else state.sessions[-2].outcome or "interrupted"

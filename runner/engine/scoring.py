@@ -14,7 +14,7 @@ import trio
 from evaljournal.journal import events
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import JournalError, RecordTooLarge, Unserializable
-from evaljournal.journal.readers.reader import Finder
+from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.state.trial import unpack_location
@@ -241,9 +241,9 @@ def _read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: 
     `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.
     """
     trajectory, steps = Trajectory(), list[StepDetails]()
-    with Finder(path, files=files) as finder:
+    with RecordReader(path, files=files) as reader:
         for location in locations:
-            record = finder.find(*unpack_location(location))
+            record = reader.find(*unpack_location(location))
             step = trajectory.apply(record)
             if step is not None and isinstance(record.event, events.StepEvent) and record.event.attempt == attempt:
                 steps.append(step)

@@ -26,7 +26,7 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.changes import adopted_changes
-from evaljournal.runner.engine.executor import Executor
+from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.intake import PendingTrials, TrialSource
 from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.engine.options import LiveRun, Options
@@ -145,7 +145,7 @@ class Session:
         self._unhandled_interrupts = 0
         self._token: trio.lowlevel.TrioToken | None = None
         self._preparation_scope = trio.CancelScope()
-        self._executor: Executor | None = None
+        self._executor: TrialExecutor | None = None
         self._observer_scope = trio.CancelScope()
         self._observer_end = trio.Event()
         self._outcome: Outcome | None = None
@@ -292,7 +292,7 @@ class Session:
             policy = policy_maker(
                 plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
             )
-            executor = Executor(
+            executor = TrialExecutor(
                 recorder,
                 tasks,
                 scorers,
@@ -322,7 +322,7 @@ class Session:
         trials.withdraw_variants(plan.evaluation.tasks)
         return trials
 
-    def _record_end(self, recorder: Recorder, trials: TrialSource, executor: Executor) -> Outcome:
+    def _record_end(self, recorder: Recorder, trials: TrialSource, executor: TrialExecutor) -> Outcome:
         state, reason, detail = recorder.state, executor.shutdown.reason, executor.shutdown.detail
         is_planned = 0 < state.total == state.planned
         is_complete = is_planned or (trials.is_closed and not self.only_variants)  # The last trial may end after a stop.
@@ -377,7 +377,7 @@ class Session:
         tasks = await opener.tasks(tasks_to_open, settings.loop, gateway=settings.gateway)
         return tasks, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
-    async def _execute(self, executor: Executor, trials: TrialSource, recorder: Recorder) -> None:
+    async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """Run the executor; from here on, interrupts go to it."""
         self._executor = executor
         if self._interrupts:
@@ -403,7 +403,7 @@ class Session:
         finally:
             self._observer_end.set()
 
-    async def _abandon_calls(self, executor: Executor, trials: TrialSource, recorder: Recorder) -> None:
+    async def _abandon_calls(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:
         """End the session although a call does not end: sync all records, restore the screen and call `on_unresponsive`."""
         assert self.on_unresponsive is not None
         with trio.CancelScope(shield=True):

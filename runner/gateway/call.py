@@ -21,7 +21,7 @@ from evaljournal.runner.http.client import Client, Response
 from evaljournal.runner.http.heads import RequestHead, ResponseHead
 from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, NoResponse, Redirected, check_values
 from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTooLarge
-from evaljournal.runner.http.server import Connection, ReplyAborted
+from evaljournal.runner.http.server import ClientConnection, ReplyAborted
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
@@ -75,7 +75,7 @@ class AgentDisconnected(Exception):
     """The agent closed the connection before the reply was complete."""
 
 
-class AgentConnection(Connection):
+class AgentConnection(ClientConnection):
     """A connection of an agent."""
 
     async def reject(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:

@@ -32,7 +32,7 @@ class RequestTooLarge(InvalidMessage):
         super().__init__(f"the request is larger than {limit // 1024 // 1024} MiB", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
-class Connection(MessageReader):
+class ClientConnection(MessageReader):
     """A connection of a client."""
 
     def __init__(

@@ -19,7 +19,7 @@ CLEANUP_TIME: Final = 0.8
 _CHUNK: Final = 1 << 18
 
 
-class Connection:
+class PipeConnection:
     """The frames from and to the session; standard output and input are replaced, so that only frames use the pipe."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def _exit() -> NoReturn:
 
 def main() -> None:
     """Serve a session until it ends."""
-    connection = Connection()
+    connection = PipeConnection()
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115  # for the process
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The session stops its workers.
     faulthandler.enable(all_threads=False)

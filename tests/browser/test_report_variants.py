@@ -10,7 +10,7 @@ import orjson
 
 from evaljournal.journal import Event, read
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.page.page_columns import Cursor, encode_json
+from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.runner.cli.page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
@@ -186,7 +186,7 @@ def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
         for record in islice(read(tmp_path / "run"), run.seq, None):
             reader.apply(run, record)
         seq = tab.evaluate("() => page.run.seq")
-        data = reader.run(run).data(Cursor(seq))
+        data = reader.run(run).data(PageCursor(seq))
         tab.evaluate("data => page.update(data)", orjson.loads(b"".join(encode_json(data))))
         if not at:
             assert {"peru": ["✓ pass", "✗ fail"], "chad": ["○ queued", "–"]} == grid(tab)

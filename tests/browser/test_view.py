@@ -13,7 +13,7 @@ import pytest
 
 from evaljournal.journal import read
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.page.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
 from evaljournal.replay.page.page_content import Content
 from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run, write_report
@@ -163,17 +163,17 @@ def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Pat
     The times of trials that are not done are excluded: they are sent when something happens to the trial.
     """
     run = write(tmp_path / "run")
-    loaded, content, cursor = LoadedRun(run), Content(), Cursor()
+    loaded, content, cursor = LoadedRun(run), Content(), PageCursor()
     parts = []
 
-    def part(cursor: Cursor) -> Any:
+    def part(cursor: PageCursor) -> Any:
         return orjson.loads(b"".join(encode_json({"columns": columns(content, loaded.state, cursor)})))
 
     for record in read(run):
         content.apply(loaded, record)
         if record.seq >= first and record.seq % 7 == 0:
             parts.append(part(cursor))
-            cursor = Cursor.parse(str(Cursor.end(content)))
+            cursor = PageCursor.parse(str(PageCursor.end(content)))
     parts.append(part(cursor))
 
     tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "other")))
@@ -193,7 +193,7 @@ def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Pat
                 Object.values(run.series).map((series) => [97, 98, 99].map((count) => samples(series, [0, run.endX], count)))]);
             return [content(one), content(other)];
         }""",
-        [part(Cursor()), parts],
+        [part(PageCursor()), parts],
     )
 
     assert orjson.loads(both[0]) == orjson.loads(both[1])

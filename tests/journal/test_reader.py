@@ -9,7 +9,7 @@ import pytest
 from evaljournal.journal import Record, read, writing
 from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal, UnknownFormat
 from evaljournal.journal.events import Extension, Noted
-from evaljournal.journal.readers.reader import Finder, fetch
+from evaljournal.journal.readers.reader import RecordReader, fetch
 from tests.journal.samples import (
     RUN,
     complete_run,
@@ -288,7 +288,7 @@ def test_lines_are_the_bytes_on_disk(tmp_path: Path) -> None:
     """The line of a record is what is on disk, including LF, in any order of access."""
     write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
     records = list(read(tmp_path / "run"))
-    with Finder(tmp_path / "run") as lines:
+    with RecordReader(tmp_path / "run") as lines:
         forward = [lines.line_of(record) for record in records]
         backward = [lines.line_of(record) for record in reversed(records)]
 
@@ -299,7 +299,7 @@ def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
     """After recovery has replaced the last segment, the lines are those of the new file."""
     unsealed(tmp_path / "run", 6, b'{"seq":7,"at":"garbage"}\n' * 20)
     records = list(read(tmp_path / "run"))
-    with Finder(tmp_path / "run") as lines:
+    with RecordReader(tmp_path / "run") as lines:
         lines.line_of(records[-1])
         write_sync(tmp_path / "run", [session(2)], new=False)
         records = list(read(tmp_path / "run"))

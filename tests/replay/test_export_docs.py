@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from evaljournal.replay.export import FORMATS, Files
+from evaljournal.replay.export import FORMATS, Directory
 from evaljournal.replay.export.tables import ATTEMPT_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
@@ -20,7 +20,7 @@ def test_table_of_formats() -> None:
     for name, format_ in FORMATS.items():
         destination = (
             "a directory"
-            if isinstance(format_, Files)
+            if isinstance(format_, Directory)
             else "a file, or standard output"
             if format_.is_text
             else "a file, or a pipe"

@@ -10,7 +10,7 @@ from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page import page_steps
-from evaljournal.replay.page.page_columns import Cursor, columns, encode_json
+from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
 from evaljournal.replay.page.page_content import Content
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import agent_run, completed, request
@@ -24,7 +24,7 @@ def page_of(path: Path) -> tuple[Content, LoadedRun]:
     return content, run
 
 
-def steps_of(content: Content, run: LoadedRun, cursor: Cursor = Cursor()) -> Any:  # noqa: B008  # immutable
+def steps_of(content: Content, run: LoadedRun, cursor: PageCursor = PageCursor()) -> Any:  # noqa: B008  # immutable
     """Return the columns of steps; None if there are none."""
     return orjson.loads(b"".join(encode_json(columns(content, run.state, cursor)))).get("steps")
 
@@ -57,12 +57,12 @@ def test_updates_have_new_steps_only(tmp_path: Path) -> None:
     path = agent_run(tmp_path / "run")
     content, run = Content(), LoadedRun(path)
     received: list[int] = []
-    cursor = Cursor()
+    cursor = PageCursor()
     for record in read(path, load_blobs=False):
         content.apply(run, record)
         if record.seq % 4 == 0:
             received += (steps_of(content, run, cursor) or {"number": []})["number"]
-            cursor = Cursor.end(content)
+            cursor = PageCursor.end(content)
     received += steps_of(content, run, cursor)["number"]
 
     assert steps_of(content, run)["number"] == received

@@ -84,15 +84,15 @@ def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
     """Return a function that stops the next run as a signal would."""
     from evaljournal.runner.engine import executor
 
-    running: list[executor.Executor] = []
-    original = executor.Executor.run
+    running: list[executor.TrialExecutor] = []
+    original = executor.TrialExecutor.run
 
-    async def run(self: executor.Executor, *args: Any, **kwargs: Any) -> None:
+    async def run(self: executor.TrialExecutor, *args: Any, **kwargs: Any) -> None:
         running.append(self)
-        executor.Executor.run = original  # type: ignore[method-assign]
+        executor.TrialExecutor.run = original  # type: ignore[method-assign]
         await original(self, *args, **kwargs)
 
-    executor.Executor.run = run  # type: ignore[method-assign]
+    executor.TrialExecutor.run = run  # type: ignore[method-assign]
     return lambda: running[0].shutdown.interrupt()  # noqa: PLW0108  # there is none yet
 
 

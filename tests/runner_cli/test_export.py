@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from evaljournal.journal import read
-from evaljournal.replay.export import FORMATS, Files
+from evaljournal.replay.export import FORMATS, Directory
 from tests.journal.samples import (
     complete_run,
     content,
@@ -43,7 +43,7 @@ def damaged(run: Path) -> Path:
     return run
 
 
-@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Files)])
+@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Directory)])
 def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     """Without -o, only the bytes of the format are on standard output."""
     result = evaljournal("export", run, "--format", name)
@@ -51,7 +51,7 @@ def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
     assert (0, export_of(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
 
 
-@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Files)])
+@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Directory)])
 def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
     """With -o, the file has the same bytes, and standard error describes it."""
     target = tmp_path / "out"

@@ -55,14 +55,14 @@ def view(run: str) -> None:
     import trio
 
     from evaljournal.journal.disk.segments import total_size
-    from evaljournal.replay.page.page_columns import Cursor
+    from evaljournal.replay.page.page_columns import PageCursor
     from evaljournal.runner.cli.server import FollowedRun
 
     async def first_message() -> None:
         live = FollowedRun(Path(run), total_size(Path(run)))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live.follow)
-            async with aclosing(live.messages(Cursor())) as messages:
+            async with aclosing(live.messages(PageCursor())) as messages:
                 await anext(messages)
             nursery.cancel_scope.cancel()
 

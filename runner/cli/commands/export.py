@@ -13,7 +13,7 @@ import click
 
 from evaljournal.journal import verify as verify_journal
 from evaljournal.journal.disk import segments
-from evaljournal.replay.export import FORMATS, File, Files, Format, Rows, Source, TableFile
+from evaljournal.replay.export import FORMATS, Directory, File, Format, Rows, Source, TableFile
 from evaljournal.runner.atomic_write import write_atomically, write_directory
 from evaljournal.runner.cli.arguments import ReferenceType, RunReference, output_option, reference_argument
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, warn_unconfirmed
@@ -72,7 +72,7 @@ def export(
     if baseline is not None and baseline_source is not None:
         format_ = _add_comparison(format_, (source, run.variant), (baseline_source, baseline.variant))
     if isinstance(format_, File) and format_.write_variants is not None and source.state.variants:
-        format_ = Files(format_.description, format_.write_variants)
+        format_ = Directory(format_.description, format_.write_variants)
     if summary_file is None:
         _check_destination(name, format_, target, force=force)
     try:
@@ -101,7 +101,7 @@ def _select_format(name: str, *, has_rows: bool, as_json: bool) -> Format:
         raise click.UsageError(f"--rows applies to {tables}, not to {name}; remove --rows or change --format")
     if not as_json:
         return format_
-    if not isinstance(format_, Files) or format_.write_json is None:
+    if not isinstance(format_, Directory) or format_.write_json is None:
         raise click.UsageError(f"--json applies to otlp, not to {name}; remove --json or change --format")
     return File(format_.description, format_.write_json)
 
@@ -139,8 +139,8 @@ def _summary_file(target: Path | None) -> Path:
 def _check_destination(name: str, format_: Format, target: Path | None, *, force: bool) -> None:
     """Reject a destination that the format does not support, before anything is read."""
     if target is not None:
-        check_target(target, directory=isinstance(format_, Files), force=force)
-    elif isinstance(format_, Files):
+        check_target(target, directory=isinstance(format_, Directory), force=force)
+    elif isinstance(format_, Directory):
         raise click.UsageError(f"{name} writes a directory; pass -o DIRECTORY")
     elif sys.stdout is None:
         raise click.UsageError("standard output is closed; pass -o PATH")
@@ -174,7 +174,7 @@ def _write(
     baseline: Source | None = None,
     summary_file: Path | None = None,
 ) -> None:
-    if isinstance(format_, Files):
+    if isinstance(format_, Directory):
         assert target is not None
         write_directory(target, format_.write(source))
         return

@@ -12,7 +12,7 @@ from evaljournal.journal import follow as follow_journal
 from evaljournal.journal.events import TrialEnqueued
 from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import EVENT_TYPES, event_type
-from evaljournal.journal.readers.reader import Finder
+from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import warn_unconfirmed
@@ -47,7 +47,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
         if name not in EVENT_TYPES and not name.startswith("x-"):
             raise click.UsageError(f"unknown event type {name!r}{suggest(name, EVENT_TYPES)}")
     path, trial = run_and_trial(run, trial)
-    with Finder(path) as lines:
+    with RecordReader(path) as lines:
         printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
         if follow:
             trio.run(until_signal, partial(_follow, path, printer), signal.SIGINT)
@@ -61,7 +61,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
 
 
 class _RecordPrinter:
-    def __init__(self, trial: str | None, types: frozenset[str], lines: Finder | None) -> None:
+    def __init__(self, trial: str | None, types: frozenset[str], lines: RecordReader | None) -> None:
         self._trial = trial
         self._types = types
         self._lines = lines

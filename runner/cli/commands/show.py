@@ -18,7 +18,7 @@ from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
 from evaljournal.replay.runs.waits import Wait
-from evaljournal.replay.state.sessions import Session
+from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import as_text, as_words, duration, one_line, plural, printable, reason_text, stage_text
@@ -221,7 +221,7 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
         yield from _score_lines(score)
 
 
-def _session_text(number: int, sessions: Sequence[Session]) -> str:
+def _session_text(number: int, sessions: Sequence[SessionState]) -> str:
     """Return `session 3`, in a merged run with its shard."""
     shard = sessions[number - 1].shard if number <= len(sessions) else ""
     return f"session {number}{f' (shard {shard})' if shard else ''}"
