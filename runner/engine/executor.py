@@ -19,9 +19,9 @@ from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
-from evaljournal.runner.engine.intake import Intake, TrialSource
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
@@ -88,7 +88,7 @@ class TrialExecutor:
             tasks, self.scheduler, late_recorder, max_failures=max_failures, in_thread=in_thread, fail_ambiguous=fail_ambiguous
         )
         self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
-        self._intake = Intake(self.scheduler, in_thread, key_of)
+        self._admission = Admission(self.scheduler, in_thread, key_of)
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
         self._turn_end = 0.0
@@ -121,7 +121,7 @@ class TrialExecutor:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._recorder.journal.on_segment_lost = self._stop_on_lost_segment
-            nursery.start_soon(self._intake.run, trials)
+            nursery.start_soon(self._admission.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
             if self._settings.deadline is not None:
@@ -241,7 +241,7 @@ class TrialExecutor:
             self.scheduler.close()
         else:
             self.scheduler.queues.close_attempts()
-        self.scheduler.request_intake()
+        self.scheduler.request_admission()
         self._nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:

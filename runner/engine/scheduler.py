@@ -80,9 +80,9 @@ class Scheduler:
         """Trials that were admitted and are neither done nor released."""
         self.completed = 0
         """Trials whose scorers have all ended in this session."""
-        self.is_intake_done = False
-        self._is_intake_waiting = False
-        self._intake_event = trio.Event()
+        self.is_admission_done = False
+        self._is_admission_waiting = False
+        self._admission_event = trio.Event()
 
         self.consumers = 0
         self._is_looking = False
@@ -132,25 +132,25 @@ class Scheduler:
                 self.queues.lanes[work.key].trials.append(work)
 
     @property
-    def intake_room(self) -> int:
+    def admission_room(self) -> int:
         """How many trials to read now; 0 if enough are queued, or too many outputs wait for scores."""
         queues = self.queues
         capacity = READ_AHEAD_WITH_KEYS if self.has_keys else 2 * queues.limit + READ_AHEAD
         room = capacity - queues.waiting_trials
         return 0 if room <= queues.limit or queues.is_behind else room
 
-    async def wait_intake_needed(self) -> None:
+    async def wait_admission_needed(self) -> None:
         """Wait until few trials are queued, or the session is stopped."""
-        self._intake_event, self._is_intake_waiting = trio.Event(), True
-        await self._intake_event.wait()
+        self._admission_event, self._is_admission_waiting = trio.Event(), True
+        await self._admission_event.wait()
 
-    def request_intake(self) -> None:
-        """Let the intake continue if few trials are queued, or if the session is stopped."""
+    def request_admission(self) -> None:
+        """Let admission continue if few trials are queued, or if the session is stopped."""
         queues, low_mark = self.queues, READ_AHEAD_WITH_KEYS // 2 if self.has_keys else 0
         is_low = queues.waiting_trials <= queues.limit or queues.waiting_trials <= low_mark
         if (is_low and not queues.is_behind) or self.shutdown.reason is not None:
-            self._is_intake_waiting = False
-            self._intake_event.set()
+            self._is_admission_waiting = False
+            self._admission_event.set()
 
     def complete(self, work: TrialWork) -> None:
         """Record that a trial is completed: it has an output, and its scorers have all ended."""
@@ -168,7 +168,7 @@ class Scheduler:
 
     def end_if_done(self) -> None:
         """End the session if every trial was admitted and is done."""
-        if self.shutdown.reason is None and self.is_intake_done and not self._unfinished_trials:
+        if self.shutdown.reason is None and self.is_admission_done and not self._unfinished_trials:
             self.shutdown.end()
             self.close()
 
@@ -215,8 +215,8 @@ class Scheduler:
         queues, now = self.queues, max(self._now(), self._fired_at)
         if queues.delayed_jobs:
             self.timer.schedule(queues.put_due(now))
-        if self._is_intake_waiting:
-            self.request_intake()
+        if self._is_admission_waiting:
+            self.request_admission()
         if queues.outputs_to_score and self._may_score(queues.outputs_to_score[0]):
             work = queues.outputs_to_score.popleft()
             self.wake()

@@ -25,9 +25,9 @@ from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_results, problems
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.admission import PendingTrials, TrialSource
 from evaljournal.runner.engine.changes import adopted_changes
 from evaljournal.runner.engine.executor import TrialExecutor
-from evaljournal.runner.engine.intake import PendingTrials, TrialSource
 from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.engine.options import LiveRun, Options
 from evaljournal.runner.engine.plan import Plan, is_done, make_plan

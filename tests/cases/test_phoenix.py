@@ -38,7 +38,7 @@ async def test_2_nothing_polls(slots: int, seconds: float, disk: SimulatedDisk) 
 
 
 async def test_4_connection_errors_open_the_breaker(disk: SimulatedDisk) -> None:
-    """During a minute without a connection, intake pauses with a recorded reason, and few calls are made."""
+    """During a minute without a connection, starts are paused with a recorded reason, and few calls are made."""
     endpoint = SimulatedEndpoint(lambda value: value, latency=0.05)
     endpoint.down_until = trio.current_time() + 60.0
     outcome = await run_virtual(define(endpoint, numbered_cases(500), slots=50), disk)

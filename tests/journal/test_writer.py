@@ -352,7 +352,7 @@ async def test_failing_clock_changes_nothing(tmp_path: Path) -> None:
     assert [started(), session()] == [record.event for record in read(tmp_path / "run")][1:-1]
 
 
-async def test_intake_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_admission_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wait_room` waits while too much data is pending."""
     monkeypatch.setattr("evaljournal.journal.writers.writer.PENDING_LIMIT", 1000)
     latch = Latch()

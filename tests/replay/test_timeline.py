@@ -119,7 +119,7 @@ def test_pause() -> None:
 
 
 def test_open_breaker() -> None:
-    """An open circuit breaker pauses intake beyond the next probe, until a record closes it."""
+    """An open circuit breaker pauses starts beyond the next probe, until a record closes it."""
     timeline = timeline_of(
         (0.0, started()),
         (0.0, session()),

@@ -50,7 +50,7 @@ class TrialSource(Protocol):
         ...
 
 
-class Intake:
+class Admission:
     """Feeds a scheduler from a source of trials."""
 
     def __init__(self, scheduler: Scheduler, in_thread: InThread, key_of: Callable[[TrialWork], str] | None) -> None:
@@ -68,9 +68,9 @@ class Intake:
         scheduler, shutdown = self._scheduler, self._scheduler.shutdown
         try:
             while shutdown.reason is None:
-                room = scheduler.intake_room
+                room = scheduler.admission_room
                 if not room:
-                    await scheduler.wait_intake_needed()
+                    await scheduler.wait_admission_needed()
                     continue
                 await scheduler.recorder.journal.wait_room()
                 if not await self._read(source, room):
@@ -84,7 +84,7 @@ class Intake:
                 raise
             error = describe(exc)
             shutdown.stop("dataset_failed", f"reading the cases failed: {error.type}: {error.message}")
-        scheduler.is_intake_done = True
+        scheduler.is_admission_done = True
         scheduler.end_if_done()
 
     async def _read(self, source: TrialSource, limit: int) -> bool:
