@@ -228,36 +228,22 @@ def test_cached_tokens_cost_less() -> None:
     assert 2.5 == Price(input=2.5, output=10.0).cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
 
 
-def test_an_empty_reply_is_an_output(server: Server, path: Path, name: str) -> None:
-    """An empty reply is an empty output."""
-    run_real(define_real(Chat("small", base_url=server.url(name, "reply:", "v1"))), path)
-
-    assert [""] == outputs(path)
-
-
-def test_a_refusal_is_the_output(server: Server, path: Path, name: str) -> None:
-    """If the model refuses, the text of `refusal` is the output."""
-    reply = quote('raw:{"choices": [{"message": {"refusal": "I cannot."}}]}')
-    run_real(define_real(Chat("small", base_url=server.url(name, reply, "v1"))), path)
-
-    assert ["I cannot."] == outputs(path)
-
-
-def test_a_reply_with_a_byte_order_mark(path: Path) -> None:
-    """A byte order mark before the reply is ignored."""
-    with replying(b'\xef\xbb\xbf{"choices": [{"message": {"content": "Lima"}}]}') as replies:
+@pytest.mark.parametrize(
+    ("choices", "output"),
+    [
+        ('{"message": {"content": ""}}', ""),
+        ('{"message": {"content": null}}', ""),
+        ('{"message": {"refusal": "I cannot."}}', "I cannot."),
+        ('{"index": 1, "message": {"content": "Quito"}}, {"index": 0, "message": {"content": "Lima"}}', "Lima"),
+    ],
+    ids=["empty", "null", "refusal", "lowest index"],
+)
+def test_the_output_of_a_reply(path: Path, choices: str, output: str) -> None:
+    """It is the text or refusal of the choice with the lowest index, even if it is empty or follows a byte order mark."""
+    with replying(f'\ufeff{{"choices": [{choices}]}}'.encode()) as replies:
         run_real(define_real(Chat("small", base_url=replies.url)), path)
 
-    assert ["Lima"] == outputs(path)
-
-
-def test_the_first_choice_is_the_output(server: Server, path: Path, name: str) -> None:
-    """Of several choices, the one with the lowest index is the output, whatever their order is."""
-    choices = [{"index": index, "message": {"content": text}} for index, text in ((1, "Quito"), (0, "Lima"))]
-    reply = quote(f"raw:{quote(json.dumps({'choices': choices}))}")
-    run_real(define_real(Chat("small", base_url=server.url(name, reply, "v1"))), path)
-
-    assert ["Lima"] == outputs(path)
+    assert [output] == outputs(path)
 
 
 def test_a_reply_of_whitespace_is_empty(path: Path) -> None:

@@ -103,6 +103,18 @@ async def test_a_timeout_ends_one_attempt(disk: SimulatedDisk) -> None:
     assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
 
 
+async def test_every_attempt_has_its_own_timeout(disk: SimulatedDisk) -> None:
+    """Attempts that start one after another in the same slots are each cancelled after their own timeout."""
+    lengths = [0.1, 0.3, 9.0, 0.2, 0.4, 9.0, 9.0, 0.1]
+    cases = [Case(name=f"{number}", input=seconds) for number, seconds in enumerate(lengths)]
+    task = Scripted(lambda seconds, _: Return(seconds, seconds))
+    await run_virtual(define(task, cases, slots=3, timeout=0.5, retry=Retry(timeouts=0)), disk, policy="fixed")
+
+    timed_out = {event.trial: round(event.elapsed, 6) for event in events(disk, AttemptTimedOut)}
+    assert {"2": 0.5, "5": 0.5, "6": 0.5} == timed_out
+    assert {"0", "1", "3", "4", "7"} == {event.trial for event in events(disk, AttemptSucceeded)}
+
+
 async def test_none_turns_the_timeout_off(disk: SimulatedDisk) -> None:
     """With `timeout=None` an attempt may take a day."""
     outcome = await run_virtual(
