@@ -13,9 +13,6 @@ import trio.testing
 from evaljournal import Fatal, RateLimited
 from evaljournal.journal import Record, read, verify, writing
 from evaljournal.journal.events import (
-    AttemptFailed,
-    AttemptSucceeded,
-    AttemptTimedOut,
     FileEvent,
     RunFinished,
 )
@@ -115,12 +112,3 @@ def change_event(events: list[TimedEvent], index: int, **fields: Any) -> list[Ti
     """Replace fields of one event."""
     t, event = events[index]
     return [*events[:index], (t, attrs.evolve(event, **fields)), *events[index + 1 :]]  # type: ignore[misc]  # an event is an attrs class
-
-
-def end_of(events: list[TimedEvent], trial: str, attempt: int) -> int:
-    outcomes = AttemptSucceeded | AttemptFailed | AttemptTimedOut
-    return next(
-        index
-        for index, (_, event) in enumerate(events)
-        if isinstance(event, outcomes) and (event.trial, event.attempt) == (trial, attempt)
-    )

@@ -122,20 +122,6 @@ def test_run_on_a_full_disk_passes() -> None:
     assert full > 3
 
 
-def test_abandoned_attempt_is_a_signal(disk: SimulatedDisk) -> None:
-    """An attempt abandoned at a stop is recorded as interrupted, and is a signal to the policy."""
-
-    async def stubborn(_: Any) -> None:
-        with trio.CancelScope(shield=True):
-            await trio.sleep(60)
-
-    evaluation = define(stubborn, numbered_cases(3), slots=2, timeout=None, deadline=5)
-    run_virtually(lambda: arun(evaluation, PATH, **deterministic_options(), files=disk, grace=1))
-
-    assert any(isinstance(record.event, AttemptInterrupted) for record in read(PATH, files=disk))
-    assert ((), ()) == (audit_of(disk).findings, audit_of(disk).notes)
-
-
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
 def test_each_key_has_its_own_policy(policy: str, disk: SimulatedDisk) -> None:
     """Each rate-limit key has its own limits, pauses and decisions, in every session."""

@@ -264,19 +264,3 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
             for name in ("in_flight", "limit")
         )
         assert in_flight <= limit
-
-
-async def test_timeline_shows_the_real_concurrency(tmp_path: Path) -> None:
-    """The maximum in flight equals the task's own count, in as many slots."""
-    task = Scripted(lambda name, _: Return(name, 1.0 + int(name) % 3))
-
-    async def ask(name: str) -> Any:
-        return await task(name)
-
-    cases = [Case(name=f"case-{number}", input=str(number)) for number in range(40)]
-    await arun(evaluation(cases=cases, slots=5, loop="trio")(ask), tmp_path / "run", policy="fixed", **deterministic_options())
-    timeline = load(tmp_path / "run").timeline()
-
-    assert task.max_in_flight == max(value for _, value, _ in timeline.points("in_flight"))
-    assert task.max_in_flight == len({span.slot for span in timeline.spans})
-    assert {(times.run_time, times.attempts) for times in timeline.times.values()} <= {(1.0, 1), (2.0, 1), (3.0, 1)}

@@ -320,19 +320,6 @@ def test_points_are_in_order_and_within_their_session(seed: int) -> None:
         assert axis == pytest.approx(sorted(axis))
 
 
-@given(st.integers(0, 10_000))
-@examples(60)
-def test_no_attempt_starts_above_the_limit(seed: int) -> None:
-    """No attempt starts above the limit; attempts in flight when it decreases may exceed it."""
-    timeline = apply_all(random_records(seed))
-
-    for span in timeline.spans:
-        values_at_start = {
-            name: [value for _, value, seq in timeline.points(name, session=span.session) if seq <= span.seq] for name in NAMES
-        }
-        assert values_at_start["in_flight"][-1] <= values_at_start["limit"][-1]
-
-
 def merged_timeline(*sessions: tuple[str, Sequence[tuple[float, Event]]], shards: int) -> Timeline:
     """Return the timeline of a merged run: the first sessions are those of one shard each, with their wall times."""
     entries = [{"shard": f"{number}/{shards}", "sessions": 1} for number in range(1, shards + 1)]

@@ -18,10 +18,9 @@ from typing import Any, cast
 import pytest
 import trio
 
-from evaljournal import Case, Retry, Score, UsageError, evaluation, note
+from evaljournal import Case, Retry, Score, UsageError, evaluation
 from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.notes import set_note_sink
 from evaljournal.runner.scorers.scorer import ScorerInput
 from tests.processes import TIMEOUT
 
@@ -300,29 +299,6 @@ def test_invalid_verdicts_are_rejected(verdicts: Any) -> None:
     defined.score(name="s")(lambda: True)
     with pytest.raises(UsageError, match="scorer 's"):
         defined.scorers["s"].scores(verdicts)
-
-
-async def test_notes_reach_the_attempt() -> None:
-    """A note belongs to the current attempt, even from a thread; outside of one it is ignored."""
-    noted: list[dict[str, Any]] = []
-    threads: set[int] = set()
-
-    def work() -> None:
-        threads.add(threading.get_ident())
-        note(tokens=2)
-
-    async def attempt() -> None:
-        set_note_sink(noted.append)
-        note(tokens=1, cost=0.5)
-        await trio.to_thread.run_sync(work)
-
-    note(tokens=0)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(attempt)
-    note(tokens=3)
-
-    assert [{"tokens": 1, "cost": 0.5}, {"tokens": 2}] == noted
-    assert threading.get_ident() not in threads
 
 
 def task_of(directory: Path, source: str) -> Any:

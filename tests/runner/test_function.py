@@ -496,7 +496,8 @@ def test_an_exception_is_freed_with_its_attempt(path: Path, kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> None:
-    """Notes from threads and from either loop are recorded with their attempt, before the output."""
+    """Notes from threads and from either loop are recorded with their attempt, before the output; others are ignored."""
+    note(tokens=1)
 
     def act() -> str:
         note(tokens=7)

@@ -224,16 +224,6 @@ def test_a_provider_that_does_not_answer(path: Path, provider: Callable[[str], N
     assert (0 if step == "redirect" else 1) == len(events(path, AttemptSucceeded))
 
 
-def test_a_provider_that_is_down(path: Path, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection error is an outage."""
-    provider("ok")
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    evaluate(statuses, path, "a", retry=Retry(errors=0))
-    (failed,) = events(path, AttemptFailed)
-
-    assert ("unavailable", "evaljournal.NoResponse") == (failed.category, failed.error)
-
-
 def test_a_missing_key_stops_the_run(path: Path, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider without a key is an error when it is called, with the variable to set."""
     provider("ok")

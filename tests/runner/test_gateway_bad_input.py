@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Case
-from evaljournal.journal.events import AttemptFailed, AttemptTimedOut, StepCompleted, StepFailed
+from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed
 from evaljournal.runner.gateway import call, gateway
 from evaljournal.runner.http import server as http_server
 from tests.gateway import KEY, ask, chunk, evaluate, gateway_address, scripted_provider
@@ -325,29 +324,6 @@ def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.
 
     assert ["done"] == outputs(path)
     assert [403, 403] == late
-
-
-@pytest.mark.usefixtures("_provider")
-def test_a_thread_that_was_abandoned_gets_no_answer(path: Path) -> None:
-    """After its timeout, a function that is still running cannot call models, nor record steps."""
-    is_abandoned, has_asked = threading.Event(), threading.Event()
-    late: list[int] = []
-
-    def agent(case: str) -> str:
-        if case == "slow":
-            is_abandoned.wait(TIMEOUT)
-            late.append(ask("late")[0])
-            has_asked.set()
-        is_abandoned.set()
-        has_asked.wait(TIMEOUT)
-        return case
-
-    cases = [Case(name=name, input=name) for name in ("slow", "next")]
-    run_real(define_real(agent, cases, gateway=True, timeout=0.5, slots=1), path)
-
-    assert "slow" in [timed_out.trial for timed_out in events(path, AttemptTimedOut)]
-    assert [403] == late
-    assert [] == events(path, StepCompleted)
 
 
 @pytest.mark.usefixtures("_provider")

@@ -269,18 +269,6 @@ def test_a_call_that_fails_is_a_failed_step(path: Path, server: Server, name: st
     assert (1, 1) == (len(events(path, StepFailed)), len(events(path, StepCompleted)))
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "deflate:bare"])
-def test_compressed_replies(path: Path, server: Server, name: str, coding: str) -> None:
-    """Compressed replies are recorded as JSON and replayed uncompressed; no other encoding is requested."""
-    url = server.url(name, coding, "v1/chat/completions")
-    accepted = {"accept-encoding": "gzip, br, zstd"}
-    task = run_failing_once(path, lambda: post(url, headers=accepted).json())
-    [step] = events(path, StepCompleted)
-
-    assert task.results[0] == task.results[1] == step.output["body"]
-    assert ["gzip, deflate"] == [request["headers"]["accept-encoding"] for request in server.requests(name)]
-
-
 def test_a_key_in_a_prompt_or_a_reply_is_masked(path: Path, server: Server, name: str) -> None:
     """A key is masked even if it is in no environment variable and in no earlier request."""
     url = server.url(name, "echo", "v1/chat/completions")

@@ -119,18 +119,6 @@ def test_a_directory_that_cannot_be_created() -> None:
     assert not Path("runs").exists()
 
 
-def test_a_removed_directory_does_not_affect_the_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """A write error is logged in one line with the command that writes the files, and the run continues."""
-    Path("file").write_text("")
-    monkeypatch.setattr(NatOutput, "prepare", lambda *_: None)
-    result = evaljournal("run", "quick.py", "--nat-output", "file/nat")
-
-    assert (1, 5) == (result.exit_code, len(evaljournal("export").stdout.splitlines()))
-    assert "file/nat could not be written: [Errno 20] Not a directory: " in caplog.text
-    assert "; `evaljournal export runs/capitals/0001 --format nat -o file/nat --force` rewrites it" in caplog.text
-    assert "Traceback" not in caplog.text
-
-
 def test_a_write_error_is_repeated_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that could not be written are the last line, with the item and the cause, and the exit code is 1."""
     Path("quick.py").write_text("FAILS = None" + QUICK)
@@ -197,18 +185,6 @@ def start_output(path: Path, events: list[Event], **options: bool) -> tuple[Call
     index = output._start(path)
     write_sync(path, events, new=False)
     return functools.partial(output._apply, index), list(read(path, load_blobs=False))
-
-
-def test_it_grows_with_every_batch() -> None:
-    """A trial is written when its end was read."""
-    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
-    ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    written = [ids()]
-    for batch in (records[: ends[0]], records[ends[0] : ends[0] + 1], records[ends[0] + 1 :]):
-        apply(batch)
-        written.append(ids())
-
-    assert [[], [], ["a"], ["a", "b"]] == written
 
 
 def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -289,15 +265,3 @@ def test_a_retried_trial_is_written_once() -> None:
     assert ["peru", "chad", "chad#2", "oslo"] == ids("nat")
     assert ["peru", "chad#2", "oslo"] == before
     assert ["peru", "chad#2", "oslo", "chad"] == ids("again")
-
-
-def test_two_concurrent_runs() -> None:
-    """Of two runs that start together in one directory, the second writes nothing there."""
-    write_sync(Path("run"), [started(), session(), *trial("a")])
-    NatOutput(Path("nat"))._start(Path("run"))
-    before = Path("nat/workflow_output.jsonl").read_bytes()
-    write_sync(Path("other"), [started(), session(), *trial("b")], run="f" * 32)
-    second = NatOutput(Path("nat"))
-    second.finish(Path("other"))
-
-    assert before == Path("nat/workflow_output.jsonl").read_bytes()

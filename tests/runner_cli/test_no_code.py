@@ -9,7 +9,6 @@ import pytest
 from evaljournal import Chat
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import (
-    LimitChanged,
     Noted,
     RunStarted,
     SessionStarted,
@@ -261,20 +260,6 @@ def test_invalid_options(arguments: str, message: str) -> None:
     assert not Path("runs").exists()
 
 
-def test_each_rate_limit_key_has_its_own_limit(server: Server, name: str) -> None:
-    """With --limit-key, each key has a limit of its own."""
-    steps = {"busy": "429:1,ok", "free": "ok"}
-    rows = [{"id": f"{n}", "question": "q", "host": host, "steps": steps[host]} for n, host in enumerate(["busy", "free"] * 4)]
-    Path("two.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
-    url = f"{server.root}/{name}-{{host}}/{{steps}}/generate"
-    result = evaljournal("run", "--data", "two.jsonl", "--endpoint", url, "--limit-key", "host", "--slots", 1)
-    changes = events("runs/two/0001", LimitChanged)
-
-    assert 0 == result.exit_code
-    assert (5, 4) == (len(server.requests(f"{name}-busy")), len(server.requests(f"{name}-free")))
-    assert {"busy", "free"} == {change.key for change in changes}
-
-
 def test_a_configuration_file() -> None:
     """The keys of a configuration file are the options; flags take precedence; its settings are not recorded as overridden."""
     Path("eval.toml").write_text(
@@ -319,15 +304,6 @@ def test_a_judge_has_the_endpoint_and_the_key_of_the_task(monkeypatch: pytest.Mo
     assert ("http://a/v1", "KEY_A") == judge("base_url", "key_env")
     assert ("http://b/v1", None) == judge("base_url", "key_env", "judge_url")
     assert (default, "KEY_B") == judge("key_env", "judge_key_env")
-
-
-def test_a_judge_uses_the_retries_of_the_run(server: Server, name: str) -> None:
-    """The retry options apply to a judge too."""
-    judge = ("--judge", "m", "--judge-url", server.url(name, "reply:purple", "v1"))
-    line = ("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--limit", 1)
-    result = evaljournal(*line, "--retry-errors", 1, "--retry-base-delay", 0.01)
-
-    assert (1, 2) == (result.exit_code, len(server.requests(name)))
 
 
 def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

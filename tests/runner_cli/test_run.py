@@ -45,17 +45,6 @@ def test_what_is_recorded_of_the_command_line() -> None:
     assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == overridden
 
 
-def test_runs_are_numbered() -> None:
-    """A run gets the next free number of its evaluation, or the directory of -o."""
-    evaljournal("run", "evals/capitals.py")
-    Path("runs/capitals/0041").mkdir()
-    evaljournal("run", "evals/capitals.py")
-    evaljournal("run", "evals/capitals.py", "-o", "elsewhere/mine")
-
-    assert {"0001", "0041", "0042"} == {path.name for path in Path("runs/capitals").iterdir()}
-    assert verify("elsewhere/mine").ok
-
-
 def test_failures_end_with_1_and_come_last() -> None:
     """A run with failed trials exits with 1 and prints them last."""
     define("FAILS = 'cuba'" + QUICK)
@@ -107,16 +96,6 @@ def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
     assert sorted(names) == sorted(event.trial for event in events("runs/capitals/0001", TrialCompleted))
 
 
-def test_shuffling_depends_on_the_seed() -> None:
-    """The same seed gives the same order."""
-    orders: list[list[str]] = []
-    for seed in (1, 1, 2):
-        evaljournal("run", "evals/capitals.py", "--shuffle", "--seed", seed, *ONE_BY_ONE)
-        orders.append([event.trial for event in events(f"runs/capitals/{len(orders) + 1:04}", AttemptStarted)])
-
-    assert orders[0] == orders[1] != orders[2]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -148,24 +127,6 @@ def test_shuffling_depends_on_the_seed() -> None:
 def test_wrong_options_start_nothing(options: list[object], message: str) -> None:
     """An invalid option exits with 2, names the flag and writes nothing."""
     result = evaljournal("run", "evals/capitals.py", *options)
-
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert message in result.stderr
-    assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ("evals/captials.py", "did you mean evals/capitals.py?"),
-        ("evals/capitals.py:rivers", "defines no evaluation 'rivers'; it defines 'capitals'"),
-        ("evals", "is a directory"),
-        ("nothing.here:x", "no file or module"),
-    ],
-)
-def test_no_such_evaluation_starts_nothing(reference: str, message: str) -> None:
-    """A missing evaluation exits with 2 and the reason."""
-    result = evaljournal("run", reference)
 
     assert (2, "") == (result.exit_code, result.stdout)
     assert message in result.stderr

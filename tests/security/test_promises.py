@@ -56,16 +56,6 @@ def test_the_head_of_a_run_is_written(data: str) -> None:
     assert 4 == CliRunner().invoke(cli, verify).exit_code
 
 
-def test_resuming_a_finished_run_writes_its_head(data: str) -> None:
-    """`resume --head-file` of a finished run writes its head."""
-    run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--plain"]
-    assert 0 == CliRunner().invoke(cli, run).exit_code
-    resumed = CliRunner().invoke(cli, ["resume", "runs/qa/0001", "--head-file", "head.txt"])
-
-    assert 0 == resumed.exit_code, resumed.output
-    assert 0 == CliRunner().invoke(cli, ["verify", "--expect-head", Path("head.txt").read_text().strip()]).exit_code
-
-
 RUN = ["run", "--command", "echo Lima", "--score", "exact", "--plain", "--data", "qa.jsonl"]
 
 
