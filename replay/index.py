@@ -193,10 +193,11 @@ _ATTEMPT: Final = attrgetter(*TABLES["attempts"])
 class Index:
     """The tables of a run up to some record."""
 
-    def __init__(self, path: Path = Path(), *, has_values: bool = True) -> None:
-        """Index the run in a directory, where its blobs are; without its values, if only times are needed."""
+    def __init__(self, path: Path = Path(), *, has_values: bool = True, has_step_values: bool = True) -> None:
+        """Index the run in a directory, where its blobs are; without all values, or those of steps, if they are not needed."""
         self.path = path
         self._has_values = has_values
+        self._has_step_values = has_step_values
         self.seq = 0
         self.axis = SessionTimes()
         self.usage_names: dict[str, bool] = {}
@@ -582,13 +583,16 @@ class Index:
             case events.StepReused():
                 row: tuple[Any, ...] = (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "")
             case events.StepCompleted():
-                values = self._json(event.input), self._json(event.output), self._json(event.usage)
+                values = self._step_value(event.input), self._step_value(event.output), self._step_value(event.usage)
                 row = (0, event.name, event.kind, event.elapsed, event.continues, event.reusable, *values, None, "")
                 self._add_usage_names(event.usage)
             case events.StepFailed():
-                values = self._json(event.input), None, None
+                values = self._step_value(event.input), None, None
                 row = (0, event.name, event.kind, event.elapsed, event.continues, False, *values, event.error, event.message)
         self._pending["steps"].append((*position, *row))
+
+    def _step_value(self, value: Any) -> bytes | str | None:
+        return self._json(value) if self._has_step_values else None
 
     def _score(self, event: events.TrialScored | events.ScoringFailed, record: Record) -> None:
         seq = record.seq

@@ -19,7 +19,7 @@ import orjson
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
 from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
-from evaljournal.replay.page.page_steps import COLUMNS, KINDS
+from evaljournal.replay.page.page_steps import KINDS
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.timeline import SeriesName, points, sums
@@ -225,17 +225,30 @@ def _text(index: Index, column: bytes | str | None, length: int) -> Text:
     return page_text(index.value(column), length) if isinstance(column, str) else json_text(column, length)
 
 
+_STEP_OUTCOME: Final = "iif(kind = '', 2, iif(error IS NOT NULL, 1, iif(reusable, 0, 3)))"
+"""How a step ended: completed, failed, reused, or completed and never reused."""
+
+
 def _steps(content: Content, after_seq: int) -> dict[str, Any]:
     def column(name: str) -> Iterator[Any]:
-        query = f'SELECT "{name}" FROM page_steps WHERE seq > ? ORDER BY seq'  # noqa: S608  # our own names
+        steps = "page_steps JOIN steps USING (seq)"
+        query = f"SELECT {name} FROM {steps} WHERE page_steps.seq > ? ORDER BY page_steps.seq"  # noqa: S608  # our own names
         return map(itemgetter(0), content.index.rows(query, after_seq))
 
-    own_columns = {name: _deltas(column(name)) if name in {"seq", "span", "end"} else column(name) for name in COLUMNS[:-1]}
     return {
         "names": list(content.steps.names),
         "kinds": KINDS,
         "omitted": content.steps.omitted,
-        **own_columns,
+        "seq": _deltas(column("page_steps.seq")),
+        "span": _deltas(column("attempt")),
+        "number": column("number"),
+        "parent": column("parent"),
+        "completed_seq": column("completed_seq"),
+        "end": _deltas(map(microseconds, column("t"))),
+        "duration": map(microseconds, column("elapsed")),
+        "name": column("name_number"),
+        "kind": (KINDS.index(kind) if kind else 0 for kind in column("kind")),
+        "outcome": column(_STEP_OUTCOME),
         "content": (0 if text is None else orjson.Fragment(text) for text in column("content")),
     }
 

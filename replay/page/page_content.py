@@ -52,7 +52,7 @@ class Content:
 
     def __init__(self, size: int = 0) -> None:
         """Prepare for a journal of `size` bytes."""
-        self.index = Index()
+        self.index = Index(has_step_values=False)
         self._size = size
         self._events = self.index.add_log("events", ("t", "type", "trial", "stage_change", "count_change"))
         """Time in its session in microseconds (for an event between two sessions, the last time before it), type, number of the
@@ -88,7 +88,7 @@ class Content:
         if isinstance(event, events.TrialScored | events.ScoringFailed):
             self.scorers.setdefault(event.scorer, len(self.scorers))
         elif isinstance(event, events.StepEvent) and row is not None and row.last_attempt is not None:
-            self.steps.add(event, row.last_attempt.id, record, self.length)
+            self.steps.add(event, record.seq, self.length)
         elif kind in _COUNTED_EVENTS:
             count_change = abs(state.recovered - self._recovered_trials) or state.repeated_calls - self._repeated_calls
             self._recovered_trials, self._repeated_calls = state.recovered, state.repeated_calls

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import orjson
 
-from evaljournal.journal import Blob, Record, events
+from evaljournal.journal import Blob, events
 from evaljournal.replay.index import Index
 from evaljournal.replay.model_messages import Message, messages_of, reply_of
-from evaljournal.replay.page.page_text import Text, microseconds, page_text, truncate, visible_text
+from evaljournal.replay.page.page_text import Text, page_text, truncate, visible_text
 from evaljournal.replay.render.trajectory import message_text
 from evaljournal.replay.state.usage import is_amount
 from evaljournal.replay.text import printable
@@ -20,16 +20,6 @@ from evaljournal.replay.text import printable
 MAX_STEPS: Final = 200_000
 MAX_CHARS: Final = 32 << 20
 KINDS: Final = ("model", "tool", "other")
-COMPLETED, FAILED, REUSED, NOT_REUSABLE = range(4)
-"""How a step ended; `NOT_REUSABLE` is completed, but never reused."""
-
-COLUMNS: Final = (
-    *("seq", "span", "number", "parent", "completed_seq", "end", "duration"),
-    *("name", "kind", "outcome", "content"),
-)
-"""The record, the attempt, the number, the number of the caller, the record of the step that is reused (0: none), the time and
-the duration in microseconds, the indexes in `names` and `KINDS`, the outcome, and the content as JSON."""
-
 _SHARE: Final = 128
 """One value gets at most 1/128 of the remaining characters."""
 _MIN_CHARS: Final = 40
@@ -44,7 +34,8 @@ class PageSteps:
     """The steps that have ended, one entry for each."""
 
     def __init__(self, index: Index) -> None:
-        self._rows = index.add_table("page_steps", COLUMNS)
+        self._rows = index.add_table("page_steps", ("seq", "name_number", "content"))
+        """Record of a step, number of its name, and its content as JSON; everything else is in the table `steps`."""
         self._count = 0
         self.names: dict[str, int] = {}
         self.omitted = 0
@@ -53,19 +44,16 @@ class PageSteps:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, event: events.StepEvent, span: int, record: Record, length: int) -> None:
-        """Add a step of an attempt; each of its values gets at most `length` characters."""
+    def add(self, event: events.StepEvent, seq: int, length: int) -> None:
+        """Add a step that the record `seq` ends; each of its values gets at most `length` characters."""
         if len(self) >= MAX_STEPS:
             self.omitted += 1
             return
-        if isinstance(event, events.StepReused):
-            completed_seq, duration, name, kind, content = event.completed_seq, 0, 0, 0, None
-        else:
-            completed_seq, duration, kind = 0, microseconds(event.elapsed), KINDS.index(event.kind)
-            name = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
+        number, content = 0, None
+        if not isinstance(event, events.StepReused):
+            number = self.names.setdefault(printable(event.name, _NAME_CHARS), len(self.names))
             content = orjson.dumps(self._content(event, length))
-        position = record.seq, span, event.step, event.parent, completed_seq, microseconds(record.t), duration
-        self._rows.append((*position, name, kind, _outcome(event), content))
+        self._rows.append((seq, number, content))
         self._count += 1
 
     def _content(self, event: events.StepCompleted | events.StepFailed, length: int) -> dict[str, Any] | None:
@@ -112,13 +100,3 @@ class PageSteps:
         """Return a text after subtracting its length from the remaining characters."""
         self._remaining_chars -= len(visible_text(text))
         return text
-
-
-def _outcome(event: events.StepEvent) -> int:
-    match event:
-        case events.StepCompleted():
-            return COMPLETED if event.reusable else NOT_REUSABLE
-        case events.StepFailed():
-            return FAILED
-        case events.StepReused():
-            return REUSED
