@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # True for type checkers, as in `typing`, whose import takes longer than all others here.
+from evaljournal.journal.lazy_names import TYPE_CHECKING, lazy_names
+
 if TYPE_CHECKING:
     from typing import Any, Final
 
@@ -93,13 +94,11 @@ _SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
 __all__ = [*_MODULES, *_SUBMODULES]  # pyright: ignore[reportUnsupportedDunderAll]  # the names are imported above
 
 
+_import_name = lazy_names(__name__, _MODULES)
+
+
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return import_module(f"evaljournal.{name}")
-    if name not in _MODULES:
-        raise AttributeError(f"module 'evaljournal' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"evaljournal.{_MODULES[name]}"), name)
-    return value
+    return import_module(f"evaljournal.{name}") if name in _SUBMODULES else _import_name(name)
 
 
 def __dir__() -> list[str]:

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from evaljournal.journal import JournalError, Record
-from evaljournal.replay.auditing import auditor as auditing
-from evaljournal.replay.auditing.findings import Audit, RulesFactory
 from evaljournal.replay.results import comparison, summary
 from evaljournal.replay.results.comparison import Comparison, Side, output_digests
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import printable
+
+if TYPE_CHECKING:
+    from evaljournal.replay.auditing.findings import Audit, RulesFactory
 
 Run = Path | str | LoadedRun
 
@@ -33,8 +35,10 @@ def compare(a: Run | Side, b: Run | Side, *, groups: Mapping[str, str] | None = 
     return comparison.compare(_side(a), _side(b), groups=groups)
 
 
-def audit(run: Run | Iterable[Record], *, rules: RulesFactory | None = None) -> Audit:
+def audit(run: Run | Iterable[Record], *, rules: "RulesFactory | None" = None) -> "Audit":
     """Audit a run, or its records, starting with the first; without `rules`, retries are not recomputed."""
+    from evaljournal.replay.auditing import auditor as auditing  # noqa: PLC0415  # no other view needs it
+
     records = _open(run).records() if isinstance(run, Path | str | LoadedRun) else run
     return auditing.audit(records, rules=rules)
 

@@ -198,17 +198,24 @@ def _invalid_field(event: Event, field: str) -> Unserializable:
     return Unserializable(type(event).__name__, field, f"has the invalid value {_short_repr(getattr(event, field))}")
 
 
-_ENCODERS: Final[dict[type[Event], tuple[Encoder, bool]]] = {
-    cls: (_encoder(cls, name), cls in _MAY_CONTAIN_NAN) for name, cls in EVENT_TYPES.items()
-}
-"""Event class → its encoder, and whether it may contain NaN or infinity."""
+class _Encoders(dict[type, tuple[Encoder, bool]]):
+    """Event class → its encoder, and whether it may contain NaN or infinity; generated when it is first used."""
+
+    def __missing__(self, cls: type) -> tuple[Encoder, bool]:
+        name = TYPE_NAMES.get(cls)
+        encoder = _extension_fields if name is None else _encoder(EVENT_TYPES[name], name)
+        self[cls] = encoder, name is None or cls in _MAY_CONTAIN_NAN
+        return self[cls]
+
+
+_ENCODERS: Final = _Encoders()
 DECODERS: Final = {name: _decoder(cls) for name, cls in EVENT_TYPES.items()}
 """Event type → its decoder."""
 
 
 def encode(event: Event, seq: int, at: str, t: float, d: int | None = None, *, in_blobs: Blobs | None = None) -> bytes:
     """Encode a record as a JSON object without hash and closing brace; fields `in_blobs` are replaced by references."""
-    line_fields, may_contain_nan = _ENCODERS.get(event.__class__, _EXTENSION)
+    line_fields, may_contain_nan = _ENCODERS[event.__class__]
     fields = line_fields(event, seq, at, t)
     if in_blobs:
         for field in in_blobs:
@@ -254,9 +261,6 @@ def _extension_fields(event: Any, seq: int, at: str, t: float) -> dict[str, Any]
     if reserved_fields := RECORD_FIELDS & event.data.keys():
         raise Unserializable(event.type, min(reserved_fields), "is reserved for the record")
     return {"seq": seq, "at": at, "t": t, "type": event.type, **event.data}
-
-
-_EXTENSION: Final = (_extension_fields, True)
 
 
 def json_round_trip(value: Any) -> Any:

@@ -6,7 +6,7 @@ Only the state is kept in memory; records, outputs, timelines and details of tri
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -15,15 +15,16 @@ from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamage
 from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.readers.scan import ScanStop
-from evaljournal.replay.index import TIMELINE_EVENTS, Index
 from evaljournal.replay.results.summary import NO_GROUP, summarize
 from evaljournal.replay.results.summary_types import Summary
-from evaljournal.replay.runs.timeline import Timeline
-from evaljournal.replay.runs.trial import TrialDetails, read_trial
-from evaljournal.replay.runs.waits import Wait, WaitLog
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import as_text
+
+if TYPE_CHECKING:
+    from evaljournal.replay.runs.timeline import Timeline
+    from evaljournal.replay.runs.trial import TrialDetails
+    from evaljournal.replay.runs.waits import Wait
 
 VARIANT: Final = "variant"
 """The key that groups trials by variant, unless their metadata has it."""
@@ -122,8 +123,11 @@ class LoadedRun:
                     assert isinstance(event, AttemptSucceeded)
                     yield name, event.output
 
-    def timeline(self) -> Timeline:
+    def timeline(self) -> "Timeline":
         """Compute the concurrency history."""
+        from evaljournal.replay.index import TIMELINE_EVENTS, Index  # noqa: PLC0415  # `status` does not need it
+        from evaljournal.replay.runs.timeline import Timeline  # noqa: PLC0415
+
         index = Index(self.path, has_values=False)
         with reject_invalid_record(self.path, lambda: index.seq + 1):
             for record in self.records():
@@ -141,15 +145,19 @@ class LoadedRun:
             grouping.apply(record)
         return grouping
 
-    def trial(self, name: str) -> TrialDetails:
+    def trial(self, name: str) -> "TrialDetails":
         """Read everything about one trial.
 
         Raises:
             KeyError: There is no such trial.
         """
+        from evaljournal.replay.index import Index  # noqa: PLC0415  # `status` does not need it
+        from evaljournal.replay.runs.trial import read_trial  # noqa: PLC0415
+        from evaljournal.replay.runs.waits import WaitLog  # noqa: PLC0415
+
         if name not in self.state.trials:
             raise KeyError(name)
-        index, log, waits = Index(self.path), WaitLog(name), dict[int, list[Wait]]()
+        index, log, waits = Index(self.path), WaitLog(name), dict[int, list["Wait"]]()
         with reject_invalid_record(self.path, lambda: index.seq + 1):
             for record in self.records():
                 if trial_waits := log.apply(record):

@@ -18,7 +18,7 @@ from evaljournal.journal import Record, follow
 from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import TrialCompleted, TrialFailed
-from evaljournal.journal.readers.reader import POLL_INTERVAL
+from evaljournal.journal.readers.follow import POLL_INTERVAL
 from evaljournal.replay.export import Source
 from evaljournal.replay.export.nat import LINES_FILE, LIST_FILE, line, nat
 from evaljournal.replay.state.trial import DONE_STAGES

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -22,6 +24,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
+from tests.processes import TIMEOUT, small_environment
 from tests.runner_cli.commands import evaljournal
 
 pytestmark = pytest.mark.usefixtures("evaluations")
@@ -132,3 +135,15 @@ def test_ls_of_a_directory(tmp_path: Path) -> None:
     assert str(tmp_path / "archive/2026/capitals/0001") in evaljournal("ls", tmp_path / "archive").stdout
     assert 2 == evaljournal("ls", "nowhere").exit_code
     assert (0, "", True) == ((result := evaljournal("ls")).exit_code, result.stdout, "no runs under runs/" in result.stderr)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("status", "run")])
+def test_quick_commands_import_little(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """`--help` and `status` import neither the event loop nor the database, which take as long as all other imports."""
+    write_sync(tmp_path / "run", complete_run())
+    command = [sys.executable, "-X", "importtime", "-m", "evaljournal", *arguments]
+    result = subprocess.run(command, cwd=tmp_path, env=small_environment(), capture_output=True, check=True, timeout=TIMEOUT)
+    modules = {line.rpartition("|")[2].strip() for line in result.stderr.decode().splitlines()}
+
+    assert "evaljournal.runner.cli" in modules
+    assert set() == modules & {"trio", "asyncio", "sqlite3", "cattrs", "rich", "httpcore2"}

@@ -21,7 +21,7 @@ from evaljournal.journal import JournalError, read, verify
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.errors import JournalDamaged, WriteFailed
 from evaljournal.journal.events import Noted
-from evaljournal.journal.readers.reader import _Follower
+from evaljournal.journal.readers.follow import _Follower
 from evaljournal.replay import load
 from evaljournal.replay.text import escape_controls
 from tests.journal.samples import (
