@@ -25,7 +25,7 @@ from evaljournal.runner.http.server import ClientConnection, ReplyAborted
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
-from evaljournal.runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
+from evaljournal.runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 
 LAST_REPLY_TIMEOUT: Final = 1.0
 """Seconds that an agent has to read the reply that ends its attempt."""
@@ -188,8 +188,8 @@ class Call:
             async with await self.client.send(route.method, content, *forwarded_headers, target=self.target) as response:
                 head = response.head
                 headers = list(_filter_headers(head.headers))
-                reader = ReplyReader(head.status, head.text_headers)
-                if reader.is_stream and reader.is_success:
+                reader = StepReply(head.status, head.text_headers)
+                if reader.is_event_stream and reader.is_success:
                     await connection.begin(head.status, headers)
                 while chunk := await response.read():
                     await memory.add(len(chunk))
@@ -220,7 +220,7 @@ class Call:
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self.connection.send_chunk(chunk)
 
-    async def _record(self, step: Step | None, reader: ReplyReader, memory: ReplyMemory) -> None:
+    async def _record(self, step: Step | None, reader: StepReply, memory: ReplyMemory) -> None:
         """Record a reply if it is complete and, with `write_ahead`, wait until it is on disk."""
         if step is None:
             self._is_recorded = reader.is_success

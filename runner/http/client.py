@@ -192,20 +192,20 @@ class Client:
                     await memory.add(len(chunk))
             if first_byte is None:
                 first_byte = trio.current_time() - start_time
-            reply = Reply(response.head.status, response.head.text_headers, b"".join(chunks))
-            if "content-encoding" in reply.headers:
+            reply, body = Reply(response.head.status, response.head.text_headers), b"".join(chunks)
+            if reply.coding:
                 await memory.take_place()  # Decompression may enlarge the body.
             if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
-                engine_note(stream={"first_byte": round(first_byte, 6), "bytes": len(reply.body)})
-            return await memory.parse(lambda: self._parse(reply, read))
+                engine_note(stream={"first_byte": round(first_byte, 6), "bytes": len(body)})
+            return await memory.parse(lambda: self._parse(reply, body, read))
 
-    def _parse(self, reply: Reply, read: Callable[[Reply], T]) -> T:
-        if "content-encoding" in reply.headers:
-            reply.decompress()
+    def _parse(self, reply: Reply, body: bytes, read: Callable[[Reply], T]) -> T:
+        reply.feed(body)
         if reply.status >= HTTPStatus.BAD_REQUEST:
             raise BadStatus(reply, self.masked_url)
         if reply.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise Redirected(reply, self.masked_url)
+        reply.check_content()
         if reply.is_empty and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
             raise EmptyReply(reply, self.masked_url)
         return read(reply)

@@ -5,11 +5,9 @@ import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from http import HTTPStatus
 from http.client import responses
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import httpcore2
 import orjson
 
@@ -44,7 +42,7 @@ class BadStatus(Exception):
         self.code = _code_of(reply)
         """The provider's own error code, if there is one."""
         phrase = responses.get(reply.status, "")
-        body = f": {reply.excerpt}" if reply.body else ""
+        body = f": {text}" if (text := reply.excerpt) else ""
         location = f" (redirects to {mask(reply.headers['location'])})" if "location" in reply.headers else ""
         super().__init__(f"{reply.status} {phrase} from {url}{location}{body}".replace("  ", " "))
 
@@ -112,14 +110,84 @@ def error_code(error: object) -> object:
     return error.get("code") or error.get("type") if isinstance(error, dict) else None
 
 
-@attrs.define
 class Reply:
-    """A complete response."""
+    """A response, whose body is read as it arrives; it may be compressed, although that was not requested."""
 
-    status: int
-    headers: dict[str, str]
-    """Headers, with lower-case names."""
-    body: bytes
+    def __init__(self, status: int, headers: Mapping[str, str], *, ends_by_closing: bool | None = None) -> None:
+        """Read a reply with this status and these headers, which have lower-case names.
+
+        `ends_by_closing`: whether only the closed connection marks its end (default: HTTP/1.1 without a length).
+        """
+        self.status = status
+        self.headers = headers
+        has_length = "content-length" in headers or "transfer-encoding" in headers
+        self.ends_by_closing = not has_length if ends_by_closing is None else ends_by_closing
+        """Whether only the closed connection marks its end, so that an interrupted reply cannot be detected."""
+        coding = headers.get("content-encoding", "").strip().lower()
+        self.coding = "" if coding == "identity" else coding
+        """How the body is compressed; empty if it is not."""
+        self.is_readable = self.coding in {"", *_SUPPORTED_ENCODINGS}
+        """Whether the compression is supported; otherwise, `body` has the received bytes."""
+        self.problem: Exception | None = None
+        """Why the body cannot be read; it is empty then."""
+        self._chunks: list[bytes] = []
+        self._size = 0
+        self._decompressor: _ZlibDecompressor | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes, up to `MAX_BYTES` of content in all."""
+        if self.problem is not None or not data:
+            return
+        try:
+            for content in self._decompress(data) if self.coding and self.is_readable else (data,):
+                self._size += len(content)
+                if self._size > MAX_BYTES:
+                    label = "reply" if self._decompressor is None else "decompressed reply"
+                    raise ReplyTooLarge(f"the {label} is larger than {MAX_BYTES // 1024 // 1024} MiB")
+                self._chunks.append(content)
+                self.on_content(content)
+        except (InvalidReply, ReplyTooLarge) as exc:
+            self.problem, self._chunks = exc.with_traceback(None), []  # Its frames refer to this reply.
+
+    def _decompress(self, data: bytes) -> Iterator[bytes]:
+        """Yield the content of compressed bytes in parts of limited size."""
+        if self._decompressor is None:
+            is_raw = self.coding == "deflate" and data[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
+            self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
+        try:
+            while content := self._decompressor.decompress(data, SMALL_REPLY):
+                yield content
+                data = self._decompressor.unconsumed_tail
+        except zlib.error as exc:
+            raise InvalidReply(f"the reply is not valid {self.coding!r} data: {exc}") from exc
+
+    def on_content(self, content: bytes) -> None:
+        """Handle a decompressed part of the body; for subclasses."""
+
+    @property
+    def body(self) -> bytes:
+        """What has arrived so far, decompressed if that is supported."""
+        if len(self._chunks) > 1:
+            self._chunks = [b"".join(self._chunks)]
+        return self._chunks[0] if self._chunks else b""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the end of the compressed data is missing."""
+        return self._decompressor is not None and not self._decompressor.eof
+
+    def check_content(self) -> None:
+        """Raise an exception if the body cannot be decompressed."""
+        if self.problem is not None:
+            try:
+                raise self.problem
+            finally:
+                self.problem = None  # Otherwise, the exception refers to itself, and is freed late.
+        if not self.is_readable:
+            names = ", ".join(_SUPPORTED_ENCODINGS)
+            raise InvalidReply(f"the reply is compressed with {self.coding!r}; supported: {names}")
+        if self.is_incomplete:
+            raise IncompleteReply(f"the reply, compressed with {self.coding!r}, is incomplete")
 
     @property
     def media(self) -> str:
@@ -138,18 +206,15 @@ class Reply:
         return not self.body or ("json" in self.media and self.body.isspace())
 
     @property
-    def ends_by_closing(self) -> bool:
-        """Whether only the closed connection marks its end, so that an interrupted reply cannot be detected."""
-        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
-
-    @property
     def is_done(self) -> bool:
         """Whether a stream has the usual last event, `[DONE]`."""
         return _DONE_LINE.search(self.body) is not None
 
     @property
     def excerpt(self) -> str:
-        """The beginning of the body, with secrets masked."""
+        """The beginning of the body, with secrets masked; empty if it cannot be decompressed."""
+        if not self.is_readable:
+            return ""
         return excerpt(self.body[: 8 * EXCERPT_LENGTH].decode("utf-8", "replace").strip(), EXCERPT_LENGTH)
 
     def json(self) -> Any:
@@ -193,62 +258,6 @@ class Reply:
             if event == "error":
                 raise ErrorReply(f"the stream ended with an error: {excerpt(data, EXCERPT_LENGTH)}", error_code(chunk))
             yield chunk
-
-    def decompress(self) -> None:
-        """Undo the content encoding, which was not requested; the body of an error is dropped if that fails."""
-        try:
-            decompressor = Decompressor(self.headers)
-            if not decompressor.is_supported:
-                names = ", ".join(_SUPPORTED_ENCODINGS)
-                raise InvalidReply(f"the reply is compressed with {decompressor.coding!r}; supported: {names}")
-            self.body = b"".join(decompressor.feed(self.body))
-            if decompressor.is_incomplete:
-                raise IncompleteReply(f"the reply, compressed with {decompressor.coding!r}, is incomplete")
-        except (InvalidReply, IncompleteReply, ReplyTooLarge):
-            if self.status < HTTPStatus.MULTIPLE_CHOICES:
-                raise
-            self.body = b""
-
-
-class Decompressor:
-    """Undoes the content encoding of a body as it arrives."""
-
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        """Decompress a body with these headers, which have lower-case names."""
-        self.coding = headers.get("content-encoding", "").strip().lower()
-        self.is_supported = self.coding in {"", "identity", *_SUPPORTED_ENCODINGS}
-        """Whether the content can be read; otherwise, `feed` yields the received bytes."""
-        self._decompressor: _ZlibDecompressor | None = None
-        self._size = 0
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether the end of the compressed data is missing."""
-        return self._decompressor is not None and not self._decompressor.eof
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the content of received bytes, in parts of limited size, up to `MAX_BYTES` in all."""
-        if self.coding in _SUPPORTED_ENCODINGS and data:
-            if self._decompressor is None:
-                is_raw = self.coding == "deflate" and data[0] & 15 != zlib.DEFLATED  # Some servers omit the zlib header.
-                self._decompressor = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
-            parts = self._decompress(self._decompressor, data)
-        else:
-            parts = iter([data])
-        for part in parts:
-            self._size += len(part)
-            if self._size > MAX_BYTES:
-                label = "reply" if self._decompressor is None else "decompressed reply"
-                raise ReplyTooLarge(f"the {label} is larger than {MAX_BYTES // 1024 // 1024} MiB")
-            yield part
-
-    def _decompress(self, decompressor: "_ZlibDecompressor", data: bytes) -> Iterator[bytes]:
-        try:
-            while content := decompressor.decompress(data, SMALL_REPLY):
-                yield content
-                data = decompressor.unconsumed_tail
-        except zlib.error as exc:
-            raise InvalidReply(f"the reply is not valid {self.coding!r} data: {exc}") from exc
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

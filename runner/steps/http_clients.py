@@ -15,7 +15,7 @@ from typing import Any, Final
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets import add_secret, mask
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
-from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, ReplyReader, reply_from_output, step_of_request
+from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
 from evaljournal.runner.steps.waiting import wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
@@ -126,7 +126,7 @@ class _Call:
             if value := headers.get(name):
                 add_secret(value.rpartition(" ")[2])
         self.step = step_of_request(request.method, self._url, headers, body, earlier_inputs=steps.inputs)
-        self._reader: ReplyReader
+        self._reader: StepReply
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
             request.headers["accept-encoding"] = _READABLE_ENCODINGS
@@ -139,7 +139,7 @@ class _Call:
         headers = _headers(response)
         if response.is_stream_consumed:  # The transport has read and decoded it.
             headers.pop("content-encoding", None)
-        self._reader = ReplyReader(response.status_code, headers, ends_by_closing=False if is_http2 else None)
+        self._reader = StepReply(response.status_code, headers, ends_by_closing=False if is_http2 else None)
         if not self._reader.is_success:
             name, value = NO_SDK_RETRY
             response.headers[name] = value

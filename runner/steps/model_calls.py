@@ -17,7 +17,7 @@ from evaljournal.journal.errors import Unserializable
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import BadStatus, Decompressor, IncompleteReply, InvalidReply, Redirected, Reply
+from evaljournal.runner.http.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
 from evaljournal.runner.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.http.sse import StreamEvents
 from evaljournal.runner.secret_shapes import mask_shapes
@@ -74,43 +74,28 @@ def _text(body: bytes) -> str:
     return body.decode("utf-8", "replace")
 
 
-class ReplyReader:
-    """Reads a reply while it arrives; it may be compressed or a stream of events."""
+class StepReply(Reply):
+    """A reply that is the result of a step, recorded when it is complete; it may be a stream of events."""
 
     def __init__(self, status: int, headers: Mapping[str, str], *, ends_by_closing: bool | None = None) -> None:
-        """Read a reply with this status and these headers, which have lower-case names.
-
-        `ends_by_closing`: whether only the closed connection marks its end (default: HTTP/1.1 without a length).
-        """
-        self._reply = Reply(status, dict(headers), b"")
-        self._ends_by_closing = self._reply.ends_by_closing if ends_by_closing is None else ends_by_closing
-        self._decompressor = Decompressor(headers)
-        self._chunks: list[bytes] = []
-        self._events = StreamEvents() if self._reply.media == "text/event-stream" else None
+        super().__init__(status, headers, ends_by_closing=ends_by_closing)
+        self._events = StreamEvents() if self.media == "text/event-stream" else None
         self._has_ended = False
-        self._problem: Exception | None = None
 
     @property
     def is_success(self) -> bool:
         """Whether the status is 2xx."""
-        return self._reply.status // 100 == 2  # noqa: PLR2004  # the class of the status
+        return self.status // 100 == 2  # noqa: PLR2004  # the class of the status
 
     @property
-    def is_stream(self) -> bool:
+    def is_event_stream(self) -> bool:
         """Whether it is a stream of events."""
         return self._events is not None
 
-    def feed(self, chunk: bytes) -> None:
-        """Add received bytes."""
-        if self._problem is not None or not chunk:
-            return
-        try:
-            for content in self._decompressor.feed(chunk):
-                self._chunks.append(content)
-                if self._events is not None:
-                    self._events.feed(content)
-        except (InvalidReply, ReplyTooLarge) as exc:
-            self._problem, self._chunks = exc.with_traceback(None), []  # Its frames refer to this reader and the reply.
+    def on_content(self, content: bytes) -> None:
+        """Read the events of a stream."""
+        if self._events is not None:
+            self._events.feed(content)
 
     def end(self) -> None:
         """Handle the end of the reply."""
@@ -121,17 +106,17 @@ class ReplyReader:
     @property
     def is_complete(self) -> bool:
         """Whether a success was received completely: to the last event of a stream, or to its end, without an error."""
-        if not self.is_success or self._problem is not None:
+        if not self.is_success or self.problem is not None:
             return False
         if self._events is not None:
             if self._events.error is not None:
                 return False
-            return self._events.is_done or (self._has_all_data and not self._ends_by_closing)
-        return self._has_all_data and (not self._is_json or not self._decompressor.is_supported or self._json is not None)
+            return self._events.is_done or (self._has_all_data and not self.ends_by_closing)
+        return self._has_all_data and (not self._is_json or not self.is_readable or self._json is not None)
 
     @property
     def _has_all_data(self) -> bool:
-        return self._has_ended and not self._decompressor.is_incomplete
+        return self._has_ended and not self.is_incomplete
 
     @property
     def is_ending(self) -> bool:
@@ -140,56 +125,47 @@ class ReplyReader:
 
     @property
     def _is_json(self) -> bool:
-        return self._reply.media == "application/json" or self._reply.media.endswith("+json")
-
-    @property
-    def _body(self) -> bytes:
-        """The bytes that were received so far, decompressed if that is supported."""
-        if len(self._chunks) > 1:
-            self._chunks = [b"".join(self._chunks)]
-        return self._chunks[0] if self._chunks else b""
+        return self.media == "application/json" or self.media.endswith("+json")
 
     @cached_property
     def _json(self) -> Any:
         """The complete body as a JSON value; None if it is not JSON. It may contain NaN and lone surrogates, as in Python."""
-        self._reply.body = self._body
         try:
-            return self._reply.json() if self._is_json and self._decompressor.is_supported else None
+            return self.json() if self._is_json and self.is_readable else None
         except InvalidReply:
-            return _lenient_json(self._body)
+            return _lenient_json(self.body)
         except ReplyTooLarge:
             return None
 
     @property
     def has_failed(self) -> bool:
         """Whether the reply can no longer become a result; one that was not read to its end has not failed."""
-        has_error = self._problem is not None or (self._events is not None and self._events.error is not None)
+        has_error = self.problem is not None or (self._events is not None and self._events.error is not None)
         return not self.is_success or has_error or (self._has_ended and not self.is_complete)
 
     def error(self, url: str) -> Exception:
         """Return the error of a reply that is not a result."""
-        self._reply.body = self._body if self._decompressor.is_supported else b""
         if not self.is_success:
-            return (BadStatus if self._reply.status >= HTTPStatus.BAD_REQUEST else Redirected)(self._reply, url)
-        if self._problem is not None:
-            return self._problem
+            return (BadStatus if self.status >= HTTPStatus.BAD_REQUEST else Redirected)(self, url)
+        if self.problem is not None:
+            return self.problem
         if self._events is not None and self._events.error is not None:
             return self._events.error
         return IncompleteReply(f"the reply from {url} ended before it was complete")
 
     def step_output(self) -> dict[str, Any]:
         """Return the reply as JSON, the output of its step; `body` is an object, a list or text."""
-        output: dict[str, Any] = {"status": self._reply.status, "content_type": self._reply.headers.get("content-type", "")}
-        content = self._body
+        output: dict[str, Any] = {"status": self.status, "content_type": self.headers.get("content-type", "")}
+        content = self.body
         try:
-            if not self._decompressor.is_supported:
+            if not self.is_readable:
                 raise UnicodeError
             text = content.decode()
             output["body"] = self._json if _is_storable(self._json) else text
         except UnicodeError:
             output["base64"] = base64.b64encode(content).decode()
-            if not self._decompressor.is_supported:
-                output["content_encoding"] = self._decompressor.coding
+            if not self.is_readable:
+                output["content_encoding"] = self.coding
         masked_output: dict[str, Any] = mask_output(output)
         return masked_output
 

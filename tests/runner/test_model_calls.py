@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evaljournal.runner.secrets import add_secret
 from evaljournal.runner.steps.durable_requests import model_endpoint
-from evaljournal.runner.steps.model_calls import ReplyReader, reply_from_output, step_of_request
+from evaljournal.runner.steps.model_calls import StepReply, reply_from_output, step_of_request
 
 URL: Final = "https://api.example/v1/chat/completions"
 JSON: Final = {"content-type": "application/json", "content-length": "1"}
@@ -42,9 +42,9 @@ def ask(body: bytes = b"{}", *, method: str = "POST", url: str = URL, **headers:
     return request.name, request.input.fingerprint
 
 
-def read(headers: dict[str, str], *chunks: bytes, status: int = 200, end: bool = True) -> ReplyReader:
+def read(headers: dict[str, str], *chunks: bytes, status: int = 200, end: bool = True) -> StepReply:
     """Read a reply."""
-    reader = ReplyReader(status, headers)
+    reader = StepReply(status, headers)
     for chunk in chunks:
         reader.feed(chunk)
     if end:
@@ -138,7 +138,7 @@ def test_keys_are_not_recorded() -> None:
 def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, size: int, newline: bytes) -> None:
     """A stream is not complete earlier, although the text of the model contains the event's name; its usage is known then."""
     stream = stream.replace(b"\n", newline)
-    reader, complete_after = ReplyReader(200, STREAM), 0
+    reader, complete_after = StepReply(200, STREAM), 0
     for start in range(0, len(stream), size):
         reader.feed(stream[start : start + size])
         complete_after = complete_after or (start + size if reader.is_complete else 0)
@@ -155,7 +155,7 @@ def test_a_stream_is_complete_with_its_last_event(stream: bytes, model: str, siz
 def test_a_byte_order_mark_hides_no_event(size: int) -> None:
     """The first event after a byte order mark is read, even if the mark arrives in parts."""
     stream = codecs.BOM_UTF8 + b'data: {"model":"gpt-4o-mini","usage":{"prompt_tokens":1000,"completion_tokens":100}}\n\n'
-    reader = ReplyReader(200, STREAM)
+    reader = StepReply(200, STREAM)
     for start in range(0, len(stream), size):
         reader.feed(stream[start : start + size])
 

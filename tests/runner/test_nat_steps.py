@@ -59,9 +59,11 @@ STREAM: Final = [
 ]
 
 
-def reply(*lines: str) -> Reply:
+def reply(*lines: str, media: str = "text/event-stream") -> Reply:
     """Return a reply with these lines."""
-    return Reply(200, {"content-type": "text/event-stream; charset=utf-8"}, "".join(lines).encode())
+    received = Reply(200, {"content-type": f"{media}; charset=utf-8"})
+    received.feed("".join(lines).encode())
+    return received
 
 
 def test_output_and_steps(server: Server, path: Path, name: str) -> None:
@@ -118,10 +120,7 @@ def test_other_lines_are_ignored(text: str) -> None:
 
 def test_a_reply_of_another_type_has_no_steps() -> None:
     """Only event streams are searched."""
-    json_reply = reply(*STREAM)
-    json_reply.headers["content-type"] = "application/json"
-
-    assert [] == read_steps(json_reply)
+    assert [] == read_steps(reply(*STREAM, media="application/json"))
 
 
 def test_an_error_of_the_workflow_fails_the_attempt(server: Server, path: Path, name: str) -> None:
