@@ -99,9 +99,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
-def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test in its temporary directory, so that nothing depends on where pytest was started."""
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run the test in its temporary directory; afterwards, unload the modules that it has imported from there."""
     monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    yield
+    if before != sys.path:
+        sys.path[:] = before
+        for name in [
+            name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")
+        ]:
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -191,9 +191,8 @@ def test_quickstart(tmp_path: Path) -> None:
     assert 0.8 < (state.scores["exact"].mean or 0) < 1
 
 
-def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notebook(capsys: pytest.CaptureFixture[str]) -> None:
     """The cells run one after the other, next to the event loop of a kernel."""
-    monkeypatch.chdir(tmp_path)
     cells = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
     names: dict[str, Any] = {"__name__": "__main__"}
 

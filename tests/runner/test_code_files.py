@@ -1,7 +1,6 @@
 """The files that the results of an evaluation depend on, and the part of its own file that counts."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,10 @@ def task(number):
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Return the directory of a project; its modules are removed after the test."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def project(tmp_path: Path) -> Path:
+    """Return the directory of a project."""
     (tmp_path / "pyproject.toml").touch()
-    names = set(sys.modules)
-    yield tmp_path
-    for name in sys.modules.keys() - names:
-        del sys.modules[name]
+    return tmp_path
 
 
 def write(files: dict[str, str]) -> None:

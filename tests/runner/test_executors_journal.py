@@ -55,7 +55,6 @@ async def test_a_journal_like_any_other(disk: SimulatedDisk) -> None:
 
 def test_without_a_journal_no_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a journal no file is created, neither in the working nor in the temporary directory."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     outputs, _ = AsyncExecutor(lambda value: value * 400_000).run(["a", "b"])  # Large enough for blobs.
 

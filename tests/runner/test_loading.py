@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,6 @@ from evaljournal import evaluation
 def {name}(value: str) -> str:
     return value
 """
-
-
-@pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in an empty directory; restore `sys.modules` and `sys.path` after the test."""
-    path = list(sys.path)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    sys.path[:] = path
-    user_modules = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
-    for name in user_modules:
-        del sys.modules[name]
 
 
 def write_module(path: str, *sources: str) -> str:
@@ -108,12 +95,12 @@ def test_a_file_imports_modules_next_to_it() -> None:
     assert ["capitals", "rivers"] == [load("evals/geo.py").name, load("pack/geo.py").name]
 
 
-def test_a_users_directory_comes_last(directory: Path) -> None:
+def test_a_users_directory_comes_last(tmp_path: Path) -> None:
     """The user's directory is last on the path, so that nothing in it can shadow evaljournal."""
     write_module("evals/geo.py", ONE.format(name="capitals"))
     load("evals/geo.py")
 
-    assert str(directory / "evals") == sys.path[-1]
+    assert str(tmp_path / "evals") == sys.path[-1]
 
 
 def test_a_file_with_the_name_of_a_package() -> None:
@@ -134,30 +121,30 @@ def test_a_file_with_the_name_of_a_package_that_is_not_loaded(monkeypatch: pytes
     assert not Path(importlib.import_module("rich.console").__file__ or "").is_relative_to(Path.cwd())
 
 
-def test_a_shadowed_module_is_named(directory: Path) -> None:
+def test_a_shadowed_module_is_named(tmp_path: Path) -> None:
     """If an import fails because a user's json.py is shadowed, the error has both paths."""
     write_module("evals/json.py", "DIARY = 1")
     write_module("evals/geo.py", "from json import DIARY", ONE.format(name="capitals"))
     error = error_of("evals/geo.py")
 
-    assert f"perhaps because {directory}/evals/json.py is hidden by another 'json' ({json.__file__})" in error
+    assert f"perhaps because {tmp_path}/evals/json.py is hidden by another 'json' ({json.__file__})" in error
     assert "cannot import name 'DIARY' from 'json'" in error
 
 
-def test_a_shadowed_module_is_named_for_a_missing_attribute(directory: Path) -> None:
+def test_a_shadowed_module_is_named_for_a_missing_attribute(tmp_path: Path) -> None:
     """The error also has both paths if the shadowed module itself is imported and lacks an attribute."""
     write_module("evals/json.py", "DIARY = 1")
     write_module("evals/geo.py", "import json", "json.DIARY", ONE.format(name="capitals"))
 
-    assert f"perhaps because {directory}/evals/json.py is hidden by another 'json'" in error_of("evals/geo.py")
+    assert f"perhaps because {tmp_path}/evals/json.py is hidden by another 'json'" in error_of("evals/geo.py")
 
 
-def test_a_package_with_the_name_of_another(directory: Path) -> None:
+def test_a_package_with_the_name_of_another(tmp_path: Path) -> None:
     """A file in a user's package called json cannot import modules next to it; the error has the path of the package."""
     write_module("json/__init__.py")
     write_module("json/geo.py", ONE.format(name="capitals"))
 
-    assert error_of("json/geo.py").startswith(f"{directory}/json is hidden by another package 'json'")
+    assert error_of("json/geo.py").startswith(f"{tmp_path}/json is hidden by another package 'json'")
 
 
 def test_missing_file() -> None:
@@ -200,17 +187,17 @@ def test_not_python() -> None:
     assert "the reference is empty" in error_of("")
 
 
-def test_an_exception_while_importing(directory: Path) -> None:
+def test_an_exception_while_importing(tmp_path: Path) -> None:
     """An exception of the user's file is shown with the user's lines only."""
     write_module("evals/helper.py", "def broken():", "    return {}['key']")
     write_module("evals/geo.py", "import helper", "helper.broken()")
     error = error_of("evals/geo.py")
 
     assert [
-        f"{directory}/evals/geo.py cannot be imported:",
-        f'  File "{directory}/evals/geo.py", line 2, in <module>',
+        f"{tmp_path}/evals/geo.py cannot be imported:",
+        f'  File "{tmp_path}/evals/geo.py", line 2, in <module>',
         "    helper.broken()",
-        f'  File "{directory}/evals/helper.py", line 2, in broken',
+        f'  File "{tmp_path}/evals/helper.py", line 2, in broken',
         "    return {}['key']",
         "KeyError: 'key'",
     ] == [line for line in error.splitlines() if "^" not in line]
@@ -242,11 +229,11 @@ def test_ctrl_c_while_importing() -> None:
         load("geo.py")
 
 
-def test_an_invalid_definition_has_its_line(directory: Path) -> None:
+def test_an_invalid_definition_has_its_line(tmp_path: Path) -> None:
     """A usage error in a definition is one sentence with the file and the line."""
     write_module("geo.py", ONE.format(name="capitals").replace('["a"]', '["a"], slots=0'))
 
-    assert f"{directory}/geo.py, line 4: slots=0: must be a whole number, 1 or more" == error_of("geo.py")
+    assert f"{tmp_path}/geo.py, line 4: slots=0: must be a whole number, 1 or more" == error_of("geo.py")
 
 
 def test_a_changed_file_is_loaded_again() -> None:

@@ -95,13 +95,6 @@ def test_what_cannot_be_run_is_rejected(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a temporary directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 RUNS = Path("runs/same")
 
 
@@ -112,7 +105,6 @@ def define_scored() -> Evaluation[int, int, int]:
     return defined
 
 
-@pytest.mark.usefixtures("directory")
 def test_a_run_without_a_path_gets_the_next_number() -> None:
     """The run is below `runs/` and the evaluation's name; other files there are ignored."""
     (RUNS / "notes").mkdir(parents=True)
@@ -124,7 +116,6 @@ def test_a_run_without_a_path_gets_the_next_number() -> None:
     assert RUNS / "0010" == evaljournal.rescore(define_scored(), all_outputs=True).outcome.path
 
 
-@pytest.mark.usefixtures("directory")
 def test_a_number_taken_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """If another process takes the next number, the one after is used."""
     first = evaljournal.run(define_scored())
@@ -139,7 +130,6 @@ def test_a_number_taken_meanwhile_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     assert first.head == load(first.path).state.head
 
 
-@pytest.mark.usefixtures("directory")
 def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
     """Without a path, `resume=True` resumes the newest unfinished run."""
 
@@ -162,7 +152,6 @@ def test_the_newest_run_that_is_not_finished_is_resumed() -> None:
         evaljournal.run(define_scored(), resume=True)
 
 
-@pytest.mark.usefixtures("directory")
 def test_no_run_to_resume_is_an_error() -> None:
     """Resuming or re-scoring without a run is an error with a hint, and creates nothing."""
     with pytest.raises(UsageError, match=r"there is no run; pass a path, or start one without resume=True"):
@@ -173,7 +162,6 @@ def test_no_run_to_resume_is_an_error() -> None:
     assert not RUNS.exists()
 
 
-@pytest.mark.usefixtures("directory")
 def test_a_run_being_written_is_not_skipped() -> None:
     """If the newest unfinished run is being written, that is an error; an older one is not resumed instead."""
 

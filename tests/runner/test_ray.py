@@ -299,7 +299,7 @@ def test_sigterm_is_handled_by_the_run(cluster: RayCluster) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_cluster_that_rejects_the_token_of_the_run(tmp_path: Path) -> None:
+def test_a_cluster_that_rejects_the_token_of_the_run() -> None:
     """The error has Ray's explanation; nothing is written without the token, and the token is not recorded."""
     token = "0123456789abcdef" * 4
     with ray_cluster({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}) as cluster:

@@ -141,9 +141,8 @@ def test_a_tool_call_ends_a_scripted_conversation(server: Server, path: Path, na
     assert ["f"] == [output["tool_calls"][0]["function"]["name"] for output in outputs(path.with_name("last"))]
 
 
-def test_the_command_line(server: Server, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line(server: Server, name: str) -> None:
     """With `--turns`, the column is the input; `--command` takes no turns."""
-    monkeypatch.chdir(tmp_path)
     Path("talks.jsonl").write_text(json.dumps({"id": "a", "talk": TURNS}) + "\n")
     options = ["run", "--data", "talks.jsonl", "--turns", "talk", "--score", "max_steps:3", "--fail-under", "max_steps=1"]
     ended = CliRunner().invoke(cli, [*options, "--chat", "small", "--base-url", server.url(name, "ok", "v1/")])

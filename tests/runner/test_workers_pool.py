@@ -282,9 +282,8 @@ def test_what_a_worker_prints_is_complete(capsys: pytest.CaptureFixture[str]) ->
     assert [4_000, 4_000, 1_000, 0, 9] == [len(line) for line in capsys.readouterr().err.split("\n")[:-1]]
 
 
-def test_a_worker_that_has_imported_the_evaluation_may_start_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_has_imported_the_evaluation_may_start_runs() -> None:
     """A run is rejected while a worker imports a file, and not in the calls that follow."""
-    monkeypatch.chdir(tmp_path)
     Path("it.py").write_text(
         "from evaljournal import Case, evaluation, run\n"
         "@evaluation(cases=[Case(name='peru', input='Peru')])\n"

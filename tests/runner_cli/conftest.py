@@ -1,7 +1,5 @@
-"""Tests of commands run in a directory of their own: a command without RUN looks for `runs/` in the working directory."""
+"""Runs and evaluations in the working directory, for tests of commands."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -13,25 +11,18 @@ from tests.runner_cli.commands import QUICK, ROWS, SLOW, define
 
 
 @pytest.fixture(autouse=True)
-def own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change to the test's own temporary directory, without the variables that commands read."""
-    monkeypatch.chdir(tmp_path)
+def own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the variables that commands read."""
     for name in ("CI", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
-def evaluations(tmp_path: Path) -> Iterator[None]:
-    """Write two evaluations to the working directory; restore Python's modules after the test."""
-    path = list(sys.path)
-    (tmp_path / "evals").mkdir()
+def evaluations() -> None:
+    """Write two evaluations to the working directory."""
+    Path("evals").mkdir()
     define("FAILS = None" + QUICK)
-    (tmp_path / "evals/slow.py").write_text(SLOW)
-    yield
-    sys.path[:] = path
-    user_modules = [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]
-    for name in user_modules:
-        del sys.modules[name]
+    Path("evals/slow.py").write_text(SLOW)
 
 
 @pytest.fixture
@@ -42,14 +33,11 @@ def run() -> Path:
 
 
 @pytest.fixture
-def dataset() -> Iterator[None]:
-    """Write a dataset and a command to the working directory; restore Python's path after the test."""
-    path = list(sys.path)
+def dataset() -> None:
+    """Write a dataset and a command to the working directory."""
     Path("qa.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in ROWS))
     Path("answer.sh").write_text("#!/bin/sh\ntr a-z A-Z | tr -d '\"'\n")
     Path("answer.sh").chmod(0o700)
-    yield
-    sys.path[:] = path
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -27,16 +27,10 @@ FILES = ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Work in a directory with two evaluations, and restore Python's modules."""
-    path = list(sys.path)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "quick.py").write_text("FAILS = 'cuba'" + QUICK)
-    (tmp_path / "slow.py").write_text(SLOW)
-    yield tmp_path
-    sys.path[:] = path
-    for name in [name for name, module in sys.modules.items() if str(tmp_path) in (getattr(module, "__file__", None) or "")]:
-        del sys.modules[name]
+def evaluations() -> None:
+    """Write two evaluations to the working directory."""
+    Path("quick.py").write_text("FAILS = 'cuba'" + QUICK)
+    Path("slow.py").write_text(SLOW)
 
 
 def ids(directory: Path | str = "nat") -> list[str]:
@@ -55,7 +49,7 @@ def wait_for_lines(number: int) -> None:
     raise AssertionError(f"there were never {number} lines")
 
 
-def test_the_files_equal_an_export(directory: Path) -> None:
+def test_the_files_equal_an_export() -> None:
     """After a run, the files are those of `export --format nat`, failed trials included."""
     result = evaljournal("run", "quick.py", "--nat-output", "nat")
     evaljournal("export", "-f", "nat", "-o", "exported")

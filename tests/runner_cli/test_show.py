@@ -51,12 +51,6 @@ FAILED_TRIAL: list[Event] = [
 """A trial that is rate limited, retried, and failed: records 4 to 11, a millisecond apart."""
 
 
-@pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in a temporary directory."""
-    monkeypatch.chdir(tmp_path)
-
-
 def shown(*arguments: Any) -> dict[str, Any]:
     """Return a trial as JSON."""
     answer: dict[str, Any] = orjson.loads(evaljournal("show", *arguments, "--json").stdout)

@@ -26,9 +26,8 @@ def lines(*args: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(tmp_path: Path) -> Path:
     """Write the run of an agent into the working directory."""
-    monkeypatch.chdir(tmp_path)
     return agent_run(tmp_path / "run")
 
 

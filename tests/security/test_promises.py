@@ -31,9 +31,8 @@ DATA = '{"id": "peru", "question": "Peru?", "expected": "Lima"}\n'
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def data() -> str:
     """A dataset in the current directory."""
-    monkeypatch.chdir(tmp_path)
     Path("qa.jsonl").write_text(DATA)
     return "qa.jsonl"
 
