@@ -31,46 +31,13 @@ def identity(value: str) -> str:
 
 
 UNITS = [
-    *(
-        "eyJ",
-        "_eyJ",
-        "eyJaaaaaaaa.",
-        "eyJaaaaaaaaa.eyJ-",
-        "sk-",
-        "gsk_a-",
-        "hf_",
-        "AIza",
-        "AKIA",
-        "ya29.",
-        "xoxb-",
-        "github_pat_",
-    ),
-    *(
-        "authorization",
-        "authorization ",
-        "authorization:",
-        "authorization: bearer ",
-        "authorization: digest\r",
-        "api-key ",
-        "cookie",
-    ),
-    *(
-        "cookie:",
-        "bearer ",
-        "basic\n",
-        "bearer a",
-        "api_key",
-        "api_key = ",
-        "api_key='",
-        "api_key:",
-        "secret_",
-        "secret=",
-        "password: ",
-    ),
-    *("-u ", "-u a:", "--user=", "--user a:'", "A_TOKEN=", "TOKEN", "A", "0_"),
-    *("--token", "--a-b-token ", "-a-", "?key=", "&code=", "a://", "a://b:", "a://b@", "https://a", "a.", "a+"),
-    *("-----BEGIN ", "-----BEGIN A PRIVATE KEY-----", "-----END ", "PRIVATE KEY"),
-    *("\\", '\\"', "'", '"', "b'", " ", "\n", "\t", "{", "$", "=", "@", ":", "_", "-", "a"),
+    *("eyJ", "_eyJ", "eyJaaaaaaaa.", "eyJaaaaaaaaa.eyJ-", "sk-", "gsk_a-", "hf_", "AIza", "AKIA", "ya29.", "xoxb-"),
+    *("github_pat_", "authorization", "authorization ", "authorization:", "authorization: bearer "),
+    *("authorization: digest\r", "api-key ", "cookie", "cookie:", "bearer ", "basic\n", "bearer a", "api_key"),
+    *("api_key = ", "api_key='", "api_key:", "secret_", "secret=", "password: ", "-u ", "-u a:", "--user=", "--user a:'"),
+    *("A_TOKEN=", "TOKEN", "A", "0_", "--token", "--a-b-token ", "-a-", "?key=", "&code=", "a://", "a://b:", "a://b@"),
+    *("https://a", "a.", "a+", "-----BEGIN ", "-----BEGIN A PRIVATE KEY-----", "-----END ", "PRIVATE KEY", "\\", '\\"'),
+    *("'", '"', "b'", " ", "\n", "\t", "{", "$", "=", "@", ":", "_", "-", "a"),
 ]
 PREFIXES = ["", "eyJ", "api_key", "authorization:", "bearer", "-----BEGIN PRIVATE KEY-----", "a://", "cookie", "--token"]
 
@@ -234,7 +201,7 @@ def test_the_limit_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [10, 10, 3, 60, 10] == limits
 
 
-def test_long_texts_are_not_compared(path: Path) -> None:
+def test_long_texts_are_not_compared() -> None:
     """The similarity of texts whose comparison would take minutes is an error."""
     with pytest.raises(Exception, match="too long") as caught:
         scorers.similarity()("a" * 1_000_000, "b" * 1_000_000)
