@@ -56,16 +56,6 @@ async def take(records: AsyncIterator[Record], number: int) -> list[Record]:
     return [await anext(records) for _ in range(number)]
 
 
-async def test_follow_starts_at_the_beginning(tmp_path: Path) -> None:
-    """Following a finished run gives all of its records."""
-    await write(tmp_path / "run", complete_run(4), roll_at=1000)
-    expected = list(read(tmp_path / "run"))
-    async with follower(tmp_path / "run") as records:
-        received = await take(records, len(expected))
-
-    assert expected == received
-
-
 async def test_follow_can_be_closed() -> None:
     """`follow` returns an async generator with `aclose`, which trio requires."""
     assert AsyncGenerator is get_origin(get_type_hints(follow)["return"])

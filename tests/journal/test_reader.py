@@ -1,9 +1,7 @@
 """Readers of a journal: all records, one record, and errors."""
 
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
 from evaljournal.journal import Record, read, writing
@@ -11,10 +9,8 @@ from evaljournal.journal.errors import JournalDamaged, JournalError, NotAJournal
 from evaljournal.journal.events import Extension, Noted
 from evaljournal.journal.readers.reader import RecordReader, fetch
 from tests.journal.samples import (
-    RUN,
     complete_run,
     content,
-    enqueued,
     fake_clock,
     flip,
     forge,
@@ -153,32 +149,6 @@ def test_extension_is_kept(tmp_path: Path) -> None:
     assert [event, event] == [record.event for record in read(tmp_path / "run") if isinstance(record.event, Extension)]
 
 
-def test_reader_has_the_run_id(tmp_path: Path) -> None:
-    """A reader has the id of the run."""
-    write_sync(tmp_path / "run", complete_run())
-    reader = read(tmp_path / "run")
-    next(iter(reader))
-
-    assert RUN == reader.run
-
-
-def test_closed_journal_has_no_torn_tail(tmp_path: Path) -> None:
-    """A closed journal has no bytes after its last record."""
-    write_sync(tmp_path / "run", complete_run())
-    reader = read(tmp_path / "run")
-
-    assert len(lines_of(tmp_path / "run")) == len(list(reader))
-    assert reader.stop is None
-
-
-def test_reader_can_be_iterated_again(tmp_path: Path) -> None:
-    """Iterating again gives the same records."""
-    write_sync(tmp_path / "run", complete_run(), roll_at=1000)
-    reader = read(tmp_path / "run")
-
-    assert list(reader) == list(reader)
-
-
 @pytest.mark.parametrize("length", [1, 20, 100, -2, -1])
 def test_torn_last_line_is_ignored(tmp_path: Path, length: int) -> None:
     """A torn last line is ignored, and the reader has its position."""
@@ -305,11 +275,3 @@ def test_lines_of_a_file_that_was_replaced(tmp_path: Path) -> None:
         records = list(read(tmp_path / "run"))
 
         assert lines_of(tmp_path / "run")[5:] == [lines.line_of(record) for record in records[5:]]
-
-
-def test_lines_are_plain_json(tmp_path: Path) -> None:
-    """Any JSON parser can read the lines."""
-    value: dict[str, Any] = {"Größe": [1, 2.5, None, "\u2028\n"]}
-    write_sync(tmp_path / "run", [started(), session(), enqueued("a", value)])
-
-    assert [value] == [line["input"] for line in map(orjson.loads, lines_of(tmp_path / "run")) if "input" in line]

@@ -337,17 +337,6 @@ def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
     assert not path.exists()
 
 
-def test_the_fingerprint_depends_on_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prompt, temperature and system message change the fingerprint; the key does not."""
-    monkeypatch.setenv("MY_KEY", "first-key-of-all")
-    first = Chat("small", base_url="http://h/v1", prompt="a", key_env="MY_KEY").fingerprint
-    monkeypatch.setenv("MY_KEY", "second-key-of-all")
-
-    assert first == Chat("small", base_url="http://h/v1", prompt="a", key_env="MY_KEY").fingerprint
-    others: list[dict[str, Any]] = [{"prompt": "b"}, {"prompt": "a", "temperature": 1.0}, {"prompt": "a", "system": "s"}]
-    assert 4 == len({first, *(Chat("small", base_url="http://h/v1", **other).fingerprint for other in others)})
-
-
 def openai_task(url: str) -> Any:
     openai = import_optional("openai")
 

@@ -148,14 +148,6 @@ def test_a_url_is_filled_in(
     assert sent == (request["target"].removeprefix(f"/{name}/ok/"), request["body"])
 
 
-def test_an_unknown_field_in_a_url_is_an_error_before_the_start(path: Path) -> None:
-    """A URL with a field that a case lacks is rejected; nothing is written."""
-    with pytest.raises(UsageError, match=r"case 1: the case 'a' has no field {idd}"):
-        run_real(define_real(Endpoint("http://127.0.0.1:9/{idd}"), "a"), path)
-
-    assert not path.exists()
-
-
 def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) -> None:
     """All attempts of a trial have the same key; other trials and other runs have others."""
     run_real(define_real(Endpoint(server.url(name, "ok")), [Case(name="a", input=1), Case(name="b", input=2)]), path)
@@ -222,17 +214,6 @@ def test_an_empty_reply_is_a_parse_error(server: Server, path: Path, name: str, 
 
     assert (["parse_error"] * 2, []) == ([event.category for event in events(path, AttemptFailed)], outputs(path))
     assert (0, 1, 2) == (outcome.state.completed, outcome.state.failed, len(server.requests(name)))
-
-
-def test_an_empty_value_is_an_output(server: Server, path: Path, name: str) -> None:
-    """An empty string at the output path is recorded as the output; the call is not retried."""
-    defined = define_real(Endpoint(server.url(name, 'number:""'), output_path="output"), [Case(name="a", input=1)])
-    outcome = run_real(defined, path)
-    resumed = run_real(defined, path, resume=True)
-
-    assert [""] == outputs(path)
-    assert (1, 0, 1) == (outcome.state.completed, outcome.state.failed, resumed.state.completed)
-    assert 1 == len(server.requests(name))
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "ISO-8859-15", '"windows-1252"'])
@@ -516,18 +497,6 @@ def test_a_key_is_nowhere_in_the_journal(server: Server, path: Path, name: str, 
     assert "***" == mask("plainword-of-no-shape")
     assert "plainword" not in repr(endpoint)
     assert "literal-of" not in repr(endpoint)
-
-
-def test_the_fingerprint_depends_on_settings_not_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Path and body change the fingerprint; the key does not."""
-    monkeypatch.setenv("MY_KEY", "one-key-of-mine")
-    first = Endpoint("http://h/?key=aaaaaaaaa1", headers={"Authorization": "Bearer $MY_KEY"}, output_path="a").fingerprint
-    monkeypatch.setenv("MY_KEY", "another-key-of-mine")
-    second = Endpoint("http://h/?key=bbbbbbbbb2", headers={"Authorization": "Bearer $MY_KEY"}, output_path="a").fingerprint
-    other = Endpoint("http://h/?key=bbbbbbbbb2", headers={"Authorization": "Bearer $MY_KEY"}, output_path="b").fingerprint
-
-    assert first == second
-    assert first != other
 
 
 @pytest.mark.parametrize(

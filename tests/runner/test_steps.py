@@ -14,7 +14,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from evaljournal import Case, Fatal, Outcome, RateLimited, Retry, UsageError, durable, step, verify
+from evaljournal import Case, Outcome, RateLimited, Retry, UsageError, durable, step, verify
 from evaljournal.journal import read
 from evaljournal.journal.events import (
     AttemptStarted,
@@ -643,13 +643,6 @@ def test_a_missing_blob_is_executed_again(path: Path) -> None:
     assert 1 == outcome.state.completed
     assert [1, 1] == calls
     assert ["evaljournal.step_not_reused"] == [event.name for event in events(path, Noted)]
-
-
-def test_a_fatal_step_fails_the_trial(disk: SimulatedDisk) -> None:
-    """An exception of a step is the exception of the task unless the task handles it."""
-    outcome = evaluate(Agent({2: [Fatal("no")]}), disk)
-
-    assert 1 == outcome.state.failed
 
 
 def test_a_conversation_is_recorded_once() -> None:

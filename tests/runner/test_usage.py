@@ -5,7 +5,6 @@ from typing import Any
 
 import attrs
 import pytest
-from click.testing import CliRunner
 
 from evaljournal import Case, evaluation, note
 from evaljournal.journal.events import AttemptSucceeded, Noted
@@ -13,7 +12,6 @@ from evaljournal.replay.render.summary import billed_usage, usage_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.text import money
 from evaljournal.runner import scorers
-from evaljournal.runner.cli import cli
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.prices import Price
@@ -123,18 +121,3 @@ def test_litellm_retry_after() -> None:
 
     failure = classify(RateLimitError(), now=0.0)
     assert ("rate_limited", 7.0) == (failure.category, failure.retry_after)
-
-
-def test_notes_keep_their_order(path: Path) -> None:
-    """`show` lists notes in the order in which they were made."""
-
-    @evaluation(cases=[Case(name="a", input="a")])
-    def answer(_: str) -> str:
-        note(first=1)
-        note(second={"k": 2})
-        note(third=3)
-        return "a"
-
-    run_real(answer, path)
-    shown = CliRunner().invoke(cli, ["show", str(path), "a"]).output
-    assert shown.index("first 1") < shown.index("second: k 2") < shown.index("third 3")

@@ -28,8 +28,6 @@ from evaljournal.runner.workers.pool import WorkerDied
 from evaljournal.runner.workers.processes import _open_processes
 from tests.processes import Process, is_alive, wait_until
 from tests.runs import events, outputs
-from tests.server import Server
-from tests.workers import AGENT
 
 TASK = '''
 import asyncio, ctypes, os, signal, subprocess, sys, time
@@ -286,35 +284,6 @@ def test_a_command_leads_to_workers() -> None:
     assert {"exit code 3"} == {event.detail for event in events(Path("run"), AttemptInterrupted)}
     (name,) = {event.worker.rpartition("/")[0] for event in events(Path("run"), AttemptSucceeded)}
     assert os.uname().nodename == name
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("options", "output"),
-    [
-        (("--command", "cat"), '"x"'),
-        (("--endpoint", "{root}/generate"), "X"),
-        (("--chat", "small", "--base-url", "{root}/v1"), "X"),
-        (("--command", f"{sys.executable} agent.py", "--gateway"), '"X"'),
-    ],
-    ids=["command", "endpoint", "chat", "gateway"],
-)
-def test_a_task_without_code_runs_in_workers(
-    options: tuple[str, ...], output: str, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker builds the task from its arguments; it imports no command."""
-    root = server.url(name, "ok", "").rstrip("/")
-    monkeypatch.setenv("OPENAI_BASE_URL", f"{root}/v1")
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")
-    Path("agent.py").write_text(AGENT)
-    Path("qa.jsonl").write_text('{"id": "a", "input": "x"}\n')
-    arguments = [option.format(root=root) for option in options]
-    with start("", "run", "--data", "qa.jsonl", *arguments, "-o", "run", "--workers", "processes:1") as process:
-        assert 0 == process.wait()
-
-    (recorded,) = outputs(Path("run"))
-    assert output == (recorded["output"] if isinstance(recorded, dict) else recorded).strip()
-    assert {"process 1"} == {event.worker for event in events(Path("run"), AttemptSucceeded)}
 
 
 def test_a_command_that_is_not_a_worker_is_rejected() -> None:

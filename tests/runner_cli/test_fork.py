@@ -141,7 +141,7 @@ def test_invalid_forks(tmp_path: Path, run: Path, options: list[str], code: int,
     assert before == content(tmp_path)
 
 
-def test_a_damaged_run_is_forked_before_the_damage(tmp_path: Path, run: Path) -> None:
+def test_a_damaged_run_is_forked_before_the_damage(run: Path) -> None:
     """A damaged run can be forked before the damage, not after it."""
     flip(segment(run), list(read(run))[9].offset + 60)
     codes = [evaljournal("fork", run, *at, "-o", "new").exit_code for at in ((), ("--at", 10), ("--at", 9))]
@@ -151,7 +151,7 @@ def test_a_damaged_run_is_forked_before_the_damage(tmp_path: Path, run: Path) ->
 
 
 @pytest.mark.parametrize("loss", ["a blob", "the rules"])
-def test_a_fork_is_complete_or_missing(tmp_path: Path, loss: str) -> None:
+def test_a_fork_is_complete_or_missing(loss: str) -> None:
     """A missing blob or an invalid record leaves no partial fork."""
     if loss == "a blob":
         write_sync(Path("old"), [started(), session(), *trial("a", "x" * 300_000)])

@@ -201,12 +201,3 @@ def test_an_invalid_record_is_not_a_bug(command: str) -> None:
     result = evaljournal(command, "odd")
 
     assert (4, True) == (result.exit_code, "is invalid" in result.stderr)
-
-
-def test_an_invalid_time_is_not_drawn() -> None:
-    """A record whose `t` is not a number is rejected."""
-    fact = {"type": "attempt_started", "trial": "a", "attempt": 1, "slot": 0, "t": "soon"}
-    forge(Path("odd"), [opened(), started(), session(), *trial("a")[:1], fact])
-    result = evaljournal("replay", "odd")
-
-    assert (4, True) == (result.exit_code, "is invalid" in result.stderr)

@@ -10,13 +10,14 @@ import orjson
 import pytest
 from rich.console import Console
 
-from evaljournal import Case, evaluation, note, run
+from evaljournal import run
 from evaljournal.journal.events import TrialCompleted
 from evaljournal.replay import RunState, load, summarize
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.screen import panel
 from evaljournal.replay.render.summary import variant_lines
 from evaljournal.runner.definition.gates import gate_results
+from evaljournal.runner.definition.loading import load_evaluation
 from tests.journal.samples import session, started, write_sync
 from tests.replay.trial_events import answered, failed, state_of
 from tests.runner_cli.commands import evaljournal
@@ -45,26 +46,10 @@ def right(output, expected):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with two variants, one of which fails once."""
-    path = tmp_path_factory.mktemp("variants") / "run"
-
-    @evaluation(
-        cases=[Case(name="peru", input=1, expected=2), Case(name="cuba", input=2, expected=4)],
-        variants={"double": {"factor": 2}, "triple": {"factor": 3}},
-        policy="fixed",
-        durability="os",
-    )
-    def times(value: int, *, factor: int) -> int:
-        note(cost=factor / 4)
-        if factor == 3 and value == 2:
-            raise TypeError("no")
-        return value * factor
-
-    @times.score
-    def right(output: int, expected: int) -> bool:
-        return output == expected
-
-    run(times, path, quiet=True)
-    return path
+    directory = tmp_path_factory.mktemp("variants")
+    (directory / "times.py").write_text(SOURCE)
+    run(load_evaluation(f"{directory}/times.py").evaluation, directory / "run", quiet=True)
+    return directory / "run"
 
 
 def test_status_has_a_line_for_each_variant(finished: Path) -> None:
