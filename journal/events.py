@@ -18,7 +18,7 @@ ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavail
 """Kinds of failure of a scorer call."""
 
 StopReason = Literal[
-    "interrupted", "failed_fast", "same_error", "unauthorized", "deadline", "disk_full", "dataset_failed", "budget"
+    "interrupted", "failed_fast", "same_error", "unauthorized", "quota", "deadline", "disk_full", "dataset_failed", "budget"
 ]
 """Why a run stopped before it was finished."""
 

@@ -14,7 +14,8 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
     echo          the request's headers and body
     target        {"output": path and query of the request}
     empty         no body; `empty:204` with that status, `empty:text` and `empty:sse` with another media type
-    text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit)
+    text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit),
+    day (a quota per day)
     charset:NAME  text in Latin-1, with this name as its charset
     number:N      {"output": N}, verbatim
     raw:BODY      that body, as JSON if it begins with a brace, otherwise as a stream; `%2C` stands for a comma
@@ -205,6 +206,9 @@ class Connection(asyncio.Protocol):
             self._json(200, {"answer": "LIMA"})
         elif step == "spent":
             self._json(429, {"error": {"message": "pay first", "code": "insufficient_quota"}})
+        elif step == "day":
+            error = {"message": "Quota exceeded", "details": [{"violations": [{"quotaId": "GenerateRequestsPerDay-FreeTier"}]}]}
+            self._json(429, {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", **error}})
         elif step == "quota":
             more_headers = {
                 "x-ratelimit-limit-requests": "100",

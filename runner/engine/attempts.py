@@ -239,7 +239,7 @@ class Attempts:
         failure, error = self._settings.retry.classify_and_describe(exc, now=self._clock.wall())
         self._fail(
             work,
-            stop_run=failure.stop_run,
+            stop_run=failure.stop_reason is not None,
             error=error.type,
             message=error.message,
             traceback=error.traceback,
@@ -248,8 +248,7 @@ class Attempts:
             retry_after=failure.retry_after,
             elapsed=elapsed,
         )
-        if failure.stop_run:
-            self._scheduler.shutdown.stop_unauthorized(exc)
+        self._scheduler.shutdown.stop_after(failure, error)
 
     def _fail(self, work: TrialWork, *, stop_run: bool = False, **fields: Any) -> None:
         """Record that an attempt failed, and what follows; `fields` are those of the event."""

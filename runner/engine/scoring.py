@@ -146,17 +146,17 @@ class Scoring:
         scorer, work = call.scorer.scorer, call.work
         failure, error = scorer.retry.classify_and_describe(exc, now=self._clock.wall())
         self._settle(call, error, failure, elapsed)
-        if failure.stop_run:
+        if failure.stop_reason is not None:
             value = {"scorer": scorer.name, "message": f"{error.type}: {error.message}"}
-            name = f"{events.NOTE_PREFIX}unauthorized"
+            name = f"{events.NOTE_PREFIX}{failure.stop_reason}"
             self._record(events.Noted(name=name, value=value, trial=work.trial, attempt=work.state.attempts))
-            self._scheduler.shutdown.stop_unauthorized(exc)
+            self._scheduler.shutdown.stop_after(failure, error)
             self._scheduler.close()  # Outputs that wait for this scorer would fail in the same way.
 
     def _settle(self, call: ScorerCall, error: Description, failure: Failure | None, elapsed: float) -> None:
         """Record that a call failed, or timed out if there is no `failure`; schedule a retry, or record that scoring failed."""
         category: events.ScorerFailureCategory = "timed_out" if failure is None else failure.category
-        retry_after, stop_run = (None, False) if failure is None else (failure.retry_after, failure.stop_run)
+        retry_after, stop_run = (None, False) if failure is None else (failure.retry_after, failure.stop_reason is not None)
         scheduler, scorer, work = self._scheduler, call.scorer.scorer, call.work
         name = call_id(work.trial, scorer.name)
         call.retry_history.count_failure(category, retry_after)

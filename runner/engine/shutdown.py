@@ -6,7 +6,7 @@ from collections.abc import Callable
 import trio
 
 from evaljournal.journal.events import StopReason
-from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.classify import Description, Failure
 
 
 class Shutdown:
@@ -34,10 +34,13 @@ class Shutdown:
             self.reason, self.detail, self.grace_end = reason, detail, self._now() + self.grace
             self._on_stop()
 
-    def stop_unauthorized(self, exc: BaseException) -> None:
-        """Stop because every other call would fail in the same way."""
-        error = describe(exc)
-        self.stop("unauthorized", f"every other call would fail in the same way: {error.type}: {error.message}")
+    def stop_after(self, failure: Failure, error: Description) -> None:
+        """Stop if every other call would fail in the same way."""
+        if failure.stop_reason is not None:
+            resets = f"it resets {failure.resets}; " if failure.resets else ""
+            self.stop(
+                failure.stop_reason, f"{resets}every other call would fail in the same way: {error.type}: {error.message}"
+            )
 
     def interrupt(self) -> None:
         """Stop at the user's request; the second time, end the grace period immediately."""

@@ -61,7 +61,7 @@ class _MaxRetries(OneBudget):
         """Classify an exception; programming errors are retried, and nothing stops the run."""
         failure = super().failure(exc, now=now)
         category = "error" if failure.category == "fatal" and isinstance(exc, PROGRAMMING_ERRORS) else failure.category
-        return attrs.evolve(failure, category=category, stop_run=False)
+        return attrs.evolve(failure, category=category, stop_reason=None)
 
 
 def _check_integer(name: str, value: object, minimum: int) -> None:

@@ -245,7 +245,7 @@ class Call:
         failure = classify(exc, now=time.time())
         ends_attempt = (
             failure.category in {"rate_limited", "unavailable"}
-            or failure.stop_run
+            or failure.stop_reason is not None
             or isinstance(exc, NoResponse | ReplyTooLarge | Redirected | InvalidReply)
         )
         no_retry = [_NO_RETRY] if ends_attempt else []

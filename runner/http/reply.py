@@ -39,7 +39,9 @@ class BadStatus(Exception):
     def __init__(self, reply: "Reply", url: str) -> None:
         self.status_code = reply.status
         self.headers = reply.headers
-        self.code = _code_of(reply)
+        self.body = _error_of(reply)
+        """The provider's error as JSON, if there is one."""
+        self.code = error_code(self.body)
         """The provider's own error code, if there is one."""
         phrase = responses.get(reply.status, "")
         body = f": {text}" if (text := reply.excerpt) else ""
@@ -86,25 +88,28 @@ class OutputMissing(InvalidReply, Fatal):
 class ErrorReply(Exception):
     """The status is a success, but the reply contains an error."""
 
-    def __init__(self, message: str, code: object = None) -> None:
+    def __init__(self, message: str, body: object = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.body = body
+        """The error as JSON."""
+        self.code = error_code(body)
 
 
 class IncompleteReply(ConnectionError):
     """The reply ended before it was complete."""
 
 
-def _code_of(reply: "Reply") -> object:
+def _error_of(reply: "Reply") -> object:
     try:
-        error = orjson.loads(reply.body[:SMALL_REPLY])["error"]
-    except (ValueError, TypeError, KeyError):
+        return orjson.loads(reply.body[:SMALL_REPLY])
+    except ValueError:
         return None
-    return error_code(error)
 
 
 def error_code(error: object) -> object:
     """Return the code in an error object of a provider, otherwise its type; None if it has none."""
+    if isinstance(error, list) and len(error) == 1:  # Gemini's OpenAI-compatible endpoint.
+        error = error[0]
     while isinstance(error, dict) and isinstance(error.get("error"), dict):
         error = error["error"]
     return error.get("code") or error.get("type") if isinstance(error, dict) else None
@@ -256,7 +261,7 @@ class Reply:
                     raise InvalidReply(f"a line of the stream is not JSON ({exc}): {excerpt(data, EXCERPT_LENGTH)!r}") from exc
                 chunk = data
             if event == "error":
-                raise ErrorReply(f"the stream ended with an error: {excerpt(data, EXCERPT_LENGTH)}", error_code(chunk))
+                raise ErrorReply(f"the stream ended with an error: {excerpt(data, EXCERPT_LENGTH)}", chunk)
             yield chunk
 
 

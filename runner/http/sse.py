@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from evaljournal.replay.server_sent_events import EventParser
-from evaljournal.runner.http.reply import EXCERPT_LENGTH, ErrorReply, error_code
+from evaljournal.runner.http.reply import EXCERPT_LENGTH, ErrorReply
 from evaljournal.runner.secrets import excerpt
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
@@ -54,7 +54,7 @@ class StreamEvents:
         event = event or str(value.get("type", ""))
         if event in _ERROR_EVENTS or value.get("error"):
             message = f"the stream contains an error: {excerpt(data, EXCERPT_LENGTH)}"
-            self.error = ErrorReply(message, error_code(value.get("response") or value))
+            self.error = ErrorReply(message, value.get("response") or value)
         elif event in _LAST_EVENTS and value:
             self.is_done = True
         delta = value.get("delta")

@@ -13,13 +13,16 @@ from functools import cache
 from http import HTTPStatus
 from traceback import walk_tb
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import outcome
-from attrs import evolve, frozen
+from attrs import frozen
 
 from evaljournal.journal.events import FailureCategory
-from evaljournal.runner.retries.retry_after import requested_wait, wait_until_reset
+from evaljournal.replay.text import duration
+from evaljournal.runner.retries.providers import matching_rule
+from evaljournal.runner.retries.providers.rule import ErrorFields, Rule, error_fields
+from evaljournal.runner.retries.retry_after import requested_wait, wait_in_error, wait_until_reset
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.signals import is_from_signal
 
@@ -52,8 +55,11 @@ class Failure:
     connection error. `fatal`: the next attempt would fail in the same way."""
     retry_after: float | None = None
     """Seconds to wait before the next call, counted from the failure, from `Retry-After` or an equivalent."""
-    stop_run: bool = False
-    """Whether every other call would fail in the same way: the API key is unauthorized, or the account has no credit."""
+    stop_reason: Literal["unauthorized", "quota"] | None = None
+    """Why the run stops, if every other call would fail in the same way: the API key is unauthorized or the account has no
+    credit, or a quota of a day or month is used up."""
+    resets: str = ""
+    """When that quota resets: `in 10 h 17 min`; empty if unknown."""
 
 
 @frozen(kw_only=True)
@@ -88,12 +94,6 @@ _UNAUTHORIZED_STATUSES = {
     HTTPStatus.FORBIDDEN,
     HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
 }
-
-_NO_CREDIT_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"}
-"""Error codes sent with status 429 where waiting does not help."""
-
-_TOO_LARGE = "request too large"
-"""Sent with status 429 for a request above the whole quota, which can never succeed."""
 
 _RATE_LIMIT_CLASSES = {"RateLimitError", "TooManyRequests", "TooManyRequestsException", "ResourceExhausted"}
 
@@ -185,10 +185,9 @@ def _classify(exc: BaseException, now: float) -> Failure:
 
 
 def worst_failure(failures: list[Failure]) -> Failure:
-    """Return the failure with the worst category and, within it, the longest wait; `stop_run` is set if any failure sets it."""
+    """Return the worst failure: one that stops the run, otherwise by category and, within it, the longest wait."""
     order: tuple[FailureCategory, ...] = ("fatal", "rate_limited", "unavailable", "parse_error", "error")
-    failure = min(failures, key=lambda item: (order.index(item.category), -(item.retry_after or 0)))
-    return evolve(failure, stop_run=any(item.stop_run for item in failures))
+    return min(failures, key=lambda item: (not item.stop_reason, order.index(item.category), -(item.retry_after or 0)))
 
 
 def describe(exc: BaseException) -> Description:
@@ -286,38 +285,58 @@ def _chain(exc: BaseException) -> Iterator[BaseException]:
 
 def _recognize(exc: BaseException, now: float) -> Failure | None:
     """Recognize an exception by its attributes and class names; None if it is unknown."""
-    wait = _seconds_to_wait(exc, now)
     if isinstance(exc, RateLimited | Fatal):
-        return Failure(category="fatal" if isinstance(exc, Fatal) else "rate_limited", retry_after=wait)
+        category: FailureCategory = "fatal" if isinstance(exc, Fatal) else "rate_limited"
+        return Failure(category=category, retry_after=_seconds_to_wait(exc, now))
     names = {cls.__name__ for cls in type(exc).__mro__}
     status, code = _status(exc), _error_code(exc)
+    if rule := matching_rule(status, _fields(exc)):
+        return _failure_of_rule(rule, exc, now)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMIT_CLASSES or any(word in code for word in _THROTTLING_CODES):
-        return _failure_of_rate_limit(exc, code, _seconds_to_wait(exc, now, is_rate_limited=True))
-    if status is not None:
-        return _failure_of_status(status, wait)
-    if names & _MALFORMED_REQUEST_CLASSES or isinstance(exc, ssl.SSLCertVerificationError):
-        return Failure(category="fatal")
-    is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _ERRNOS)
-    if is_network_error or names & _UNAVAILABLE_CLASSES or code in _OVERLOAD_CODES:
-        return Failure(category="unavailable", retry_after=wait)
-    return None
-
-
-def _failure_of_rate_limit(exc: BaseException, code: str, wait: float | None) -> Failure:
-    """Distinguish a temporary 429 from lack of credit and from a request that is too large."""
-    if code in _NO_CREDIT_CODES:
-        return Failure(category="fatal", stop_run=True)
-    if _TOO_LARGE in _call_safely(lambda: str(exc), lambda _: "")[:_MAX_MESSAGE].lower():
-        return Failure(category="fatal")
-    return Failure(category="rate_limited", retry_after=wait)
-
-
-def _failure_of_status(status: int, wait: float | None) -> Failure:
+        return Failure(category="rate_limited", retry_after=_seconds_to_wait(exc, now, is_rate_limited=True))
     if status in _UNAUTHORIZED_STATUSES:
-        return Failure(category="fatal", stop_run=True)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TEMPORARY_STATUSES:
-        return Failure(category="unavailable", retry_after=wait)
-    return Failure(category="fatal")
+        return Failure(category="fatal", stop_reason="unauthorized")
+    if _is_unavailable(exc, names, status, code):
+        return Failure(category="unavailable", retry_after=_seconds_to_wait(exc, now))
+    return Failure(category="fatal") if status is not None or _is_malformed(exc, names) else None
+
+
+def _is_malformed(exc: BaseException, names: set[str]) -> bool:
+    """Return whether the request or the address is wrong."""
+    return bool(names & _MALFORMED_REQUEST_CLASSES) or isinstance(exc, ssl.SSLCertVerificationError)
+
+
+def _is_unavailable(exc: BaseException, names: set[str], status: int | None, code: str) -> bool:
+    """Return whether the endpoint could not be reached, or could not answer."""
+    if status is not None or _is_malformed(exc, names):
+        return status is not None and (status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TEMPORARY_STATUSES)
+    is_network_error = isinstance(exc, socket.gaierror | ssl.SSLError) or (isinstance(exc, OSError) and exc.errno in _ERRNOS)
+    return is_network_error or bool(names & _UNAVAILABLE_CLASSES) or code in _OVERLOAD_CODES
+
+
+def _failure_of_rule(rule: Rule, exc: BaseException, now: float) -> Failure:
+    wait = _seconds_to_wait(exc, now, is_rate_limited=rule.verdict in ("rate_limited", "quota"))
+    match rule.verdict:
+        case "rate_limited" | "unavailable" as category:
+            return Failure(category=category, retry_after=wait)
+        case "unauthorized":
+            return Failure(category="fatal", stop_reason="unauthorized")
+        case "quota":
+            resets = rule.resets or (f"in {duration(wait)}" if wait else "")
+            return Failure(category="fatal", stop_reason="quota", resets=resets)
+        case "fatal" | "declined":
+            return Failure(category="fatal")
+
+
+def _fields(exc: BaseException) -> ErrorFields:
+    """Return the fields of the provider's error in an exception, as far as its class keeps them."""
+    body = next((value for name in ("body", "details") if isinstance(value := _attribute(exc, name), Mapping | list)), None)
+    fields = error_fields(body)
+    if isinstance(code := _attribute(exc, "code"), str):
+        fields.setdefault("code", []).append(code)
+    if "message" not in fields:
+        fields["message"] = [_call_safely(lambda: str(exc), lambda _: "")[:_MAX_MESSAGE]]
+    return fields
 
 
 def _status(exc: BaseException) -> int | None:
@@ -351,14 +370,15 @@ def _seconds_to_wait(exc: BaseException, now: float, *, is_rate_limited: bool = 
     response = _attribute(exc, "response")
     aws_headers = _field(_field(response, "ResponseMetadata"), "HTTPHeaders")
     litellm_headers = _attribute(exc, "litellm_response_headers")
-    for headers in (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers):
-        values = _lower_case_headers(headers)
-        wait = requested_wait(values, now)
-        if wait is None and is_rate_limited:
-            wait = wait_until_reset(values, now)
-        if wait is not None:
-            return wait
-    return None
+    sources = (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers)
+    all_headers = [_lower_case_headers(headers) for headers in sources]
+    waits = [requested_wait(headers, now) for headers in all_headers]
+    if is_rate_limited:
+        fields = _fields(exc)
+        repeated_headers = {name.lower(): values[0] for name, values in fields.items()}  # OpenRouter repeats headers in bodies.
+        waits.append(wait_in_error(fields))
+        waits += [wait_until_reset(headers, now) for headers in (*all_headers, repeated_headers)]
+    return next((wait for wait in waits if wait is not None), None)
 
 
 def _lower_case_headers(headers: Any) -> dict[str, str]:

@@ -158,13 +158,13 @@ class Retry:
                 raise UsageError(
                     f"Retry(classify=…) returned {category!r}; it must return None or one of {get_args(FailureCategory)}"
                 )
-            return evolve(failure, category=category, stop_run=failure.stop_run and category == "fatal")
+            return evolve(failure, category=category, stop_reason=failure.stop_reason if category == "fatal" else None)
         for cls in type(exc).__mro__:
             if cls in self.fail_on:
                 return evolve(failure, category="fatal")
             if cls in self.on:
                 is_retried = failure.category not in ("fatal", "parse_error")
-                return failure if is_retried else evolve(failure, category="error", stop_run=False)
+                return failure if is_retried else evolve(failure, category="error", stop_reason=None)
         return failure
 
     def decide(self, history: RetryHistory, jitter: float, *, probe: bool = False, stop_run: bool = False) -> RetryIn | NoRetry:

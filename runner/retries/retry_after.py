@@ -9,15 +9,22 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-_MIN_TIMESTAMP = 1_000_000_000
-"""The smallest number that is read as seconds since 1970 (September 2001), not as a duration."""
+from evaljournal.runner.retries.providers.rule import ErrorFields
+
+_MIN_TIMESTAMP, _MIN_MILLISECONDS = 1_000_000_000, 1_000_000_000_000
+"""The smallest numbers that are read as seconds or milliseconds since 1970 (September 2001), not as a duration."""
 
 _MAX_UNVERIFIED_WAIT = 60.0
 """Longest wait, in seconds, for a date that comes without the server's own time."""
 
+_MAX_RESET = 120.0
+"""Longest wait, in seconds, until a reset: it says when a limit is full again, not when the next call succeeds. OpenAI's own
+client does not wait longer for a `Retry-After` either."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:reset(?:-.+)?|(?P<resource>.+)-reset)")
+_AGAIN = re.compile(rf"(?:try again|retry) in ({_DURATION.pattern})", re.IGNORECASE)
+_RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:(?P<kind>reset|renewalperiod)(?:-.+)?|(?P<resource>.+)-reset)")
 
 
 def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
@@ -25,10 +32,11 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
 
     `headers` have lower-case names; `now` is wall time in seconds since 1970.
     """
-    milliseconds = _parse_number(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
+    if milliseconds := _parse_number(headers.get("retry-after-ms", "")):
         return milliseconds / 1000
     text = headers.get("retry-after", "")
+    if _parse_number(text) == 0:
+        return None  # Azure sends 0 for an unknown time.
     wait = _parse_seconds(text, _server_time(headers, now))
     is_date = _parse_number(text) is None and _timestamp(text) is not None
     if wait is not None and is_date and _timestamp(headers.get("date", "")) is None:
@@ -40,7 +48,7 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds until the rate limit resets; for a 429 only, since some servers always send these headers.
 
     Requests and tokens may have separate resets. The longest of those with nothing remaining counts; if there is none, the
-    shortest of all.
+    shortest of all. Azure sends the length of a period instead.
     """
     resets: list[float] = []
     exhausted_resets: list[float] = []
@@ -49,13 +57,21 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
             continue
         if (wait := _parse_seconds(value, _server_time(headers, now))) is None:
             continue
-        resets.append(wait)
-        remaining_header = name.replace("reset", "remaining") if match["resource"] is None else f"{name[:-6]}-remaining"
+        remaining_header = name.replace(match["kind"], "remaining") if match["kind"] else f"{name[:-6]}-remaining"
         if _parse_number(headers.get(remaining_header, "")) == 0:
             exhausted_resets.append(wait)
+        elif match["kind"] != "renewalperiod":
+            resets.append(wait)
     if exhausted_resets:
-        return max(exhausted_resets)
-    return min(resets, default=None)
+        return min(max(exhausted_resets), _MAX_RESET)
+    return min([*resets, _MAX_RESET]) if resets else None
+
+
+def wait_in_error(fields: ErrorFields) -> float | None:
+    """Return the seconds that the error itself asks for: Google's `retryDelay`, or "try again in 7m12s" in the message."""
+    matches = [match for text in fields.get("message", ()) for match in _AGAIN.finditer(text)]
+    texts = [*fields.get("retryDelay", ()), *(match[1] for match in matches)]
+    return next((seconds for text in texts if (seconds := _parse_seconds(text, 0.0))), None)
 
 
 def _server_time(headers: Mapping[str, str], now: float) -> float:
@@ -68,7 +84,9 @@ def _parse_seconds(text: str, now: float) -> float | None:
     """Parse seconds from now: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, or seconds since 1970."""
     number = _parse_number(text)
     if number is not None:
-        return number if number < _MIN_TIMESTAMP else max(0.0, number - now)
+        if number < _MIN_TIMESTAMP:
+            return number
+        return max(0.0, (number / 1000 if number >= _MIN_MILLISECONDS else number) - now)
     if _DURATION.fullmatch(text.strip()):
         return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", text))
     timestamp = _timestamp(text)

@@ -21,7 +21,7 @@ from evaljournal.runner.data.templates import Fields, MissingField, fill_body, h
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply, error_code
+from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import ReportedStep, TrialInput
@@ -274,7 +274,7 @@ def raise_error_in(value: Any, path: str | None) -> None:
     except MissingField:
         return
     if error:
-        raise ErrorReply(f"the reply contains an error at {path!r}: {excerpt(as_text(error), 500)}", error_code(error))
+        raise ErrorReply(f"the reply contains an error at {path!r}: {excerpt(as_text(error), 500)}", error)
 
 
 def _is_true(value: Any, path: str | None) -> bool:

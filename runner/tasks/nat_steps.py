@@ -45,7 +45,7 @@ def _raise_error_in(line: str) -> None:
     with suppress(ValueError):
         error = read_json(line)
         if {"code", "message"} <= error.keys():
-            raise ErrorReply(f"the stream ended with an error: {excerpt(line, 500)}", error["code"])
+            raise ErrorReply(f"the stream ended with an error: {excerpt(line, 500)}", error)
 
 
 def _read_step(text: str, starts: dict[str, float]) -> Iterator[ReportedStep]:

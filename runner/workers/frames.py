@@ -61,20 +61,22 @@ def parse_end(fields: dict[str, Any]) -> Any:
         return CANCELLED
     try:
         failure, error = fields["failure"], fields["error"]
-        retry_after, category = failure["retry_after"], failure["category"]
+        retry_after, category, stop_reason = failure["retry_after"], failure["category"], failure["stop_reason"]
+        resets = failure["resets"]
         texts = {name: error[name] for name in ("type", "message", "traceback", "location")}
     except (KeyError, TypeError) as exc:
         raise InvalidFrame("it sent the end of a call without an outcome") from exc
     is_valid = (
         category in get_args(FailureCategory)
+        and stop_reason in (None, "unauthorized", "quota")
         and (retry_after is None or (isinstance(retry_after, int | float) and retry_after >= 0))
-        and all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in texts.values())
+        and all(isinstance(text, str) and len(text) <= _MAX_TEXT for text in (resets, *texts.values()))
     )
     if not is_valid:
         raise InvalidFrame("it sent an invalid failure")
     wait = None if retry_after is None else float(retry_after)
     return RemoteError(
-        Failure(category=category, retry_after=wait, stop_run=failure.get("stop_run") is True), Description(**texts)
+        Failure(category=category, retry_after=wait, stop_reason=stop_reason, resets=resets), Description(**texts)
     )
 
 

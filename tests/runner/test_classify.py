@@ -80,7 +80,7 @@ def caused(outer: Exception, inner: BaseException) -> Exception:
         (status_error("RateLimitError", 429), ("rate_limited", None)),
         (status_error("RateLimitError", 429, code="rate_limit_exceeded", retry_after="3"), ("rate_limited", 3)),
         (status_error("RateLimitError", 429, Retry_After="1.5"), ("rate_limited", 1.5)),
-        (status_error("RateLimitError", 429, x_ratelimit_reset_tokens="6m0s"), ("rate_limited", 360)),
+        (status_error("RateLimitError", 429, x_ratelimit_reset_tokens="6m0s"), ("rate_limited", 120)),
         (error_named("HTTPStatusError", response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
         (error_named("ClientResponseError", status=429, headers={"Retry-After": "3"}), ("rate_limited", 3)),
         (error_named("HTTPError", base=OSError, response=Response(429, {"Retry-After": "3"})), ("rate_limited", 3)),
@@ -158,7 +158,7 @@ def test_categories(exc: BaseException, meaning: tuple[str, float | None]) -> No
 )
 def test_what_stops_a_run(exc: Exception, *, stops: bool) -> None:
     """An unauthorized key and an account without credit stop the run."""
-    assert stops == classify(exc, now=NOW).stop_run
+    assert stops == (classify(exc, now=NOW).stop_reason is not None)
 
 
 def test_a_request_above_the_quota_is_fatal() -> None:
@@ -183,7 +183,8 @@ def test_a_cycle_of_causes_ends() -> None:
     [
         ({}, None),
         ({"retry-after": "3"}, 3),
-        ({"retry-after": "0"}, 0),
+        ({"retry-after": "0"}, None),
+        ({"retry-after-ms": "0", "retry-after": "1"}, 1),
         ({"retry-after": " 1.5 "}, 1.5),
         ({"retry-after": "-3"}, None),
         ({"retry-after": "nan"}, None),
@@ -212,6 +213,8 @@ def test_requested_wait(headers: dict[str, str], wait: float | None) -> None:
         ({}, None),
         ({"x-ratelimit-reset": "60"}, 60),
         ({"x-ratelimit-reset": "1800000060"}, 60),
+        ({"x-ratelimit-reset": "1800000060000"}, 60),
+        ({"x-ratelimit-reset": "1800090000"}, 120),
         ({"ratelimit-reset": "60"}, 60),
         ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-reset-tokens": "6m0s"}, 1),
         (

@@ -456,6 +456,20 @@ def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: 
     assert () == audit(read(path), rules=retry_rules).findings
 
 
+def test_a_quota_of_a_day_stops_the_run(server: Server, path: Path, name: str) -> None:
+    """A quota of a day stops the run with the time of its reset; no trial fails, and a resumed run calls the rest."""
+    cases = [Case(name=name, input=name) for name in ("lima", "oslo")]
+    defined = define_real(Endpoint(server.url(name, "ok,day,ok"), output_path="output"), cases, retry=Retry(), slots=1)
+    outcome = run_real(defined, path)
+    resumed = run_real(defined, path, resume=True)
+
+    assert ("quota", 1, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
+    assert "stopped (a quota of the provider is used up): 1 of 2 trials done" in outcome.report
+    assert outcome.detail.startswith("it resets at midnight Pacific time; every other call would fail in the same way")
+    assert ("", 2, 3) == (resumed.stop_reason, resumed.state.completed, len(server.requests(name)))
+    assert () == audit(read(path), rules=retry_rules).findings
+
+
 def test_a_hang_is_a_timeout(server: Server, path: Path, name: str) -> None:
     """An attempt without a reply ends at its timeout; the next one uses a new connection."""
     defined = define_real(

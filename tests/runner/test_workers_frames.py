@@ -32,7 +32,7 @@ def completed(number: int, **fields: Any) -> dict[str, Any]:
 
 def failure(**texts: str) -> dict[str, Any]:
     error = {"type": "E", "message": "", "traceback": "", "location": ""} | texts
-    return {"failure": {"category": "error", "retry_after": None, "stop_run": False}, "error": error}
+    return {"failure": {"category": "error", "retry_after": None, "stop_reason": None, "resets": ""}, "error": error}
 
 
 INVALID: dict[str, list[tuple[str, dict[str, Any]]]] = {

@@ -19,7 +19,7 @@ from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerEnded
 GRACE = 2.0
 PLACES = 2
 FAILURE = {
-    "failure": {"category": "error", "retry_after": None, "stop_run": False},
+    "failure": {"category": "error", "retry_after": None, "stop_reason": None, "resets": ""},
     "error": {"type": "E", "message": "", "traceback": "", "location": ""},
 }
 ENDS: dict[str, dict[str, Any]] = {"output": {"output": 1}, "failure": FAILURE, "cancelled": {"cancelled": True}, "invalid": {}}

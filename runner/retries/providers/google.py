@@ -1,0 +1,16 @@
+"""Errors of Gemini, also from its OpenAI-compatible endpoint, whose body is a list.
+
+Sources: Google's documentation of rate limits, the error model of its APIs (`google.rpc.QuotaFailure`), captured replies.
+"""
+
+from typing import Final
+
+from evaljournal.runner.retries.providers.rule import Rule
+
+_DAY_RESETS: Final = "at midnight Pacific time"
+
+RULES: Final = (
+    Rule("quota", statuses=(429,), fields={"quotaId": r"PerDay"}, resets=_DAY_RESETS),
+    Rule("unauthorized", statuses=(429,), fields={"quotaValue": r"^0$"}),  # The plan does not include the model.
+    Rule("unauthorized", statuses=(429,), fields={"message": r"quota exceeded for metric: .{0,200}, limit: 0\b"}),
+)
