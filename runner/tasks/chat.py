@@ -93,6 +93,20 @@ def _first_choice(choices: Any) -> Any:
     return choice
 
 
+def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the message of a stream: its texts joined, and its tool calls by their `index`."""
+    message: dict[str, Any] = {"content": "".join(str(delta.get("content") or "") for delta in deltas)}
+    if refusal := "".join(str(delta.get("refusal") or "") for delta in deltas):
+        message["refusal"] = refusal
+    calls: dict[Any, dict[str, Any]] = {}
+    for part in (part for delta in deltas for part in delta.get("tool_calls") or []):
+        call = calls.setdefault(part.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
+        call |= {name: part[name] for name in ("id", "type") if part.get(name)}
+        for name, text in (part.get("function") or {}).items():
+            call["function"][name] = call["function"].get(name, "") + text
+    return {**message, "tool_calls": list(calls.values())} if calls else message
+
+
 def is_messages(value: object) -> bool:
     """Return whether a value is a list of chat messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "role" in item for item in value)
@@ -367,7 +381,7 @@ class OpenChat:
         return self._completion(value, message, choice.get("finish_reason"), model)
 
     def _read_stream(self, reply: Reply, model: str | None) -> Completion:
-        text: list[str] = []
+        deltas: list[Mapping[str, Any]] = []
         fields: dict[str, Any] = {}
         finish_reason: object = None
         for chunk in reply.chunks():
@@ -375,14 +389,18 @@ class OpenChat:
             try:
                 fields |= {name: value for name, value in chunk.items() if value}
                 for choice in [choice for choice in chunk.get("choices") or [] if not choice.get("index")]:
-                    text.append(str((choice.get("delta") or {}).get("content") or ""))
+                    deltas.append(choice.get("delta") or {})
                     finish_reason = choice.get("finish_reason") or finish_reason
             except (AttributeError, TypeError) as exc:
                 raise InvalidReply(f"a chunk of the stream is not a chat completion: {excerpt(as_text(chunk), 200)!r}") from exc
         if finish_reason is None:
             error = InvalidReply if reply.is_done else IncompleteReply
             raise error("the stream ended without a finish_reason")
-        return self._completion(fields, {"content": "".join(text)}, finish_reason, model)
+        try:
+            message = _joined_message(deltas)
+        except (AttributeError, TypeError) as exc:
+            raise InvalidReply(f"a message of the stream is not a chat completion: {excerpt(as_text(deltas), 200)!r}") from exc
+        return self._completion(fields, message, finish_reason, model)
 
     def _completion(
         self, reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object, requested_model: str | None

@@ -276,6 +276,26 @@ def test_the_first_choice_of_a_stream_is_the_output(server: Server, path: Path, 
     assert (["Lima"], []) == (outputs(path), notes(path, "evaljournal.finish_reason"))
 
 
+def test_the_tool_calls_of_a_stream_are_joined(server: Server, path: Path, name: str) -> None:
+    """Tool calls of a stream arrive in parts, by their index; the output is the message with the whole calls."""
+    parts = [
+        {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}},
+        {"index": 1, "id": "call_2", "type": "function", "function": {"name": "time", "arguments": "{"}},
+        {"index": 0, "function": {"arguments": '{"city": '}},
+        {"index": 1, "function": {"arguments": "}"}},
+        {"index": 0, "function": {"arguments": '"Lima"}'}},
+    ]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}, *({"tool_calls": [part]} for part in parts)]
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    stream = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    run_real(define_real(Chat("small", base_url=server.url(name, quote(f"raw:{quote(stream)}"), "v1"), stream=True)), path)
+
+    (output,) = [event.output for event in events(path, AttemptSucceeded)]
+    calls = [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in output["tool_calls"]]
+    assert [("call_1", "weather", '{"city": "Lima"}'), ("call_2", "time", "{}")] == calls
+
+
 @pytest.mark.parametrize(
     ("steps", "options", "category", "message"),
     [
@@ -287,6 +307,12 @@ def test_the_first_choice_of_a_stream_is_the_output(server: Server, path: Path, 
         (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
         (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a chunk of the stream is not a chat completion: '[1]'"),
         (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
+        (
+            quote("raw:" + quote('data: {"choices": [{"delta": {"tool_calls": [1]}, "finish_reason": "stop"}]}\n\n')),
+            {"stream": True},
+            "error",
+            "a message of the stream is not a chat completion",
+        ),
         (quote('raw:data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "without a finish_reason"),
         (quote('raw:data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "without a finish_reason"),
         ("reply:no json", {"schema": {}}, "error", "reply is not JSON"),
