@@ -17,7 +17,7 @@ import evaljournal
 from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE
 from tests.journal.disk import SimulatedDisk
-from tests.programs import OptionalModule, SkippedFiles, import_optional
+from tests.programs import OptionalModule, SkippedTests, import_optional
 from tests.server import Server, serving
 
 hypothesis.settings.register_profile("no-deadline", deadline=None)  # The result must not depend on the load of the machine.
@@ -45,7 +45,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--seed` and `--skipped`."""
     parser.addoption("--seed", type=int, default=0, help="Seed for the order in which trio runs ready tasks (default: 0).")
-    parser.addoption("--skipped", action="store_true", help="Run the files in which the last run skipped a test.")
+    parser.addoption("--skipped", action="store_true", help="Run the tests that the last run skipped.")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,9 +58,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Remember in which files tests are skipped."""
+    """Remember which tests are skipped."""
     if config.pluginmanager.hasplugin("cacheprovider"):
-        config.pluginmanager.register(SkippedFiles(config))
+        config.pluginmanager.register(SkippedTests(config))
 
 
 def pytest_report_header() -> str:

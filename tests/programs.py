@@ -61,7 +61,7 @@ class OptionalModule(pytest.Module):
         except self.CollectError as exc:
             if not (reason := _missing_package(exc.__cause__)):
                 raise
-            return [_MissingPackage.from_parent(self, name=reason)]
+            return [_MissingPackage.from_parent(self, name=reason, nodeid=self.nodeid)]
 
 
 class _MissingPackage(pytest.Item):
@@ -69,24 +69,24 @@ class _MissingPackage(pytest.Item):
         skip_or_fail(self.name)
 
 
-class SkippedFiles:
-    """The files in which tests were skipped, kept in pytest's cache; `--skipped` runs these files only."""
+class SkippedTests:
+    """The tests and modules that were skipped, kept in pytest's cache; `--skipped` runs these only."""
 
     KEY: Final = "evaljournal/skipped"
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._files: set[str] = set()
+        self._skipped: set[str] = set()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._config.getoption("--skipped"):
-            files = self._config.cache.get(self.KEY, [])
-            items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
+            skipped = set(self._config.cache.get(self.KEY, []))
+            items[:] = [item for item in items if skipped & {item.nodeid, item.nodeid.partition("::")[0]}]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped:
-            self._files.add(report.nodeid.partition("::")[0])
+            self._skipped.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         if not hasattr(self._config, "workerinput"):
-            self._config.cache.set(self.KEY, sorted(self._files))
+            self._config.cache.set(self.KEY, sorted(self._skipped))
