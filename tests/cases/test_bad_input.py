@@ -15,11 +15,7 @@ import trio
 from evaljournal import arun, evaluation, run
 from evaljournal.journal import read, verify
 from evaljournal.journal.errors import JournalLocked, WriteFailed
-from evaljournal.journal.events import (
-    RunStopped,
-    SessionStarted,
-    TrialCompleted,
-)
+from evaljournal.journal.events import RunStopped, SessionStarted, TrialCompleted
 from evaljournal.replay import fold
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.testing import Return, Scripted

@@ -9,10 +9,7 @@ import trio
 
 from evaljournal import Retry, run
 from evaljournal.journal.disk.files import Files
-from evaljournal.journal.events import (
-    AttemptSucceeded,
-    TrialCompleted,
-)
+from evaljournal.journal.events import AttemptSucceeded, TrialCompleted
 from evaljournal.runner.testing import Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runs import define, events, numbered_cases, run_virtual, signal_after

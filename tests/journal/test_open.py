@@ -8,23 +8,8 @@ from pathlib import Path
 import pytest
 
 from evaljournal.journal import verify, writing
-from evaljournal.journal.errors import (
-    IllegalEvent,
-    JournalExists,
-    JournalLocked,
-    NotAJournal,
-)
-from tests.journal.samples import (
-    RUN,
-    complete_run,
-    content,
-    fake_clock,
-    inline,
-    session,
-    started,
-    trial,
-    write,
-)
+from evaljournal.journal.errors import IllegalEvent, JournalExists, JournalLocked, NotAJournal
+from tests.journal.samples import RUN, complete_run, content, fake_clock, inline, session, started, trial, write
 from tests.processes import TIMEOUT
 
 

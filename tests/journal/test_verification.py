@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from evaljournal.journal import Event, Verification, read, verify
-from evaljournal.journal.errors import (
-    BlobDamaged,
-    HeadMissing,
-    InvalidRecord,
-    JournalDamaged,
-    JournalError,
-    UnknownFormat,
-)
+from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalDamaged, JournalError, UnknownFormat
 from evaljournal.journal.events import AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
 from tests.journal.samples import (
     RUN,

@@ -13,13 +13,7 @@ import trio.testing
 
 from evaljournal.journal import Journal, read, verify, writing
 from evaljournal.journal.disk.files import Files
-from evaljournal.journal.errors import (
-    IllegalEvent,
-    JournalClosed,
-    JournalFailed,
-    RecordTooLarge,
-    Unserializable,
-)
+from evaljournal.journal.errors import IllegalEvent, JournalClosed, JournalFailed, RecordTooLarge, Unserializable
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptSucceeded,
@@ -31,18 +25,7 @@ from evaljournal.journal.events import (
     TrialCompleted,
 )
 from evaljournal.journal.format.codec import RECORD_LIMIT, encode
-from tests.journal.samples import (
-    RUN,
-    complete_run,
-    content,
-    enqueued,
-    fake_clock,
-    inline,
-    session,
-    started,
-    trial,
-    write,
-)
+from tests.journal.samples import RUN, complete_run, content, enqueued, fake_clock, inline, session, started, trial, write
 
 T = TypeVar("T")
 

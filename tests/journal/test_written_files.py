@@ -10,11 +10,7 @@ import pytest
 
 from evaljournal.journal import Clock, Record, read, verify, writing
 from evaljournal.journal.disk.files import Files
-from evaljournal.journal.events import (
-    Noted,
-    SegmentOpened,
-    SegmentSealed,
-)
+from evaljournal.journal.events import Noted, SegmentOpened, SegmentSealed
 from tests.journal.samples import (
     RUN,
     complete_run,

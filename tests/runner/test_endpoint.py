@@ -13,12 +13,7 @@ import trustme
 
 from evaljournal import Case, Dataset, Outcome, Retry, UsageError, arun
 from evaljournal.journal import read
-from evaljournal.journal.events import (
-    AttemptFailed,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    Noted,
-)
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, AttemptTimedOut, Noted
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import _tls_context

@@ -16,14 +16,7 @@ import trio.testing
 from evaljournal import arun, note
 from evaljournal.journal import read, salvage, verify, writing
 from evaljournal.journal.errors import JournalDamaged
-from evaljournal.journal.events import (
-    AttemptStarted,
-    RunFinished,
-    RunStarted,
-    RunStopped,
-    SessionStarted,
-    StepReused,
-)
+from evaljournal.journal.events import AttemptStarted, RunFinished, RunStarted, RunStopped, SessionStarted, StepReused
 from evaljournal.replay import RunState, load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.shards import missing_shards

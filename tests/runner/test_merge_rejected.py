@@ -13,12 +13,7 @@ import trio.testing
 from evaljournal import UsageError
 from evaljournal.journal import JournalError, read, verify, writing
 from evaljournal.journal.errors import DiskFull, InvalidRecord, JournalExists, JournalLocked
-from evaljournal.journal.events import (
-    AttemptSucceeded,
-    JournalSalvaged,
-    RunFinished,
-    TrialWithdrawn,
-)
+from evaljournal.journal.events import AttemptSucceeded, JournalSalvaged, RunFinished, TrialWithdrawn
 from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit

@@ -32,17 +32,7 @@ from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
-from tests.runs import (
-    PATH,
-    AnyEvaluation,
-    define,
-    define_real,
-    events,
-    numbered_cases,
-    run_killed,
-    run_real,
-    run_virtual,
-)
+from tests.runs import PATH, AnyEvaluation, define, define_real, events, numbered_cases, run_killed, run_real, run_virtual
 
 FOUR = {name: {"model": name} for name in ("nano", "mini", "medium", "large")}
 

@@ -6,13 +6,7 @@ import attrs
 import pytest
 import trio
 
-from evaljournal import (
-    Fatal,
-    RateLimited,
-    Score,
-    note,
-    step,
-)
+from evaljournal import Fatal, RateLimited, Score, note, step
 from evaljournal.journal import read
 from evaljournal.journal.events import (
     AttemptFailed,

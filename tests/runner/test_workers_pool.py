@@ -11,21 +11,9 @@ import orjson
 import pytest
 import trio
 
-from evaljournal import (
-    Chat,
-    CommandWorkers,
-    ProcessWorkers,
-    RayWorkers,
-    Retry,
-    Settings,
-    UsageError,
-)
+from evaljournal import Chat, CommandWorkers, ProcessWorkers, RayWorkers, Retry, Settings, UsageError
 from evaljournal.journal import read
-from evaljournal.journal.events import (
-    AttemptInterrupted,
-    AttemptStarted,
-    RunStopped,
-)
+from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, RunStopped
 from evaljournal.runner.definition.loading import imports_for_worker
 from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.engine.session_workers import new_workers

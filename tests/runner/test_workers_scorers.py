@@ -5,16 +5,8 @@ from typing import Any
 import attrs
 import trio
 
-from evaljournal import (
-    Score,
-    note,
-)
-from evaljournal.journal.events import (
-    AttemptSucceeded,
-    ScorerCallFailed,
-    ScoringFailed,
-    TrialScored,
-)
+from evaljournal import Score, note
+from evaljournal.journal.events import AttemptSucceeded, ScorerCallFailed, ScoringFailed, TrialScored
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.testing import inline
 from tests import runs

@@ -12,18 +12,7 @@ import pytest
 from evaljournal.journal.events import Extension, Noted
 from evaljournal.replay import load
 from evaljournal.runner.cli import COMMANDS, cli, main
-from tests.journal.samples import (
-    complete_run,
-    enqueued,
-    forge,
-    lines_of,
-    opened,
-    segment,
-    session,
-    started,
-    trial,
-    write_sync,
-)
+from tests.journal.samples import complete_run, enqueued, forge, lines_of, opened, segment, session, started, trial, write_sync
 from tests.runner_cli.commands import COMMAND, evaljournal, run_in_terminal, run_process
 
 

@@ -11,18 +11,7 @@ import pytest
 
 from evaljournal.journal import read
 from evaljournal.replay.export import FORMATS, Directory
-from tests.journal.samples import (
-    complete_run,
-    content,
-    cut_tail,
-    flip,
-    lines_of,
-    segment,
-    session,
-    started,
-    trial,
-    write_sync,
-)
+from tests.journal.samples import complete_run, content, cut_tail, flip, lines_of, segment, session, started, trial, write_sync
 from tests.replay.eventful_run import eventful_run, export_of, otlp_json_of
 from tests.runner_cli.commands import COMMAND, evaljournal
 

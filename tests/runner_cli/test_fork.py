@@ -7,28 +7,10 @@ import attrs
 import pytest
 
 from evaljournal.journal import read, verify
-from evaljournal.journal.events import (
-    Extension,
-    JournalRecovered,
-    RunFinished,
-    RunStarted,
-    RunStopped,
-    SegmentOpened,
-)
+from evaljournal.journal.events import Extension, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
 from evaljournal.replay import load
 from evaljournal.runner.testing import events_of
-from tests.journal.samples import (
-    RUN,
-    content,
-    flip,
-    forge,
-    opened,
-    segment,
-    session,
-    started,
-    trial,
-    write_sync,
-)
+from tests.journal.samples import RUN, content, flip, forge, opened, segment, session, started, trial, write_sync
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 

@@ -7,14 +7,7 @@ import orjson
 
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptSucceeded
-from tests.journal.samples import (
-    complete_run,
-    cut_tail,
-    lines_of,
-    segment,
-    session,
-    write_sync,
-)
+from tests.journal.samples import complete_run, cut_tail, lines_of, segment, session, write_sync
 from tests.runner_cli.commands import evaljournal, process, run_process
 
 

@@ -8,11 +8,7 @@ import pytest
 
 from evaljournal import Chat
 from evaljournal.journal import read, verify
-from evaljournal.journal.events import (
-    Noted,
-    RunStarted,
-    SessionStarted,
-)
+from evaljournal.journal.events import Noted, RunStarted, SessionStarted
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference, scorers_from_options

@@ -9,23 +9,11 @@ import trio
 import trio.testing
 
 from evaljournal.journal import Clock, read
-from evaljournal.journal.events import (
-    RunStopped,
-)
+from evaljournal.journal.events import RunStopped
 from evaljournal.replay import load
 from evaljournal.runner.cli.commands.replay import play_back
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL
-from tests.journal.samples import (
-    finished,
-    flip,
-    forge,
-    opened,
-    segment,
-    session,
-    started,
-    trial,
-    write_sync,
-)
+from tests.journal.samples import finished, flip, forge, opened, segment, session, started, trial, write_sync
 from tests.runner_cli.commands import evaljournal, journal_lines, run_in_terminal
 
 

@@ -11,14 +11,7 @@ import pytest
 from evaljournal.journal import read, verify
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import Lock
-from evaljournal.journal.events import (
-    AttemptStarted,
-    Noted,
-    RunFinished,
-    RunStopped,
-    SessionStarted,
-    TrialScored,
-)
+from evaljournal.journal.events import AttemptStarted, Noted, RunFinished, RunStopped, SessionStarted, TrialScored
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.verification import retry_rules

@@ -11,11 +11,7 @@ import pytest
 from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, RunStarted, TrialCompleted
 from evaljournal.replay import load
-from tests.journal.samples import (
-    complete_run,
-    content,
-    write_sync,
-)
+from tests.journal.samples import complete_run, content, write_sync
 from tests.runner_cli.commands import COMMAND, ONE_BY_ONE, QUICK, define, evaljournal
 from tests.runs import events
 

@@ -11,15 +11,7 @@ from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import Lock, is_held
 from evaljournal.replay import LoadedRun
 from evaljournal.runner.cli.commands.watch import RunWatcher
-from tests.journal.samples import (
-    complete_run,
-    cut_tail,
-    flip,
-    lines_of,
-    overwrite,
-    segment,
-    write,
-)
+from tests.journal.samples import complete_run, cut_tail, flip, lines_of, overwrite, segment, write
 from tests.runner_cli.commands import SLOW, evaljournal, journal_lines, process, run_in_terminal, wait_for
 
 
