@@ -14,8 +14,6 @@ from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, 
 
 _SMOOTHING = 0.2
 """Weight of the newest latency in the average that is shown."""
-AIMD_NUMBERS = ("initial", "window_seconds", "increase_step", "decrease_ratio")
-"""Parameters that one run may set; they are recorded with its settings as `aimd`."""
 
 
 class Aimd:

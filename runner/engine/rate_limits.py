@@ -10,7 +10,6 @@ import attrs
 from evaljournal.journal.events import SCORER_PREFIX
 from evaljournal.replay.text import as_text
 from evaljournal.runner.concurrency import POLICIES
-from evaljournal.runner.concurrency.aimd import AIMD_NUMBERS, Aimd
 from evaljournal.runner.concurrency.guarded import Guarded
 from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.concurrency.registry import REGISTRY, Identity
@@ -164,21 +163,6 @@ def _shared_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -
     return ("endpoint", identity, _model(tasks.tasks[key])) if key else ("endpoint", identity)
 
 
-def recorded_policy(settings: Mapping[str, Any]) -> str | None:
-    """Return the name of the policy of a session; None if the journal does not record it."""
-    policy = settings.get("policy")
-    return policy if isinstance(policy, str) else None
-
-
-def new_policy(name: str, slots: int, settings: Mapping[str, Any], trials: int) -> Policy:
-    """Return a policy as the settings of a session describe it; `trials` is 0 if their number is unknown."""
-    aimd: Mapping[str, Any] | None = settings.get("aimd")
-    if name != "aimd" or aimd is None:
-        return POLICIES[name](slots, trials=trials or None)
-    numbers: dict[str, Any] = {name: float(aimd[name]) for name in AIMD_NUMBERS}
-    return Aimd(slots, **numbers)
-
-
 def policy_maker(
     scorers: Mapping[str, Scorer],
     tasks: TaskKeys,
@@ -190,7 +174,7 @@ def policy_maker(
 ) -> Callable[[str], Policy]:
     """Return a function that makes the policy of a rate-limit key, or joins the policy of another run in this process."""
     state = recorder.state
-    make_policy = policy_factory or (lambda slots: new_policy(settings.policy, slots, state.settings, state.planned))
+    make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.planned or None))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
 
     def policy(key: str) -> Policy:

@@ -22,7 +22,7 @@ from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.executor import TrialExecutor
 from evaljournal.runner.engine.plan import Plan
-from evaljournal.runner.engine.rate_limits import TaskKeys, recorded_policy, scorer_slots
+from evaljournal.runner.engine.rate_limits import TaskKeys, scorer_slots
 from evaljournal.runner.engine.recorder import Recorder
 from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.engine.trial_work import TrialWork
@@ -130,10 +130,9 @@ class Rescoring(Session):
 
 def _settings(recorded_settings: Mapping[str, Any]) -> Settings:
     """Return the recorded settings that a re-scoring needs; a custom policy is replaced."""
-    policy = recorded_policy(recorded_settings)
-    seed, timeout = recorded_settings.get("seed"), recorded_settings.get("timeout")
+    policy, seed, timeout = (recorded_settings.get(name) for name in ("policy", "seed", "timeout"))
     return Settings(
-        policy=policy if policy in POLICIES else "adaptive",
+        policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
         seed=seed if isinstance(seed, int) else 0,
         timeout=timeout if isinstance(timeout, int | float) else None,
         retry=Retry.from_settings(recorded_settings) if "retry" in recorded_settings else Retry(),
