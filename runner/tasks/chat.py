@@ -16,7 +16,6 @@ import orjson
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.data.fingerprint import canonical, digest
 from evaljournal.runner.data.templates import Fields, MissingField, Template, fill_body, has_fields, parse_body, value_at
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
@@ -27,7 +26,7 @@ from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
-from evaljournal.runner.tasks.endpoint import call_once, idempotency_headers, raise_error_in
+from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
 from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
@@ -126,7 +125,7 @@ def _address(chat: "Chat") -> Address:
 
 
 @attrs.frozen(kw_only=True)
-class Chat:
+class Chat(HttpTask):
     """A chat model, its address and parameters, and how a case becomes messages.
 
     `evaluation(cases="qa.jsonl")(Chat("gpt-4o-mini", prompt="Answer briefly: {question}"))` is an evaluation.
@@ -191,21 +190,6 @@ class Chat:
         }
         address = {"base_url": mask_shapes(self.base_url), "headers": masked_headers(self.headers)}
         return {**mask_definition(definition), **address}
-
-    @property
-    def address(self) -> str:
-        """The URL with environment variables replaced and secrets masked."""
-        return self._address.masked_url
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the definition."""
-        return digest(canonical(self.definition, "the chat"))
-
-    @property
-    def rate_limit_identity(self) -> str:
-        """Identifies the endpoint and the API key; calls with the same value share a rate limit. Kept in memory only."""
-        return self._address.rate_limit_identity
 
     def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
         """Return the request for these messages."""
@@ -294,10 +278,6 @@ class Chat:
         """Keep connections open for a session."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
             yield OpenChat(self, client, self._prices, run)
-
-    async def __call__(self, value: Any, /) -> Any:
-        """Make one call, inside trio, without a run."""
-        return await call_once(self, value)
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ import trio
 
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.data.fingerprint import canonical, digest
+from evaljournal.runner.data.fingerprint import digest
 from evaljournal.runner.data.templates import Fields, MissingField, Template, value_at
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import InvalidReply, OutputMissing
@@ -31,7 +31,7 @@ from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import add_secret, excerpt, is_secret_variable, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
-from evaljournal.runner.tasks.endpoint import call_once, idempotency_key
+from evaljournal.runner.tasks.endpoint import BuiltinTask, idempotency_key
 from evaljournal.runner.tasks.gateway_env import gateway_env
 
 GRACE: Final = 0.4
@@ -109,7 +109,7 @@ def _file_content(file: bytes) -> str:
 
 
 @attrs.frozen(kw_only=True)
-class Command:
+class Command(BuiltinTask):
     """A command and how its output is read.
 
     `evaluation(cases="qa.jsonl")(Command("./answer.sh"))` is an evaluation. `Command("answer -q {question}")` passes a field.
@@ -146,11 +146,6 @@ class Command:
             "output": self.output,
             "output_path": self.output_path,
         }
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the definition."""
-        return digest(canonical(self.definition, "the command"))
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field, contains a NUL byte, or would be read as an option."""
@@ -191,10 +186,6 @@ class Command:
         """Open the command for a session; nothing is kept open between attempts."""
         await trio.lowlevel.checkpoint()
         yield _OpenCommand(self, run)
-
-    async def __call__(self, value: Any, /) -> Any:
-        """Run it once, inside trio, without a run."""
-        return await call_once(self, value)
 
 
 @attrs.frozen

@@ -5,7 +5,7 @@ Templates define the request; paths locate the output in the reply.
 
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Final, Literal, cast
 from urllib.parse import urlencode
@@ -24,7 +24,7 @@ from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
-from evaljournal.runner.tasks import ReportedStep, TrialInput
+from evaljournal.runner.tasks import ReportedStep, Task, TrialInput
 from evaljournal.runner.tasks.nat_steps import read_steps
 from evaljournal.runner.tasks.turns import Message, converse, turns_of
 
@@ -34,8 +34,64 @@ _JSON_HEADERS: Final = (
 )
 
 
+@attrs.frozen
+class _SingleCall:
+    case: Case
+    trial: str = "single call"
+
+    async def model_step(self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any]) -> Any:
+        """Only call the model: there is no attempt."""
+        return await call()
+
+    def record_steps(self, _: Sequence[ReportedStep], __: float) -> None:
+        """Record nothing: there is no attempt."""
+
+
+class BuiltinTask:
+    """What the tasks of an evaluation without code have in common."""
+
+    __slots__ = ()
+    __name__: str
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """Everything that affects the outputs, with secrets masked."""
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the definition."""
+        return digest(canonical(self.definition, f"the {self.__name__}"))
+
+    async def __call__(self, value: Any, /) -> Any:
+        """Make one call, inside trio, without a run."""
+        async with self.open_session("") as task:
+            return await task.call(_SingleCall(Case(input=value)), lambda _: None)
+
+    def open_session(self, run: str, /) -> AbstractAsyncContextManager[Task]:
+        """Open the task for a session of the run with this id."""
+        raise NotImplementedError
+
+
+class HttpTask(BuiltinTask):
+    """A task that calls one address."""
+
+    __slots__ = ()
+    _address: Address
+
+    @property
+    def address(self) -> str:
+        """The URL with environment variables replaced and secrets masked."""
+        return self._address.masked_url
+
+    @property
+    def rate_limit_identity(self) -> str:
+        """Identifies the endpoint and the API key; calls with the same value share a rate limit. Kept in memory only."""
+        return self._address.rate_limit_identity
+
+
 @attrs.frozen(kw_only=True)
-class Endpoint:
+class Endpoint(HttpTask):
     """An HTTP endpoint, the requests to it, and where the output is in its replies.
 
     `evaluation(cases="qa.jsonl")(Endpoint("http://localhost:8000/generate", output_path="output"))` is an evaluation.
@@ -92,21 +148,6 @@ class Endpoint:
             **({} if self.turns is None else {"turns": self.turns}),
         }
 
-    @property
-    def address(self) -> str:
-        """The URL with environment variables replaced and secrets masked."""
-        return self._address.masked_url
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the definition."""
-        return digest(canonical(self.definition, "the endpoint"))
-
-    @property
-    def rate_limit_identity(self) -> str:
-        """Identifies the endpoint and the API key; calls with the same value share a rate limit. Kept in memory only."""
-        return self._address.rate_limit_identity
-
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the URL or the body, or all turns would send the same request."""
         request = self.request(case)
@@ -154,10 +195,6 @@ class Endpoint:
         """Keep connections open for a session."""
         async with Client(self._address, connect_timeout=self.connect_timeout, read_timeout=self.read_timeout) as client:
             yield _OpenEndpoint(self, self._address, client, run)
-
-    async def __call__(self, value: Any, /) -> Any:
-        """Make one call, inside trio, without a run."""
-        return await call_once(self, value)
 
 
 @attrs.frozen
@@ -282,22 +319,3 @@ def _is_true(value: Any, path: str | None) -> bool:
         return path is not None and bool(value_at(value, path))
     except MissingField:
         return False
-
-
-@attrs.frozen
-class _SingleCall:
-    case: Case
-    trial: str = "single call"
-
-    async def model_step(self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any]) -> Any:
-        """Only call the model: there is no attempt."""
-        return await call()
-
-    def record_steps(self, _: Sequence[ReportedStep], __: float) -> None:
-        """Record nothing: there is no attempt."""
-
-
-async def call_once(task: Any, value: Any) -> Any:
-    """Open a task, make one call, and close it."""
-    async with task.open_session("") as open_task:
-        return await open_task.call(_SingleCall(Case(input=value)), lambda _: None)
