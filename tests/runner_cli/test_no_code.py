@@ -10,7 +10,6 @@ from evaljournal import Chat
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import Noted, RunStarted, SessionStarted
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference, scorers_from_options
 from evaljournal.runner.verification import retry_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
@@ -113,7 +112,7 @@ def test_several_judges(server: Server, name: str) -> None:
     )
     resumed, configured = (
         {scorer: getattr(judge.function, "chat").model for scorer, judge in evaluation.scorers.items()}  # noqa: B009
-        for evaluation, _ in (evaluation_from_reference(reference, run), evaluation_from_reference("--config eval.toml", run))
+        for evaluation, _ in (evaluation_from_reference(reference), evaluation_from_reference("--config eval.toml"))
     )
 
     assert 0 == result.exit_code, result.stderr

@@ -95,6 +95,6 @@ def test_a_reference_does_not_change_the_help(monkeypatch: pytest.MonkeyPatch) -
     """`-h` works after `run` has parsed the options that a run was started with; click keeps its first help option."""
     monkeypatch.setattr(run, "_help_option", None)
     with pytest.raises(UsageError):
-        evaluation_from_reference("--chat m --data missing.jsonl --score exact", run)
+        evaluation_from_reference("--chat m --data missing.jsonl --score exact")
 
     assert "-h, --help" in CliRunner().invoke(cli, ["run", "-h"]).stdout

@@ -9,7 +9,6 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.text import plural
 from evaljournal.runner.api import run_in_trio
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.commands.locate import locate_evaluation
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
     grouped_option,
@@ -17,6 +16,7 @@ from evaljournal.runner.cli.options.decorators import (
     scorer_options,
     trust_option,
 )
+from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.no_code import scorers_from_options
 from evaljournal.runner.cli.options.openai_url import options_from_environment
 from evaljournal.runner.cli.session import user_code

@@ -10,7 +10,6 @@ import trio
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.commands.locate import locate_evaluation
 from evaljournal.runner.cli.head_file import write_head
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
@@ -20,6 +19,7 @@ from evaljournal.runner.cli.options.decorators import (
     trust_option,
     yes_option,
 )
+from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.session import CommandSession, nat_output, user_code
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run

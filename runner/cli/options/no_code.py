@@ -16,8 +16,8 @@ import orjson
 from click.core import ParameterSource
 
 from evaljournal.runner import scorers
-from evaljournal.runner.cli import CONTEXT_SETTINGS
-from evaljournal.runner.cli.options.config_file import VARIANTS
+from evaljournal.runner.cli.options.config_file import VARIANTS, config_option
+from evaljournal.runner.cli.options.decorators import run_options
 from evaljournal.runner.cli.options.literal_keys import reject_literal_keys
 from evaljournal.runner.cli.options.openai_url import options_from_environment
 from evaljournal.runner.cli.options.table import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
@@ -300,10 +300,17 @@ def is_option_reference(reference: str) -> bool:
     return reference.startswith("--")
 
 
-def evaluation_from_reference(reference: str, command: click.Command) -> LoadedEvaluation:
+@click.command
+@config_option
+@run_options
+def _parse(**_: Any) -> None:
+    """Parse the options of a reference."""
+
+
+def evaluation_from_reference(reference: str) -> LoadedEvaluation:
     """Build the evaluation that the options in a reference describe, recorded or passed to `--task`."""
     try:
-        return evaluation_from_options(command.make_context("run", shlex.split(reference), **CONTEXT_SETTINGS))
+        return evaluation_from_options(_parse.make_context("run", shlex.split(reference)))
     except click.ClickException as exc:
         raise UsageError(f"the options {reference!r} are invalid: {exc.format_message()}") from exc
     except UsageError as exc:
