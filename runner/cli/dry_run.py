@@ -1,5 +1,6 @@
 """`run --dry-run`: what a run would do, its first request, and its cost, estimated from earlier runs of the same evaluation."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -7,25 +8,112 @@ from typing import Any, Final
 
 import attrs
 
+from evaljournal.journal.events import Noted
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.definition import load_definition
+from evaljournal.replay.render.summary import billed_usage
 from evaljournal.replay.results.budget_text import quantity
 from evaljournal.replay.state.shards import Shard
-from evaljournal.replay.state.usage import add
+from evaljournal.replay.state.totals import Totals
+from evaljournal.replay.state.usage import JUDGE_USAGE, add
 from evaljournal.replay.text import as_text, duration, money, number, plural, printable
-from evaljournal.runner.cli.terminal.display import print_json
+from evaljournal.runner.cli.terminal.display import open_run, print_json
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.cli.usage_estimate import MAX_RUNS, EarlierRuns, UsageEstimate, scale
 from evaljournal.runner.data.dataset import Trials
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.plan import SelectedTrials
 from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots
 from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.run_paths import RUNS, runs_under
 from evaljournal.runner.secrets import mask_values
 from evaljournal.runner.tasks import Billed
 from evaljournal.runner.tasks.turns import turns_of
 
+_MAX_RUNS: Final = 20
+"""Number of earlier runs searched for recorded usage."""
 _MAX_SHOWN_PARTS: Final = 8
 _MAX_REQUEST: Final = 2_000
 """Characters of the first request that are shown."""
+
+
+@attrs.frozen
+class _UsageEstimate:
+    """The average usage of a task or a judge in an earlier run."""
+
+    path: Path
+    """The earlier run."""
+    per_trial: dict[str, float]
+    """Usage of a trial, retries included."""
+    per_call: dict[str, float]
+
+
+class _EarlierRuns:
+    """The last runs of an evaluation, newest first; each is read when it is needed."""
+
+    def __init__(self, evaluation: str) -> None:
+        self.directory = RUNS / evaluation
+        self.paths = list(reversed(runs_under(self.directory)))[:_MAX_RUNS]
+        self._runs: dict[Path, LoadedRun] = {}
+
+    def task_usage(self, variant: str, model: str | None) -> _UsageEstimate | None:
+        """Return the usage of the last run with this model, by a variant of this name if there is one.
+
+        A task without a known model is matched by the name of its variant, which is empty without variants.
+        """
+        for run in self._read():
+            recorded_tasks = list(_recorded_tasks(run))
+            for name, recorded_model, totals in sorted(recorded_tasks, key=lambda recorded_task: recorded_task[0] != variant):
+                is_same = recorded_model == model and (model is not None or name == variant)
+                usage = {unit: amount for unit, amount in billed_usage(totals.usage).items() if not unit.startswith("judge.")}
+                if is_same and usage and totals.done and totals.attempts:
+                    return _UsageEstimate(run.path, _scale(usage, 1 / totals.done), _scale(usage, 1 / totals.attempts))
+        return None
+
+    def judge_usage(self, model: str) -> _UsageEstimate | None:
+        """Return the usage of the last run whose judge is this model; units begin with `judge.`."""
+        for run in self._read():
+            usage: Counter[str] = Counter()
+            calls = 0
+            for record in run.records():
+                event = record.event
+                if isinstance(event, Noted) and event.name == JUDGE_USAGE and _field(event.value, "model") == model:
+                    call_usage = _field(event.value, "usage")
+                    calls += call_usage is not None
+                    add(usage, call_usage)
+            if amounts := billed_usage(usage):
+                per_call = {f"judge.{unit}": amount / calls for unit, amount in amounts.items()}
+                return _UsageEstimate(run.path, per_call, per_call)
+        return None
+
+    def _read(self) -> Iterator[LoadedRun]:
+        for path in self.paths:
+            if path not in self._runs:
+                self._runs[path] = open_run(path)
+            yield self._runs[path]
+
+
+def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
+    """Return usage multiplied by a factor."""
+    return {name: factor * value for name, value in usage.items()}
+
+
+def _recorded_tasks(run: LoadedRun) -> Iterator[tuple[str, str | None, Totals]]:
+    """Yield the variants of a run, or its task under an empty name, each with its model, if known, and its totals."""
+    definition = load_definition(run.state.started.definition if run.state.started else None)
+    if not run.state.variants:
+        yield "", _text(_field(_field(definition, "task"), "model")), run.state
+    for name, totals in run.state.variants.items():
+        variant = _field(_field(definition, "variants"), name)
+        model = _field(_field(variant, "task"), "model") or _field(_field(variant, "parameters"), "model")
+        yield name, _text(model), totals
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 @attrs.frozen
@@ -41,7 +129,7 @@ class _Part:
     """Calls for these trials without retries."""
     max_attempts: int
     """Attempts of each of these calls, if all its retries are needed."""
-    estimate: UsageEstimate | None
+    estimate: _UsageEstimate | None
     max_cost: float | None = None
     """Maximum cost of the calls; None if unknown."""
     is_judge: bool = False
@@ -54,12 +142,12 @@ class _Part:
     @property
     def usage(self) -> dict[str, float] | None:
         """The expected usage of its trials."""
-        return scale(self.estimate.per_trial, self.trials) if self.estimate else None
+        return _scale(self.estimate.per_trial, self.trials) if self.estimate else None
 
     @property
     def max_usage(self) -> dict[str, float] | None:
         """The expected usage, if all retries are needed."""
-        return scale(self.estimate.per_call, self.trials * self.max_attempts) if self.estimate else None
+        return _scale(self.estimate.per_call, self.trials * self.max_attempts) if self.estimate else None
 
 
 def print_dry_run(
@@ -73,7 +161,7 @@ def print_dry_run(
     trials = None if cases is None else cases * trials_per_case
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
     retry = settings.retry
-    earlier_runs = EarlierRuns(evaluation.name)
+    earlier_runs = _EarlierRuns(evaluation.name)
     parts = list(_parts(selection, settings, earlier_runs))
     # If the number of cases is unknown, the calls are those of one trial, which has one variant.
     counted_parts = parts if trials is not None else [parts[0], *(part for part in parts if part.is_judge)]
@@ -103,7 +191,7 @@ def print_dry_run(
                 "judges": {part.name: {"model": part.model, "usage": part.usage} for part in parts if part.is_judge},
                 "scorers": list(evaluation.scorers),
                 "settings": settings.to_json(),
-                "usage_per_trial": scale(usage, 1 / (trials or 1)) if usage else None,
+                "usage_per_trial": _scale(usage, 1 / (trials or 1)) if usage else None,
                 "usage_sources": sorted({str(part.estimate.path) for part in parts if part.estimate}),
                 "expected_usage": usage if trials else None,
                 "max_cost_without_retries": max_cost,
@@ -145,7 +233,7 @@ def print_dry_run(
         echo(f"  cost: unknown; {_unknown_text(parts, earlier_runs)}")
 
 
-def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: EarlierRuns) -> Iterator[_Part]:
+def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _EarlierRuns) -> Iterator[_Part]:
     """Yield the variants, or the task; and the judges, each called once for each trial. Calls of other scorers are unknown."""
     evaluation, trials = selection.evaluation, selection.trials
     count = 1 if trials.cases is None else trials.cases * settings.repeats
@@ -225,16 +313,16 @@ def _sum(usages: Iterable[dict[str, float] | None]) -> dict[str, float] | None:
     return total
 
 
-def _unknown_text(parts: Sequence[_Part], earlier_runs: EarlierRuns) -> str:
+def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
     """Return why the usage is unknown."""
     directory = printable(str(earlier_runs.directory))
     if not earlier_runs.paths:
         return f"no earlier run in {directory}"
     models = {part.model or part.name: None for part in parts if part.estimate is None}
     if list(models) == ["task"]:
-        return f"none of the last {MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
+        return f"none of the last {_MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     names = ", ".join(printable(model, 40) for model in islice(models, _MAX_SHOWN_PARTS))
-    return f"none of the last {MAX_RUNS} runs in {directory} recorded usage of {names}"
+    return f"none of the last {_MAX_RUNS} runs in {directory} recorded usage of {names}"
 
 
 def _slot_scope(keys: TaskKeys) -> str:

@@ -18,7 +18,6 @@ from click.core import ParameterSource
 from evaljournal.runner import scorers
 from evaljournal.runner.cli.options.config_file import VARIANTS, config_option
 from evaljournal.runner.cli.options.decorators import run_options
-from evaljournal.runner.cli.options.literal_keys import reject_literal_keys
 from evaljournal.runner.cli.options.openai_url import options_from_environment
 from evaljournal.runner.cli.options.table import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
 from evaljournal.runner.cli.terminal.output import echo
@@ -31,7 +30,14 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant, product, variants_by_name
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secret_shapes import MASK
-from evaljournal.runner.secrets import mask_keys, mask_values
+from evaljournal.runner.secrets import (
+    add_environment,
+    mask_keys,
+    mask_literal,
+    mask_literal_words,
+    mask_values,
+    secret_variables,
+)
 from evaljournal.runner.suggest import suggest
 from evaljournal.runner.tasks.arguments import TARGETS, new_task
 
@@ -39,6 +45,7 @@ DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if 
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
+_URLS: Final = ("endpoint", "base_url", "judge_url")
 _NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.*)")
 _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
@@ -55,7 +62,7 @@ def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> Load
     if is_new:
         values |= options_from_environment(values, *tables.values())
     command_line_values = {name: value for name, value in values.items() if name not in file_values}
-    reject_literal_keys(command_line_values)
+    _reject_literal_keys(command_line_values)
     _check_texts(command_line_values)
     variants = _variants(values, file_values, tables)
     task = next(iter(variants.values())).task if variants else _task(_single_values(values), file_values)
@@ -146,6 +153,43 @@ def _arguments(target: str, values: Mapping[str, Any]) -> dict[str, Any]:
         if option.name in values
         for argument in option.arguments(target)
     }
+
+
+def _reject_literal_keys(values: Mapping[str, Any]) -> None:
+    """Raise a UsageError if a header, a URL or a command contains a key, which other users can see and would be recorded."""
+    add_environment()
+    for flag, text, masked_text in _masked_options(values):
+        if masked_text == text:
+            continue
+        variable = next((f"${name}" for name, value in secret_variables().items() if value in text), "$NAME")
+        advice = f"pass {flag} {shlex.quote(masked_text.replace(MASK, variable))}"
+        if flag == "--command":
+            advice = f'use "{variable}" with --shell or in a script'
+        raise UsageError(
+            f"{flag} contains a key, which other users can see and which would be recorded; put it in an environment variable "
+            f"and {advice}"
+        )
+
+
+def _masked_options(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the flags that may contain keys, each with its value, and with the same value without keys."""
+    for text in values.get("header", ()):
+        name, _, value = text.partition(":")
+        scheme, _, credentials = value.strip().rpartition(" ")
+        masked_value = mask_literal(value.strip(), name)
+        if masked_value == MASK and scheme and " " not in scheme and credentials:
+            masked_value = f"{scheme} {MASK}"
+        yield "--header", f"{name}: {value.strip()}", f"{name}: {masked_value}"
+    for name in _URLS:
+        if name in values:
+            yield _flag(name), values[name], mask_literal(values[name])
+    if "command" in values:
+        line: str = values["command"]
+        with contextlib.suppress(ValueError):  # An open quote is reported where the command is parsed; a shell may accept it.
+            words = shlex.split(line)
+            yield "--command", shlex.join(words), shlex.join(mask_literal_words(words))
+        if "shell" in values:
+            yield "--command", line, mask_literal(line)
 
 
 def _recorded_text(name: str, text: str) -> str:
