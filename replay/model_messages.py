@@ -6,6 +6,7 @@ untrusted: any value may have any type, and unrecognized parts are omitted.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final, cast
 
 import attrs
@@ -46,6 +47,8 @@ class Message:
     """`user`, `assistant`, `tool`, `system`, …; empty if unknown."""
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+    """Of a tool's result: the id of its call; empty if unknown."""
 
 
 def messages_of(step_input: object) -> list[Message]:
@@ -58,7 +61,7 @@ def messages_of(step_input: object) -> list[Message]:
     messages = request.get("messages", request.get("input"))
     if isinstance(messages, str):
         return [*system_messages, Message("user", messages)]
-    return [*system_messages, *map(_message, messages)] if isinstance(messages, list) else system_messages
+    return [*system_messages, *chain.from_iterable(map(_messages, messages))] if isinstance(messages, list) else system_messages
 
 
 def reply_of(step_output: object) -> Message | None:
@@ -109,6 +112,18 @@ def _reply(output: Mapping[str, Any]) -> Message | None:
     return _message(output) if "content" in output or "tool_calls" in output else None
 
 
+def _messages(value: object) -> Iterator[Message]:
+    """Yield a message of a request; each result of a tool is a message of its own."""
+    content = value.get("content") if isinstance(value, Mapping) else None
+    results = [part for part in _mappings(content) if part.get("type") == "tool_result"]
+    for part in results:
+        yield Message("tool", _result_text(part.get("content")), (), _id(part.get("tool_use_id")))
+    if not results or not isinstance(value, Mapping):
+        yield _message(value)
+    elif other_parts := [part for part in content if part not in results]:
+        yield _message({**value, "content": other_parts})
+
+
 def _message(value: object) -> Message:
     if not isinstance(value, Mapping):
         return Message("", as_text(value))
@@ -118,7 +133,7 @@ def _message(value: object) -> Message:
         case "function_call":
             return Message("assistant", "", (_call(message),))
         case "function_call_output":
-            return Message("tool", _text_of(message.get("output")))
+            return Message("tool", _text_of(message.get("output")), (), _id(message.get("call_id")))
         case "reasoning":
             return Message("", "")
         case _:
@@ -126,9 +141,8 @@ def _message(value: object) -> Message:
     content = message.get("content")
     calls = [_call(part) for part in _mappings(content) if part.get("type") == "tool_use"]
     calls += [_call(call.get("function"), call.get("id")) for call in _mappings(message.get("tool_calls"))]
-    is_result = any(part.get("type") == "tool_result" for part in _mappings(content))
-    role = "tool" if is_result else role if isinstance(role, str) else ""
-    return Message(role, _text_of(content) or _text_of(message.get("refusal")), tuple(calls))
+    text = _text_of(content) or _text_of(message.get("refusal"))
+    return Message(role if isinstance(role, str) else "", text, tuple(calls), _id(message.get("tool_call_id")))
 
 
 def _call(value: object, call_id: object = None) -> ToolCall:
@@ -137,8 +151,12 @@ def _call(value: object, call_id: object = None) -> ToolCall:
     if isinstance(arguments, str):
         with suppress(orjson.JSONDecodeError):
             arguments = orjson.loads(arguments or "{}")
-    name, call_id = call.get("name"), call_id or call.get("call_id") or call.get("id")
-    return ToolCall(name if isinstance(name, str) else "", arguments, call_id if isinstance(call_id, str) else "")
+    name = call.get("name")
+    return ToolCall(name if isinstance(name, str) else "", arguments, _id(call_id or call.get("call_id") or call.get("id")))
+
+
+def _id(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _text_of(content: Any) -> str:
@@ -154,8 +172,6 @@ def _text_of(content: Any) -> str:
             texts.append(as_text(part))
         elif isinstance(text := part.get("text", part.get("refusal")), str):
             texts.append(text)
-        elif kind == "tool_result":
-            texts.append(_result_text(part.get("content")))
         elif kind not in {"tool_use", "thinking", "redacted_thinking"}:
             texts.append(f"({as_text(kind)})")
     return "\n".join(texts)

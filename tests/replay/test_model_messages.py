@@ -102,8 +102,8 @@ def test_a_text_is_a_reply() -> None:
     ("request_body", "expected"),
     [
         (
-            {"model": "m", "messages": [{"role": "user", "content": "Q"}, CHAT, {"role": "tool", "content": "18 °C"}]},
-            [Message("user", "Q"), Message("assistant", "Let me see.", (CALL,)), Message("tool", "18 °C")],
+            {"messages": [{"role": "user", "content": "Q"}, CHAT, {"role": "tool", "tool_call_id": "c1", "content": "18 °C"}]},
+            [Message("user", "Q"), Message("assistant", "Let me see.", (CALL,)), Message("tool", "18 °C", (), "c1")],
         ),
         (
             {
@@ -111,19 +111,40 @@ def test_a_text_is_a_reply() -> None:
                 "messages": [
                     {"role": "user", "content": [{"type": "text", "text": "Q"}, {"type": "image", "source": {}}]},
                     ANTHROPIC,
-                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "18 °C"}]},
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "tool_result", "tool_use_id": "c1", "content": "18 °C"},
+                            {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "sunny"}]},
+                            {"type": "text", "text": "Go on."},
+                        ],
+                    },
                 ],
             },
             [
                 Message("system", "Be brief."),
                 Message("user", "Q\n(image)"),
                 Message("assistant", "Let me see.", (CALL,)),
-                Message("tool", "18 °C"),
+                Message("tool", "18 °C", (), "c1"),
+                Message("tool", "sunny", (), "c2"),
+                Message("user", "Go on."),
             ],
         ),
         (
-            {"instructions": "Be brief.", "input": [{"role": "user", "content": "Q"}, RESPONSES[2]]},
-            [Message("system", "Be brief."), Message("user", "Q"), Message("assistant", "", (CALL,))],
+            {
+                "instructions": "Be brief.",
+                "input": [
+                    {"role": "user", "content": "Q"},
+                    RESPONSES[2],
+                    {"type": "function_call_output", "call_id": "c1", "output": "18 °C"},
+                ],
+            },
+            [
+                Message("system", "Be brief."),
+                Message("user", "Q"),
+                Message("assistant", "", (CALL,)),
+                Message("tool", "18 °C", (), "c1"),
+            ],
         ),
         ({"input": "Q"}, [Message("user", "Q")]),
         ({"question": "Q"}, []),
@@ -131,7 +152,7 @@ def test_a_text_is_a_reply() -> None:
     ],
 )
 def test_requests(request_body: Any, expected: list[Message]) -> None:
-    """Messages are read from the requests of every API."""
+    """Messages are read from the requests of every API; the results of tools have the ids of their calls."""
     assert expected == messages_of(request_body)
 
 
