@@ -114,7 +114,7 @@ def _reply(output: Mapping[str, Any]) -> Message | None:
 
 def _messages(value: object) -> Iterator[Message]:
     """Yield a message of a request; each result of a tool is a message of its own."""
-    content = value.get("content") if isinstance(value, Mapping) else None
+    content: Any = value.get("content") if isinstance(value, Mapping) else None
     results = [part for part in _mappings(content) if part.get("type") == "tool_result"]
     for part in results:
         yield Message("tool", _result_text(part.get("content")), (), _id(part.get("tool_use_id")))

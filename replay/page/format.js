@@ -73,19 +73,6 @@ function rawText(value) {
   return typeof value === "string" ? value : Array.isArray(value) ? value[0] : value.beginning;
 }
 
-// The text of a value with JSON indented; null if there is no value.
-function fullText(value) {
-  if (value === null || value === undefined) return null;
-  if (!Array.isArray(value)) return rawText(value);
-  try {
-    const json = JSON.parse(value[0]);
-    // A number that JavaScript cannot represent must not be changed.
-    return JSON.stringify(json) === value[0] ? JSON.stringify(json, null, 2) : value[0];
-  } catch {
-    return value[0];
-  }
-}
-
 // A score in a few characters.
 function scoreText(value) {
   if (value === null || value === undefined) return NONE;

@@ -212,7 +212,7 @@ class Page {
       else this.drawer.close();
       return;
     }
-    if (isTyping) return;
+    if (isTyping || (this.drawer.isOpen && this.drawer.onKey(event))) return;
     const isSlider = event.target === this.history.slider;
     const keys = {
       "/": () => this.trials.search.focus(),

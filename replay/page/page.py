@@ -58,6 +58,7 @@ _SCRIPTS: Final = (
     "embedded.js",
     "format.js",
     "dom.js",
+    "value.js",
     "diff.js",
     "run.js",
     "policy.js",
@@ -70,6 +71,8 @@ _SCRIPTS: Final = (
     "summary.js",
     "sections.js",
     "steps.js",
+    "transcript.js",
+    "judge.js",
     "drawer.js",
     "page.js",
 )

@@ -19,13 +19,14 @@ import orjson
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
 from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
-from evaljournal.replay.page.page_steps import KINDS
+from evaljournal.replay.page.page_steps import JUDGE_NOTE, KINDS
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.timeline import SeriesName, points, sums
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.text import reason_text
 
 _BATCH: Final = 4_096
 """Entries of a column that are encoded at once."""
@@ -103,6 +104,7 @@ def columns(content: Content, state: RunState, cursor: PageCursor = PageCursor()
         "error_groups": [[category, error, example] for (category, error, _), (_, example) in content.groups.items()],
         "spans": _spans(content, after_seq),
         **({"steps": _steps(content, after_seq)} if len(content.steps) else {}),
+        **({"judge_calls": _judge_calls(content, after_seq)} if content.steps.judge_calls else {}),
         "trials": _trials(content, state, after_seq),
         "series": {name: partial(_series, index, name, cursor.points) for name in _SERIES},
     }
@@ -178,7 +180,8 @@ _DETAILS: Final = """
         retry_reason, retry_seq
     FROM attempts WHERE changed > ? ORDER BY id
 """
-_NOTES: Final = "SELECT name, value FROM notes WHERE trial = ? AND attempt = ? ORDER BY seq"
+_NOTES: Final = "SELECT name, value FROM notes WHERE trial = ? AND attempt = ? AND name != ? ORDER BY seq"
+"""The notes of an attempt without those that `judge_calls` has."""
 
 
 def _details(content: Content, after_seq: int) -> Iterator[Any]:
@@ -205,7 +208,8 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
             "late_outcome": late_outcome or None,
             **({"retry_in": delay, "retry_reason": retry_reason} if retry_seq else {}),
         }
-        notes = [(name, shorten(index.value(value))) for name, value in index.rows(_NOTES, trial, attempt)] if has_notes else []
+        rows = index.rows(_NOTES, trial, attempt, JUDGE_NOTE) if has_notes else ()
+        notes = [(name, shorten(index.value(value))) for name, value in rows]
         if notes:
             details["notes"] = notes[:_MAX_NOTES]
         if len(notes) > _MAX_NOTES:
@@ -253,6 +257,14 @@ def _steps(content: Content, after_seq: int) -> dict[str, Any]:
     }
 
 
+def _judge_calls(content: Content, after_seq: int) -> dict[str, Any]:
+    def column(name: str) -> Iterator[Any]:
+        query = f"SELECT {name} FROM page_judge_calls WHERE seq > ? ORDER BY seq"  # noqa: S608  # our own names
+        return map(itemgetter(0), content.index.rows(query, after_seq))
+
+    return {"seq": _deltas(column("seq")), "span": _deltas(column("span")), "content": map(orjson.Fragment, column("content"))}
+
+
 def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]:
     index, length = content.index, content.length
     variants = {name: number for number, name in enumerate(_variants(state))}
@@ -298,7 +310,7 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         "backoff_time": times("backoff_time", BACKING_OFF),
         "run_time": times("run_time", RUNNING),
         "scoring_time": times("scoring_time", SCORING),
-        "reason": (reason or 0 for reason in column("reason")),
+        "reason": (reason_text(reason) if reason else 0 for reason in column("reason")),
         "input": texts("input"),
         "expected": texts("expected"),
         "metadata": texts("metadata"),

@@ -1,22 +1,26 @@
-"""The steps of a run on a page.
+"""The steps of a run on a page, and the calls of its judges.
 
-A page has at most `MAX_STEPS` steps, and at most `MAX_CHARS` characters of their inputs and outputs; the fewer remain, the
-fewer a step gets. A step that continues a conversation has only the new messages. A reused step has no content of its own; it
-names the record of the completed step.
+A page has at most `MAX_STEPS` steps, and at most `MAX_CHARS` characters of their inputs and outputs, and of the prompts and
+replies of judges; the fewer remain, the fewer a value gets. A step that continues a conversation has only the new messages. A
+reused step has no content of its own; it names the record of the completed step.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
 
 from evaljournal.journal import Blob, events
+from evaljournal.journal.errors import BlobDamaged
+from evaljournal.journal.format import blobs
 from evaljournal.replay.index import Index
 from evaljournal.replay.model_messages import Message, messages_of, reply_of
-from evaljournal.replay.page.page_text import Text, page_text, truncate, visible_text
-from evaljournal.replay.render.trajectory import message_text
+from evaljournal.replay.page.page_text import Text, page_text, visible_text
 from evaljournal.replay.state.usage import is_amount
 from evaljournal.replay.text import printable
 
+JUDGE_NOTE: Final = f"{events.NOTE_PREFIX}judge"
+"""Name of the note with a judge's call: `model`, `prompt`, `reminder` and `reply`."""
 MAX_STEPS: Final = 200_000
 MAX_CHARS: Final = 32 << 20
 KINDS: Final = ("model", "tool", "other")
@@ -24,6 +28,7 @@ _SHARE: Final = 128
 """One value gets at most 1/128 of the remaining characters."""
 _MIN_CHARS: Final = 40
 _MAX_MESSAGES: Final = 50
+"""Maximum messages of a step, and tool calls of a message."""
 _NAME_CHARS: Final = 200
 _ERROR_CHARS: Final = 1_000
 _MAX_UNITS: Final = 8
@@ -36,7 +41,8 @@ class PageSteps:
     def __init__(self, index: Index) -> None:
         self._rows = index.add_table("page_steps", ("seq", "name_number", "content"))
         """Record of a step, number of its name, and its content as JSON; everything else is in the table `steps`."""
-        self._count = 0
+        self._judge_calls = index.add_table("page_judge_calls", ("seq", "span", "content"))
+        self._count = self.judge_calls = 0
         self.names: dict[str, int] = {}
         self.omitted = 0
         self._remaining_chars = MAX_CHARS
@@ -82,21 +88,39 @@ class PageSteps:
             content[name] = self._text(event.output, length) if reply is None else self._message(reply, length)
         return content
 
-    def _messages(self, messages: list[Message], length: int) -> list[Any]:
-        """Return the role and the text of each message."""
-        last_messages = messages[-_MAX_MESSAGES:]
-        share = max(_MIN_CHARS, length // max(1, len(last_messages)))
-        omitted_count = len(messages) - len(last_messages)
-        omission = [["", f"({omitted_count:,} earlier messages)"]] if omitted_count else []
-        return omission + [[message.role[:_MIN_CHARS], self._message(message, share)] for message in last_messages]
+    def add_judge_call(self, value: Any, scorers: Sequence[str], span: int, seq: int, length: int) -> None:
+        """Add the prompt and the reply of a judge, one of these scorers."""
+        if isinstance(value, Blob):
+            try:
+                value = orjson.loads(blobs.content(value))
+            except (BlobDamaged, OSError, ValueError):
+                value = None
+        call = value if isinstance(value, dict) else {}
+        length = min(length, self._remaining_chars // _SHARE)
+        content: dict[str, Any] = {"scorers": list(scorers), "model": printable(call.get("model", ""), _NAME_CHARS)}
+        if call and length >= _MIN_CHARS:
+            texts = {name: call[name] for name in ("prompt", "reminder", "reply") if name in call}
+            content |= {name: self._text(text, length) for name, text in texts.items()}
+        self._judge_calls.append((seq, span, orjson.dumps(content)))
+        self.judge_calls += 1
 
-    def _message(self, message: Message, length: int) -> Text:
-        return self._count_chars(truncate(message_text(message), length))
+    def _messages(self, messages: list[Message], length: int) -> list[Any]:
+        """Return the last messages."""
+        omitted_count = max(0, len(messages) - _MAX_MESSAGES)
+        omission = [["", f"({omitted_count:,} earlier messages)"]] if omitted_count else []
+        return omission + [self._message(message, length) for message in messages[omitted_count:]]
+
+    def _message(self, message: Message, length: int) -> list[Any]:
+        """Return the role and the text of a message, its tool calls (name, arguments and id), and the id that it answers."""
+        calls = [
+            (call.name[:_NAME_CHARS], self._text(call.arguments, length), call.id[:_NAME_CHARS])
+            for call in message.tool_calls[:_MAX_MESSAGES]
+        ]
+        parts = [message.role[:_MIN_CHARS], self._text(message.text, length), calls, message.call_id[:_NAME_CHARS]]
+        return parts if parts[3] else parts[:3] if calls else parts[:2]
 
     def _text(self, value: Any, length: int) -> Text:
-        return self._count_chars(page_text(value, length))
-
-    def _count_chars(self, text: Text) -> Text:
-        """Return a text after subtracting its length from the remaining characters."""
+        """Return a value after subtracting its length from the remaining characters; it gets no more than a share of them."""
+        text = page_text(value, max(_MIN_CHARS, min(length, self._remaining_chars // _SHARE)))
         self._remaining_chars -= len(visible_text(text))
         return text

@@ -46,6 +46,7 @@ class Run {
     this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], queue_time: [], backoff_time: [], details: [] };
     this.steps = { seq: [], span: [], number: [], parent: [], name: [], kind: [], outcome: [], completed_seq: [], end: [], duration: [], content: [] };
     this.stepsOf = new Map(); // Attempt → its steps, in the order in which they ended.
+    this.judgeCalls = new Map(); // Attempt → the calls of judges: scorers (of which it is one), model, prompt, reminder and reply.
     this.stepNames = [];
     this.stepKinds = [];
     this.stepsOmitted = 0;
@@ -76,6 +77,7 @@ class Run {
     this.addSpans(columns.spans);
     this.addScores(columns.score_log);
     if (columns.steps) this.addSteps(columns.steps);
+    if (columns.judge_calls) this.addJudgeCalls(columns.judge_calls);
     for (const [name, points] of Object.entries(columns.series)) {
       const series = (this.series[name] ||= { x: [], value: [] });
       const sessions = runningSums(points.session), values = runningSums(points.value);
@@ -203,6 +205,13 @@ class Run {
     });
   }
 
+  addJudgeCalls(columns) {
+    runningSums(columns.span).forEach((span, index) => {
+      if (!this.judgeCalls.has(span)) this.judgeCalls.set(span, []);
+      this.judgeCalls.get(span).push(columns.content[index]);
+    });
+  }
+
   addScores(columns) {
     runningSums(columns.seq).forEach((seq, index) => {
       const totals = (this.scores[columns.scorer[index]] ||= { seq: [], scored: [], numbers: [], total: [] });
@@ -324,6 +333,9 @@ class Run {
     const { trials } = this, error = this.errorOf(trial);
     return (this.texts[trial] ??= [trials.name[trial], this.caseOf(trial), ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : ""].join("\n").toLowerCase());
   }
+
+  // The calls of judges for the outputs of a trial, in order.
+  judgeCallsOf(trial) { return this.trials.attempts[trial].flatMap((span) => this.judgeCalls.get(span) || []); }
 
   // The last error of a trial as [category, type, message, traceback, group], or null.
   errorOf(trial) {

@@ -249,7 +249,7 @@ def test_long_values_are_shortened(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", hostile_run(tmp_path / "run")))
     tab.evaluate("number => page.open(number)", 10)
 
-    note = tab.text("#drawer .block .truncated")
+    note = tab.text("#drawer .block:has-text('Input') .truncated")
     assert note.startswith("First 16,384 characters of 1,000,002 bytes. In full: evaljournal show")
     assert note.endswith("--json")
 

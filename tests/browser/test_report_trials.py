@@ -211,9 +211,9 @@ def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -
     write_sync(tmp_path / "run", [run_started, session(), *events])
 
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
-    request = tab.evaluate("() => document.querySelector('.attempts details pre').textContent")
-    assert {"body": {"q": "<b>Peru</b>"}} == json.loads(request)
-    assert "step search · step read · step answer" in tab.text("#drawer .attempts")
+    tab.page.keyboard.press("e")
+    assert {"body": {"q": "<b>Peru</b>"}} == json.loads(tab.text(".attempts details .json"))
+    assert "step search · step read · step answer" in tab.text("#drawer .records")
     outside = "(pre) => !pre.closest('#drawer')"
     shown = tab.evaluate(f"() => [...document.querySelectorAll('details pre')].filter({outside}).at(-1).textContent")
     assert "task:\n  name: chat\n  prompt:\n    Answer: {input}\n    <i>briefly</i>" == shown
@@ -308,7 +308,7 @@ def test_drawer_of_two_runs(tmp_path: Path, open_tab: OpenTab) -> None:
 
     tab.page.click("[data-trial=rome]")
     headings = tab.texts("#drawer h3")
-    assert ["Input", "Output in A", "Output in B", "Attempts in A", "Attempts in B", "Metadata"] == headings
+    assert ["Output in A", "Output in B", "Input", "Attempts in A", "Attempts in B", "Metadata"] == headings
     assert (["Lima"], ["Cusco"]) == (tab.texts("mark.removed"), tab.texts("mark.added"))
     assert ["exact in A✓ pass", "exact in B✗ fail"] == tab.texts("#drawer .scores tr")
 

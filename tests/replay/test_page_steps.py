@@ -1,5 +1,6 @@
 """The steps on a page: complete, of limited size, and absent from a run without steps."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import orjson
 import pytest
 
 from evaljournal.journal import read
-from evaljournal.journal.events import AttemptStarted
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted, ScorerCallStarted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page import page_steps
 from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
@@ -45,10 +46,12 @@ def test_columns(tmp_path: Path) -> None:
     assert [0, 0, 0, 6, 7, 0, 0, 0, 0, 0, 0, 22, 0] == steps["completed_seq"]
     assert ["chat.completions gpt-5-mini", "get_weather", "units", "check", "plan", "walk", "rest"] == steps["names"]
     assert [0, 1, 0] == [steps["kind"][index] for index in (0, 1, 2)]
-    assert ([["assistant", 'get_weather({"city":"Lima"})'], ["tool", '{"celsius":21}']], 1) == (
+    call = ["get_weather", ['{"city":"Lima"}'], "call_1"]
+    assert ([["assistant", "", [call]], ["tool", '{"celsius":21}', [], "call_1"]], 1) == (
         steps["content"][5]["messages"],
         steps["content"][5]["continues"],
     )
+    assert ["assistant", "", [call]] == steps["content"][0]["reply"]
     assert (0, 0) == (steps["content"][3], steps["omitted"])
 
 
@@ -96,14 +99,51 @@ def test_the_text_of_steps_is_limited(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_long_conversations_are_shortened(tmp_path: Path) -> None:
-    """A long conversation shows its last messages; each gets a share of the characters."""
+    """A long conversation shows its last messages."""
     messages = [{"role": "user", "content": "y" * 2_000} for _ in range(80)]
     path = long_run(tmp_path / "run", steps=1, chars=1, kind="model", input=request(*messages))
     (content,) = steps_of(*page_of(path))["content"]
 
-    assert ["", "(30 earlier messages)"] == content["messages"][0]
-    assert 51 == len(content["messages"])
-    assert {"beginning": "y" * (16_384 // 50), "length": 2_000} == content["messages"][-1][1]
+    assert [["", "(30 earlier messages)"], *[["user", "y" * 2_000]] * 50] == content["messages"]
+
+
+def judged_run(path: Path, *values: Any, scorers: Sequence[str] = ("judge",)) -> Path:
+    """Write a run with calls of judges, all for one output."""
+    notes = [Noted(name="evaljournal.judge", value=value, trial="a", attempt=1) for value in values]
+    calls = [ScorerCallStarted(trial="a", scorer=scorer, call=1) for scorer in scorers]
+    attempt = AttemptStarted(trial="a", attempt=1, slot=0), AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=0.0)
+    write_sync(path, [started(), session(), enqueued("a"), *attempt, *calls, *notes])
+    return path
+
+
+def judge_calls_of(path: Path) -> Any:
+    """Return the columns of the calls of judges; None if there are none."""
+    content, run = page_of(path)
+    return orjson.loads(b"".join(encode_json(columns(content, run.state)))).get("judge_calls")
+
+
+def test_calls_of_judges(tmp_path: Path) -> None:
+    """A page has the prompts and replies of judges with the scorers that were being called, and not among the notes."""
+    call = {"model": "gpt-4o", "prompt": "Is it right?", "reply": "verdict: correct"}
+    large_call = {"model": "gpt-4o", "prompt": "y" * 300_000, "reminder": "Reply.", "reply": "verdict: correct"}
+    path = judged_run(tmp_path / "run", call, large_call, "a foreign value")
+
+    calls = judge_calls_of(path)
+
+    assert ([8, 1, 1], [0, 0, 0]) == (calls["seq"], calls["span"])
+    shortened_prompt = {"beginning": "y" * 16_384, "length": 300_000}
+    assert [
+        {"scorers": ["judge"], **call},
+        {"scorers": ["judge"], **large_call, "prompt": shortened_prompt},
+        {"scorers": ["judge"], "model": ""},
+    ] == calls["content"]
+    content, run = page_of(path)
+    assert [0] == list(columns(content, run.state)["spans"]["details"])
+    assert [["judge", "other"]] == [
+        content["scorers"]
+        for content in judge_calls_of(judged_run(tmp_path / "two", call, scorers=("judge", "other")))["content"]
+    ]
+    assert judge_calls_of(agent_run(tmp_path / "agent")) is None
 
 
 def test_large_values_are_truncated(tmp_path: Path) -> None:
