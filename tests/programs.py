@@ -78,6 +78,12 @@ class SkippedTests:
         self._config = config
         self._skipped: set[str] = set()
 
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        if not self._config.getoption("--skipped") or collection_path.is_dir():
+            return None
+        files = {nodeid.partition("::")[0] for nodeid in self._config.cache.get(self.KEY, [])}
+        return collection_path.relative_to(self._config.rootpath).as_posix() not in files or None
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._config.getoption("--skipped"):
             skipped = set(self._config.cache.get(self.KEY, []))
