@@ -20,39 +20,16 @@ from evaljournal.runner.tasks.recorded_output import RecordedOutput
 def test_public_names_of_journal() -> None:
     """`journal` exports these names."""
     assert [
-        "Blob",
-        "Clock",
-        "Durability",
-        "Event",
-        "Journal",
-        "JournalError",
-        "Record",
-        "SalvageResult",
-        "Verification",
-        "follow",
-        "read",
-        "salvage",
-        "verify",
-        "writing",
+        *("Blob", "Clock", "Durability", "Event", "Journal", "JournalError", "Record", "SalvageResult", "Verification"),
+        *("follow", "read", "salvage", "verify", "writing"),
     ] == journal.__all__
 
 
 def test_public_names_of_replay() -> None:
     """`replay` exports these names."""
     assert [
-        "LoadedRun",
-        "RunState",
-        "Span",
-        "StepDetails",
-        "Summary",
-        "Timeline",
-        "Times",
-        "TrialState",
-        "audit",
-        "compare",
-        "fold",
-        "load",
-        "summarize",
+        *("LoadedRun", "RunState", "Span", "StepDetails", "Summary", "Timeline", "Times", "TrialState", "audit"),
+        *("compare", "fold", "load", "summarize"),
     ] == replay.__all__
 
 
@@ -60,40 +37,10 @@ def test_public_names_of_evaljournal() -> None:
     """`evaljournal` exports these names and modules, and each can be imported."""
     views = ["audit", "compare", "load", "summarize"]
     names = [
-        "Case",
-        "Chat",
-        "Command",
-        "CommandWorkers",
-        "Dataset",
-        "Endpoint",
-        "Evaluation",
-        "Fatal",
-        "Outcome",
-        "ProcessWorkers",
-        "RateLimited",
-        "RayWorkers",
-        "RecordedOutput",
-        "RescoreResult",
-        "Retry",
-        "RunFailed",
-        "RunOptions",
-        "RunVerification",
-        "Score",
-        "Settings",
-        "UsageError",
-        "arun",
-        "audit",
-        "compare",
-        "durable",
-        "evaluation",
-        "gateway_env",
-        "load",
-        "note",
-        "rescore",
-        "run",
-        "step",
-        "summarize",
-        "verify",
+        *("Case", "Chat", "Command", "CommandWorkers", "Dataset", "Endpoint", "Evaluation", "Fatal", "Outcome"),
+        *("ProcessWorkers", "RateLimited", "RayWorkers", "RecordedOutput", "RescoreResult", "Retry", "RunFailed"),
+        *("RunOptions", "RunVerification", "Score", "Settings", "UsageError", "arun", "audit", "compare", "durable"),
+        *("evaluation", "gateway_env", "load", "note", "rescore", "run", "step", "summarize", "verify"),
     ]
     modules = ["executors", "journal", "replay", "scorers", "testing"]
 
@@ -170,14 +117,6 @@ def test_every_setting_has_a_flag() -> None:
 def test_public_names_of_executors() -> None:
     """`executors` exports Phoenix's seven names, and three more."""
     assert [
-        "AsyncExecutor",
-        "ConcurrencyController",
-        "ExecutionDetails",
-        "ExecutionStatus",
-        "Executor",
-        "Fatal",
-        "Incomplete",
-        "RateLimited",
-        "SyncExecutor",
-        "get_executor_on_sync_context",
+        *("AsyncExecutor", "ConcurrencyController", "ExecutionDetails", "ExecutionStatus", "Executor", "Fatal"),
+        *("Incomplete", "RateLimited", "SyncExecutor", "get_executor_on_sync_context"),
     ] == evaljournal.executors.__all__
