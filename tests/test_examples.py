@@ -8,16 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import pytest
 
-from evaljournal.journal.events import AttemptSucceeded, TrialScored
 from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
-from tests.processes import ROOT, TIMEOUT, Process, wait_until
-from tests.programs import STAND_INS, find_program, import_optional, needs_stand_ins
-from tests.runs import events
+from tests.processes import ROOT, TIMEOUT
+from tests.programs import find_program, import_optional
 from tests.server import Server
 
 EXAMPLES: Final = ROOT / "examples"
@@ -100,44 +97,6 @@ def test_agents(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
     assert 2 * 3 == len(server.requests(name))
     assert 2 * (3 + 2) == state.steps.completed
     assert 2 * 3 * 1000 == state.usage["input_tokens"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("sdk", "end"), [("openai", "v1"), ("anthropic", "api")])
-def test_an_agent_that_is_killed(tmp_path: Path, server: Server, sdk: str, end: str) -> None:
-    """`resume` repeats only the call that was in flight."""
-    import_optional(sdk)
-    name = f"example-{sdk}-killed"
-    url = server.url(name, "tools,tools,tools,tools,hang,tools", end)
-    environment = {f"{sdk.upper()}_BASE_URL": url, f"{sdk.upper()}_API_KEY": "test-key-1234", "PYTHONPATH": str(ROOT)}
-    options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, **environment}, "stdout": subprocess.DEVNULL}
-    command = [sys.executable, "-m", "evaljournal", "run", str(EXAMPLES / f"{sdk}_agent.py"), "--slots", "1", "--write-ahead"]
-    with Process(command, **options, stderr=subprocess.DEVNULL) as process:
-        assert wait_until(lambda: len(server.requests(name)) >= 5)
-        process.kill()
-    [path] = tmp_path.glob("runs/*/0001")
-    subprocess.run([*command[:3], "resume", str(path)], check=True, timeout=TIMEOUT, **options)
-    state = load(path).state
-
-    assert 2 == state.completed
-    assert 3 + 3 + 1 == len(server.requests(name))
-    assert (2 * (3 + 2), 2) == (state.steps.completed, state.steps.reused)
-
-
-@needs_stand_ins
-@pytest.mark.exhaustive  # It starts six processes; the page about workers runs it, too.
-def test_code_execution(tmp_path: Path, server: Server, name: str) -> None:
-    """The model is called in the process of the run, its programs are executed in containers; docker has a stand-in here."""
-    path = run_example(
-        "code_execution.py",
-        tmp_path,
-        OPENAI_BASE_URL=server.url(name, f"reply:{quote('def solve(n): return n * n', safe='')}", "v1"),
-        OPENAI_API_KEY="test-key-1234",
-        PATH=os.pathsep.join([str(STAND_INS), str(Path(sys.executable).parent), os.environ["PATH"]]),
-    )
-
-    assert {"square": True, "total": False} == {event.trial: event.value for event in events(path, TrialScored)}
-    assert {""} == {event.worker for event in events(path, AttemptSucceeded)}
 
 
 @pytest.mark.parametrize(

@@ -5,24 +5,20 @@ import os
 import stat
 from pathlib import Path
 
-import orjson
 import pytest
 
-from evaljournal.journal import Clock, Record, read, verify, writing
+from evaljournal.journal import Record, read, verify, writing
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import Noted, SegmentOpened, SegmentSealed
 from tests.journal.samples import (
     RUN,
     complete_run,
-    content,
     fake_clock,
     inline,
     lines_of,
     segment,
-    session,
     started,
     write,
-    write_sync,
 )
 
 
@@ -68,13 +64,6 @@ async def test_children_inherit_nothing(tmp_path: Path) -> None:
 
         assert {"LOCK", "journal-000001.jsonl"} <= disk.opened.keys()
         assert [] == [name for name in ("LOCK", "journal-000001.jsonl") if os.get_inheritable(disk.opened[name])]
-
-
-async def test_closed_journal_has_no_extra_files(tmp_path: Path) -> None:
-    """A journal that was closed consists of its files and its lock."""
-    await write(tmp_path / "run", complete_run())
-
-    assert {"LOCK", "journal-000001.jsonl"} == content(tmp_path / "run").keys()
 
 
 async def test_files_roll(tmp_path: Path) -> None:
@@ -125,15 +114,6 @@ async def test_files_roll_at_any_length(tmp_path: Path, roll_at: int, *, confirm
     assert result.segments == len(list((tmp_path / "run").glob("journal-*.jsonl")))
 
 
-async def test_same_events_give_the_same_bytes(tmp_path: Path) -> None:
-    """The same events, times and run id give the same bytes."""
-    for name in ("one", "two"):
-        await write(tmp_path / name, complete_run(3), roll_at=1000)
-    first, second = (content(tmp_path / name) for name in ("one", "two"))
-
-    assert first == second
-
-
 async def test_threads_write_the_same_records(tmp_path: Path) -> None:
     """With real threads the events on disk are the same; only the watermarks may differ."""
     events = complete_run(20)
@@ -147,27 +127,6 @@ async def test_threads_write_the_same_records(tmp_path: Path) -> None:
     assert verify(tmp_path / "run").ok
 
 
-async def test_every_run_has_an_id(tmp_path: Path) -> None:
-    """Two runs get different ids by default."""
-    runs: list[str] = []
-    for name in ("one", "two"):
-        async with writing(tmp_path / name, new=True, clock=fake_clock(), in_thread=inline) as journal:
-            runs.append(journal.run)
-
-    assert 2 == len(set(runs))
-    assert {32} == {len(run) for run in runs}
-
-
-def test_line_is_what_the_format_says(tmp_path: Path) -> None:
-    """A line is compact JSON: number, times and type first, watermark and hash last."""
-    write_sync(tmp_path / "run", [started(), session()])
-    line = lines_of(tmp_path / "run")[2]
-
-    assert line.startswith(b'{"seq":3,"at":"2026-11-15T00:00:00.003000Z","t":0.003,"type":"session_started","session":1,')
-    assert ["d", "h"] == list(orjson.loads(line))[-2:]
-    assert b" " not in line
-
-
 async def test_times_are_kept_to_the_microsecond(tmp_path: Path) -> None:
     """A record's `t` has at most six decimals, in the file and in the returned record."""
 
@@ -178,10 +137,3 @@ async def test_times_are_kept_to_the_microsecond(tmp_path: Path) -> None:
 
     assert [0.333333] == [record.t for record in records]
     assert {0.333333} == {record.t for record in read(tmp_path / "run")}
-
-
-def test_fake_clock_counts() -> None:
-    """The clock of these tests counts milliseconds."""
-    clock: Clock = fake_clock()
-
-    assert [("2026-11-15T00:00:00.001000Z", 0.001), ("2026-11-15T00:00:00.002000Z", 0.002)] == [clock(), clock()]

@@ -5,7 +5,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-from evaljournal import verify
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, Event
 from evaljournal.replay import RunState, load
 from evaljournal.replay.render.ending import final_report
@@ -26,11 +25,6 @@ def screen(state: RunState, now: float) -> list[str]:
     """Return the lines of the live screen."""
     shown = panel(state, now=now, durable=0, total=3, width=120)
     return [str(text) for text in shown.renderables]
-
-
-def test_the_sample_is_a_valid_run(tmp_path: Path) -> None:
-    """The run that these tests use passes `verify`."""
-    assert verify(agent_run(tmp_path / "run")).ok
 
 
 def test_summary(state: RunState) -> None:

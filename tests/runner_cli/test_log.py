@@ -5,8 +5,6 @@ from pathlib import Path
 
 import orjson
 
-from evaljournal.journal import read
-from evaljournal.journal.events import AttemptSucceeded
 from tests.journal.samples import complete_run, cut_tail, lines_of, segment, session, write_sync
 from tests.runner_cli.commands import evaljournal, process, run_process
 
@@ -106,20 +104,3 @@ def test_follow_ends_with_4_at_damage(damaged_run: Path) -> None:
     assert (4, 9) == (code, len(out.splitlines()))
     assert "is damaged at record 10" in err
     assert "Traceback" not in err
-
-
-def test_follow_ends_with_2_where_there_is_no_run(tmp_path: Path) -> None:
-    """`log -f` without a run exits with 2."""
-    (tmp_path / "empty").mkdir()
-    code, out, err = run_process("log", "-f", tmp_path / "empty")
-
-    assert (2, "") == (code, out)
-    assert "is not a run" in err
-    assert "Traceback" not in err
-
-
-def test_log_shows_outputs(timed_run: Path) -> None:
-    """The log shows the recorded output."""
-    answers = [record.event.output for record in read(timed_run) if isinstance(record.event, AttemptSucceeded)]
-
-    assert len(answers) == evaljournal("log", timed_run, "--type", "attempt_succeeded").stdout.count(f"output={answers[0]}")
