@@ -7,14 +7,12 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
     tools         calls the first tool of the request whose result is missing; when all were called, answers as ok
     401, 404, …   that status, with an error in JSON
     429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
-    until:0.3     503 until 0.3 s after the first request under this name, then ok
-    limit:0.3     the same with 429 and `Retry-After: 3`
     reply:TEXT    a chat completion with that text; `reply:another` reports another model, `reply:nonsense` an invalid usage,
                   `reply:short` a truncated answer
     echo          the request's headers and body
     target        {"output": path and query of the request}
     empty         no body; `empty:204` with that status, `empty:text` and `empty:sse` with another media type
-    text, notjson, latin (not UTF-8), big (10 MB), error (with status 200), redirect, nooutput, spent (no credit),
+    text, notjson, latin (not UTF-8), error (with status 200), redirect, nooutput, spent (no credit),
     day (a quota per day)
     charset:NAME  text in Latin-1, with this name as its charset
     number:N      {"output": N}, verbatim
@@ -28,7 +26,6 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
     hang          no answer
     reset, close  resets or closes the connection without an answer
     cut           sends less than its Content-Length
-    wait:0.1      answers after so many seconds
 
 It is also a proxy: for http addresses, and for tunnels to ports of this machine.
 """
@@ -54,13 +51,10 @@ import orjson
 
 from tests.processes import ROOT, Process
 
-BIG = 10_000_000
-
 _NAMED_EVENTS = ("messages", "responses")
 _MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS)
 
 _requests: dict[str, list[dict[str, Any]]] = defaultdict(list)
-_first_request_times: dict[str, float] = {}
 
 
 class Connection(asyncio.Protocol):
@@ -121,13 +115,12 @@ class Connection(asyncio.Protocol):
                 "at": time.time(),
             }
         )
-        _first_request_times.setdefault(name, time.monotonic())
         script = steps.split(",")
         step, _, argument = script[min(len(_requests[name]), len(script)) - 1].partition(":")
         if step == "target":
             self._json(200, {"output": target})
         else:
-            self._do(step, argument, name, end, headers, body)
+            self._do(step, argument, end, headers, body)
 
     async def _tunnel(self, port: int) -> None:
         """Connect to a port of this machine, whatever the host name."""
@@ -141,17 +134,10 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
         self._transport.close()
 
-    def _do(self, step: str, argument: str, name: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915, PLR0917  # a list
+    def _do(self, step: str, argument: str, end: str, headers: dict[str, str], body: bytes) -> None:  # noqa: C901, PLR0912, PLR0915  # a list
         transport = self._transport
         if step.isdecimal():
             self._fail(int(step), argument)
-        elif step in {"until", "limit"}:
-            if time.monotonic() - _first_request_times[name] < float(argument):
-                self._fail(503 if step == "until" else 429, "" if step == "until" else "3")
-            else:
-                self._json(200, _answer(end, body))
-        elif step == "wait":
-            asyncio.get_running_loop().call_later(float(argument), self._json, 200, _answer(end, body))
         elif step == "hang":
             pass
         elif step == "reset":
@@ -186,8 +172,6 @@ class Connection(asyncio.Protocol):
             self._send(200, "application/json", '{"output": "Bogotá"}'.encode("latin-1"))
         elif step == "charset":
             self._send(200, f"text/plain; charset={argument}", "Bogotá".encode("latin-1"))
-        elif step == "big":
-            self._json(200, {"output": "x" * BIG})
         elif step == "error":
             self._json(200, {"error": {"message": "the model is asleep", "code": argument and int(argument)}})
         elif step == "number":
