@@ -56,7 +56,7 @@ class _Follower:
             lines = self._new_lines()
             if not lines and not cursor.records:  # A segment gets its name after its first line.
                 self._raise_if_damaged()
-            records.extend(cursor.take(lines))
+            records.extend(cursor.read(lines))
         except BadLine:
             if not records:  # Otherwise the valid records come first; the next call raises.
                 self._raise_if_damaged()

@@ -72,7 +72,7 @@ class Cursor:
         self.records = 0
         self.is_sealed = False
 
-    def take(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for speed
+    def read(self, lines: Iterable[bytes]) -> Iterator[Record]:  # noqa: C901  # one loop, for speed
         """Yield the records in the next lines; raise `BadLine`, and stay before it, at an unexpected one."""
         # The inner loop of every reader: it uses local names and few calls, and writes the position back when it is left.
         run, seq, h, offset, segment, records = self.run, self.seq, self.h, self.offset, self.segment, self.records
@@ -285,7 +285,7 @@ class Scan:
             try:
                 with self.files.read(segments.file(self.path, number)) as stream:
                     lines = lines_in(stream)
-                    yield from (cursor.take(lines) if self._loss is None else self._take_before(lines, self._loss.seq))
+                    yield from (cursor.read(lines) if self._loss is None else self._read_before(lines, self._loss.seq))
             except BadLine as exc:
                 self._stop_at(number, str(exc), exc)
                 return
@@ -302,8 +302,8 @@ class Scan:
                 self._stop_at(number, "the file is empty")
                 return
 
-    def _take_before(self, lines: Iterable[bytes], seq: int) -> Iterator[Record]:
-        for record in self.cursor.take(lines):
+    def _read_before(self, lines: Iterable[bytes], seq: int) -> Iterator[Record]:
+        for record in self.cursor.read(lines):
             yield record
             if record.seq + 1 == seq:
                 return

@@ -122,10 +122,10 @@ class LineQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no line to take."""
+        """Whether there is no line."""
         return not self.batches[0].lines
 
-    def take(self) -> Batch:
+    def pop(self) -> Batch:
         """Remove and return the first lines."""
         batch = self.batches.popleft()
         if not self.batches:

@@ -208,7 +208,7 @@ class Journal:
         """Write lines until the journal is closed; raise if that fails."""
         while not self._has_ended:
             while not self._lines.is_empty:
-                await self._write(self._lines.take())
+                await self._write(self._lines.pop())
             if not self._has_ended:
                 with trio.move_on_after(self.files.idle_check_interval) as idle_scope:
                     await self._lines.wait_line()

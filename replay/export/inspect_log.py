@@ -76,7 +76,7 @@ def _log(source: Source, variant: str | None) -> Iterator[bytes]:
             with log.open(_entry(name, source), "w") as file:
                 for piece in pieces:
                     file.write(piece)
-                    yield spool.take()
+                    yield spool.pop()
 
         for trial in source.trials(*DONE_STAGES, variant=variant):
             sample = _sample(source, trial, task)
@@ -96,7 +96,7 @@ def _log(source: Source, variant: str | None) -> Iterator[bytes]:
         start = {"version": _VERSION, "eval": header["eval"], "plan": header["plan"]}
         yield from write_file("_journal/start.json", [orjson.dumps(start)])
         yield from write_file("header.json", [orjson.dumps(header)])
-    yield spool.take()
+    yield spool.pop()
 
 
 def _json_with_nan(value: Any, trial: TrialDetails) -> bytes:

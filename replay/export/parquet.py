@@ -36,8 +36,8 @@ def parquet(source: Source, rows: Rows) -> Iterator[bytes]:
         for group in _row_groups(content.rows, content.columns):
             arrays = [pa.array(values, type=field.type) for values, field in zip(group, schema, strict=True)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-            yield spool.take()
-    yield spool.take()
+            yield spool.pop()
+    yield spool.pop()
 
 
 def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterator[list[list[Any]]]:

@@ -26,7 +26,7 @@ class Spool(io.RawIOBase):
         self._size += len(chunk)
         return len(chunk)
 
-    def take(self) -> bytes:
+    def pop(self) -> bytes:
         """Return and remove the bytes written since the last call."""
         chunks, self._chunks = self._chunks, []
         return b"".join(chunks)

@@ -31,7 +31,7 @@ def value_text(value: float | str | None) -> str:
     return printable(value, 24) if isinstance(value, str) else number(value)
 
 
-class Estimate(Protocol):
+class MeanWithInterval(Protocol):
     """A mean with its 95 % confidence interval."""
 
     @property
@@ -58,13 +58,13 @@ def interval_text(kind: str, low: float | None, high: float | None) -> str:
     return f"{100 * low:.1f}–{100 * high:.1f}" if kind == "pass" else f"{digits(low, 3)} to {digits(high, 3)}"
 
 
-def estimate_text(estimate: Estimate) -> str:
+def estimate_text(estimate: MeanWithInterval) -> str:
     """Return a mean with its 95 % confidence interval: `93.3 % (84.1–97.4)`."""
     interval = interval_text(estimate.kind, estimate.low, estimate.high)
     return f"{mean_text(estimate.kind, estimate.mean)}{f' ({interval})' if interval else ''}"
 
 
-def range_text(estimates: Sequence[Estimate]) -> str:
+def range_text(estimates: Sequence[MeanWithInterval]) -> str:
     """Return the smallest and the largest mean of a score: `78.3 % to 93.3 %`."""
     ends = [choose(estimates, key=lambda estimate: estimate.mean or 0.0) for choose in (min, max)]
     return " to ".join(mean_text(end.kind, end.mean) for end in ends[: len(estimates)])

@@ -48,9 +48,9 @@ class MessageReader:
         if match is None or match.end() > limit:
             problem = f"the head of a message, or a line of a chunked body, is longer than {limit:,} bytes"
             raise InvalidMessage(problem, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        return self.take(match.end())
+        return self.pop(match.end())
 
-    def take(self, count: int) -> bytes:
+    def pop(self, count: int) -> bytes:
         """Return the first bytes of the buffer, and remove them."""
         data = bytes(self.buffer) if count >= len(self.buffer) else bytes(self.buffer[:count])
         del self.buffer[:count]
@@ -80,7 +80,7 @@ class Body:
             if self._remaining is not None:
                 raise Disconnected("peer closed connection without sending complete message body")
             self.is_complete = True
-        data = self._reader.take(len(self._reader.buffer) if self._remaining is None else self._remaining)
+        data = self._reader.pop(len(self._reader.buffer) if self._remaining is None else self._remaining)
         if self._remaining is not None:
             self._remaining -= len(data)
             self.is_complete = not self._remaining and not self._is_chunked
