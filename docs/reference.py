@@ -78,7 +78,7 @@ def _signature(name: str, value: Any) -> str:
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     parameters = [text for text in _parameters(node.args) if text != "self"]
     start = f"await {name}" if isinstance(node, ast.AsyncFunctionDef) else name
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns and not inspect.isclass(value) else ""
+    returns = f" -> {_annotation(node.returns)}" if node.returns and not inspect.isclass(value) else ""
     line = f"{start}({', '.join(parameters)}){returns}"
     if len(line) > WIDTH:
         line = f"{start}(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + f"){returns}"
@@ -100,9 +100,14 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 
 
 def _parameter(argument: ast.arg, default: ast.expr | None) -> str:
-    annotation = f": {ast.unparse(argument.annotation)}" if argument.annotation else ""
+    annotation = f": {_annotation(argument.annotation)}" if argument.annotation else ""
     equals = " = " if annotation else "="
     return f"{argument.arg}{annotation}" + (f"{equals}{ast.unparse(default)}" if default else "")
+
+
+def _annotation(node: ast.expr) -> str:
+    """Return an annotation, without the quotes of a name that is imported for type checkers only."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
 
 
 def _fields(value: type) -> dict[str, str]:
