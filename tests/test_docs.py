@@ -6,6 +6,7 @@ last command has printed; hashes, times and blanks may differ. Without a languag
 marks a block that cannot run here. Calls to OpenAI, Anthropic and localhost go to `tests.server`.
 """
 
+import ast
 import os
 import re
 import runpy
@@ -137,6 +138,29 @@ def test_the_index_links_to_every_page() -> None:
     links = set(_LINK.findall((ROOT / "docs" / "index.md").read_text()))
 
     assert {page.name for page in PAGES} - {"README.md", "index.md"} <= links
+
+
+def source_texts() -> str:
+    """Return all strings of the product, one per line; `…` stands for a value."""
+    texts: set[str] = set()
+    for package in ("journal", "replay", "runner"):
+        for file in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    texts.add("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    texts.add(node.value)
+    return "\n".join(texts)
+
+
+def test_messages_are_quoted_as_printed() -> None:
+    """Every message in the first column of the troubleshooting page occurs in the sources."""
+    rows = re.findall(r"^\| (.*?) \| ", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
+    messages = [code for row in rows for code in re.findall(r"`([^`]+)`", row) if code.count(" ") >= 2]
+    texts = source_texts()
+
+    assert 60 < len(messages)
+    assert [] == [message for message in messages if message not in texts]
 
 
 @pytest.mark.parametrize("name", GENERATED)
