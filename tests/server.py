@@ -4,7 +4,8 @@ The path defines its replies: `/NAME/STEPS/END`. Each request takes the next ste
 tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
 
     ok            {"output": INPUT in capitals}, or a chat completion, message or response, depending on the end of the path
-    tools         calls the first tool of the request whose result is missing; when all were called, answers as ok
+    tools         calls the first tool of the request whose result is missing; when all were called, answers as ok. A prompt of
+                  DSPy has no list of tools: the reply has the fields that it asks for
     401, 404, …   that status, with an error in JSON
     429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     reply:TEXT    a chat completion with that text; `reply:another` reports another model, `reply:nonsense` an invalid usage,
@@ -33,6 +34,7 @@ It is also a proxy: for http addresses, and for tunnels to ports of this machine
 import asyncio
 import email.utils
 import json
+import re
 import socket
 import ssl
 import struct
@@ -295,7 +297,7 @@ def _question(body: bytes) -> str:
         content = request["messages"][-1]["content"]
         return content if isinstance(content, str) else str(content[-1].get("text") or content[-1].get("content"))
     if isinstance(request.get("input"), list):
-        return str(request["input"][-1]["content"])
+        return str(request["input"][-1].get("content") or request["input"][-1].get("output"))
     return str(request.get("input") or request.get("question") or request)
 
 
@@ -359,9 +361,14 @@ def _response(text: str, model: str) -> dict[str, Any]:
 def _tool_call(end: str, body: bytes) -> Any:
     """Return a call of the next tool, with a string for each of its parameters; if all were called, an answer."""
     request, answer = orjson.loads(body), _answer(end, body)
+    if "tools" not in request:
+        answer["choices"][0]["message"]["content"] = _fields(request["messages"][-1]["content"])
+        return answer
     results = sum(
-        message["role"] == "tool" or (isinstance(message["content"], list) and message["role"] == "user")
-        for message in request["messages"]
+        message.get("type") == "function_call_output"
+        or message.get("role") == "tool"
+        or (isinstance(message.get("content"), list) and message["content"][-1].get("type") == "tool_result")
+        for message in request.get("messages") or request["input"]
     )
     if results == len(request["tools"]):
         return answer
@@ -371,14 +378,30 @@ def _tool_call(end: str, body: bytes) -> Any:
         answer["content"] = [{"type": "tool_use", "id": call, "name": tool["name"], "input": arguments}]
         answer["stop_reason"] = "tool_use"
         return answer
-    arguments = dict.fromkeys(tool["function"]["parameters"]["properties"], "lima")
-    function = {"name": tool["function"]["name"], "arguments": json.dumps(arguments)}
+    function = tool.get("function", tool)
+    call_arguments = json.dumps(dict.fromkeys(function["parameters"]["properties"], "lima"))
+    if end.endswith("responses"):
+        identity = {"type": "function_call", "id": f"item-{call}", "call_id": call, "status": "completed"}
+        answer["output"] = [{**identity, "name": function["name"], "arguments": call_arguments}]
+        return answer
     answer["choices"][0] |= {"finish_reason": "tool_calls"}
     answer["choices"][0]["message"] |= {
         "content": None,
-        "tool_calls": [{"id": call, "type": "function", "function": function}],
+        "tool_calls": [{"id": call, "type": "function", "function": {"name": function["name"], "arguments": call_arguments}}],
     }
     return answer
+
+
+def _fields(prompt: str) -> str:
+    """Return a reply with the fields that the end of a DSPy prompt asks for: `weather` is called once, then `finish`."""
+    is_called = "observation_0" in prompt
+    values = {
+        "next_tool_name": "finish" if is_called else "weather",
+        "next_tool_args": "{}" if is_called else '{"city": "lima"}',
+        "completed": "",
+    }
+    names = re.findall(r"\[\[ ## (\w+) ## \]\]", prompt.rpartition("Respond with")[2])
+    return "\n\n".join(f"[[ ## {name} ## ]]\n{values.get(name, 'a jacket')}" for name in names)
 
 
 def _chunks_of(end: str, body: bytes) -> Iterator[Any]:

@@ -3,28 +3,35 @@
 The words after ``` describe the block. `python NAME`, `jsonl NAME`, …: a file that later blocks of the page use. `python`: a
 program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). `text output`: what the
 last command has printed; hashes, times and blanks may differ. Without a language it is output that is not checked. `no-run`
-marks a block that cannot run here. Calls to OpenAI, Anthropic and localhost go to `tests.server`.
+marks a block that cannot run here. `COMMAND &` starts a server, `export NAME=VALUE` sets a variable. Other calls to OpenAI,
+Anthropic and localhost go to `tests.server`. A program that imports a framework for agents is skipped if it is not installed:
+their dependencies exclude each other.
 """
 
 import ast
+import importlib.util
 import os
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT, TIMEOUT
+from tests.processes import ROOT, TIMEOUT, Process
 from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
 
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
+FRAMEWORKS = {"agents": "openai-agents", "langchain": "langchain-openai", "pydantic_ai": "pydantic-ai-slim", "dspy": "dspy"}
+"""Import name of each framework for agents → a distribution that installs it."""
 _BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -57,6 +64,74 @@ def import_packages(page: Path) -> None:
             import_optional(package)
 
 
+def missing_framework(program: str) -> str:
+    """Return the distribution of a framework that a program imports and that is not installed, or an empty string."""
+    imports = re.findall(r"^(?:from|import) (\w+)", program, re.MULTILINE)
+    missing = (FRAMEWORKS[name] for name in imports if name in FRAMEWORKS and importlib.util.find_spec(name) is None)
+    return next(missing, "")
+
+
+class Reader:
+    """Follows a page in its own directory: writes the files, and runs the programs and commands."""
+
+    def __init__(self, directory: Path, environment: dict[str, str], urls: dict[str, str], servers: ExitStack) -> None:
+        self._directory, self._environment, self._urls, self._servers = directory, environment, urls, servers
+        self._printed = ""
+        """What the last command has printed."""
+        self.skipped: dict[str, str] = {}
+        """File that is not written → the framework that it needs."""
+
+    def follow(self, language: str, name: str, block: str) -> None:
+        """Do what a block of the page shows."""
+        if name == "output":
+            assert comparable(self._printed) == comparable(block), self._printed
+        elif missing := missing_framework(block):
+            self.skipped[name] = missing
+        elif name:
+            (self._directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (self._directory / name).write_text(self._with_urls(block))
+        elif language == "python":
+            self._run([sys.executable, "-c", self._with_urls(block)], 0)
+        elif language == "sh":
+            for command, code in commands(block):
+                if not self.skipped.keys().isdisjoint(command):
+                    break  # The other commands of the block read its run.
+                self._command([self._with_urls(word) for word in command], code)
+        else:
+            assert language in {"", "diff", "mermaid"}, f"a block of {language} needs a file name"
+
+    def _with_urls(self, text: str) -> str:
+        for url, replacement in self._urls.items():
+            text = text.replace(url, replacement)
+        return text
+
+    def _command(self, command: list[str], code: int) -> None:
+        if command[0] == "export":
+            self._environment |= dict(variable.split("=", 1) for variable in command[1:])
+        elif command[-1] == "&":  # A server that prints its URL; port 0 is any free one.
+            process = Process([*command[:-1], "0"], cwd=self._directory, env=self._environment, stdout=subprocess.PIPE)
+            self._servers.enter_context(process)
+            self._servers.callback(process.kill)
+            assert process.stdout is not None
+            self._urls["http://localhost:8000"] = process.stdout.readline().strip()
+        else:
+            assert command[0] in {"evaljournal", "python"}, f"cannot run {command[0]!r}; mark the block `no-run`"
+            self._printed = self._run(command, code)
+
+    def _run(self, command: list[str], code: int) -> str:
+        process = subprocess.run(
+            command,
+            cwd=self._directory,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+        )
+        assert code == process.returncode, f"{shlex.join(command)}\n{process.stdout}{process.stderr}"
+        return process.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)  # many processes
 @pytest.mark.parametrize(
@@ -66,7 +141,7 @@ def import_packages(page: Path) -> None:
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     """Every program of the page runs, and every command ends with the exit code that the page states."""
     import_packages(page)
-    root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'tutorial-agent' else 'ok'}"
+    root = f"{server.root}/{page.stem}/{'tools' if page.stem == 'agent-frameworks' else 'ok'}"
     judge = f"{server.root}/{page.stem}-judge/reply:verdict:%20right"
     environment = {
         **os.environ,
@@ -75,32 +150,16 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
         "OPENAI_BASE_URL": f"{root}/v1",
         "ANTHROPIC_API_KEY": "test",
         "ANTHROPIC_BASE_URL": root,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # Otherwise DSPy downloads it.
     }
-
-    printed = ""
-
-    def check(command: list[str], code: int, text: str) -> str:
-        process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT)
-        assert code == process.returncode, f"{text}\n{process.stdout}{process.stderr}"
-        return process.stdout
-
-    for language, name, block in blocks(page):
-        text = block.replace("http://localhost:8000", root).replace("http://localhost:9000", judge)
-        if name == "no-run":
-            continue
-        if name == "output":
-            assert comparable(printed) == comparable(block), printed
-        elif name:
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        elif language == "python":
-            check([sys.executable, "-c", text], 0, text)
-        elif language == "sh":
-            for command, code in commands(text):
-                assert command[0] in {"evaljournal", "python"}, f"cannot run {command[0]!r}; mark the block `no-run`"
-                printed = check(command, code, shlex.join(command))
-        else:
-            assert language in {"", "diff", "mermaid"}, f"a block of {language} needs a file name"
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")  # As in a clone.
+    with ExitStack() as servers:
+        reader = Reader(tmp_path, environment, {"http://localhost:8000": root, "http://localhost:9000": judge}, servers)
+        for language, name, block in blocks(page):
+            if name != "no-run":
+                reader.follow(language, name, block)
+    if reader.skipped:
+        pytest.skip(f"not installed: {', '.join(reader.skipped.values())}")
 
 
 def test_the_readme_is_short() -> None:
@@ -147,7 +206,7 @@ def source_texts() -> str:
         for file in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.JoinedStr):
-                    texts.add("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+                    texts.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                     texts.add(node.value)
     return "\n".join(texts)
