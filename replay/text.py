@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 from collections.abc import Callable
 from typing import Any, Final
 from unicodedata import category
@@ -46,6 +47,16 @@ def as_text(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def as_json(value: Any) -> str:
+    """Return a value as JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else as_text(value)
+
+
+def quote(path: Any) -> str:
+    """Return a path, or another argument, as a word of a shell command that can be copied from a terminal."""
+    return printable(shlex.quote(str(path)), 1_000)
+
+
 def escape_char(char: str) -> str:
     r"""Return a character as a Python escape: `\x1b`, `\u202e`, `\n`."""
     return char.encode("unicode_escape").decode()
@@ -74,6 +85,16 @@ def printable(value: Any, width: int = _WIDTH) -> str:
 def one_line(text: str, width: int = _WIDTH) -> str:
     """Return text like `printable`, with line breaks and runs of blanks as single blanks."""
     return printable(" ".join(text.split()), width)
+
+
+def shorten(text: str, width: int) -> str:
+    """Return text in at most `width` characters, with control characters escaped; what is too long lacks its middle."""
+    ends = text if len(text) <= 2 * width else f"{text[:width]}…{text[-width:]}"
+    escaped_text = "".join(char if char.isprintable() else escape_char(char) for char in ends)
+    if len(escaped_text) <= width:
+        return escaped_text
+    tail = width // 3
+    return f"{escaped_text[: width - tail - 1]}…{escaped_text[len(escaped_text) - tail :]}"
 
 
 def as_words(name: str) -> str:

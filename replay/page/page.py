@@ -107,13 +107,14 @@ class PageRun:
         path = Path(escape_controls(str(path)))  # It need not be valid UTF-8.
         summary, quoted_path = summarize(state), shlex.quote(str(path))
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
+        verb = next_verb or ("verify" if state.outcome == "finished" and not state.failed else "")
         return {
             "path": str(path),
             "name": path.name,
             "status": status,
             "problem": None if problem is None else str(problem),
             "headline": headline(summary, status if next_verb else ending_text(state)),
-            "next_command": f"evaljournal {next_verb} {quoted_path}" if next_verb else next_command(state, path),
+            "next_command": f"evaljournal {verb} {quoted_path}" if verb else next_command(state, path),
             "show_command": f"evaljournal show {quoted_path}",
             "verify_command": f"evaljournal verify {quoted_path}",
             "head": state.head,

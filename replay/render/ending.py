@@ -2,29 +2,29 @@
 
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 from evaljournal.replay.render import summary as summary_text
+from evaljournal.replay.render.failing import DEFAULT_WIDTH, failing_lines
 from evaljournal.replay.results.budget_text import budget_lines, budget_options
 from evaljournal.replay.results.summary import crashes, forked_sessions, summarize
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import keeps_steps
-from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.state.workers import worker_lines
-from evaljournal.replay.text import as_words, duration, one_line, plural, printable, reason_text
+from evaljournal.replay.state.workers import ended_workers, worker_lines
+from evaljournal.replay.text import as_words, duration, one_line, plural, printable, quote, reason_text
 
 _NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""
 _MAX_COMMAND: Final = 1_000
-_MAX_FAILURES: Final = 5
-"""Trials with an error that are shown one by one."""
+_MAX_CAUSES: Final = 5
+"""Causes of errors that are listed."""
+_MAX_NAMES: Final = 3
+"""Trials that are named for a cause."""
 _MAX_SHARDS: Final = 20
 """Missing shards that are listed."""
 
@@ -44,19 +44,33 @@ _OUTCOMES: Final = {
 """How a session ended → its text."""
 
 
-def final_report(state: RunState, *, path: Path | str, head: str = "", **options: Any) -> str:
-    """Return the final summary of a run, the hash of its last record and the next command."""
-    heads = [f"head: {head}"] if head else []
-    return "\n".join([final_summary(state, path=path, **options), *heads, f"next: {next_step(state, path)}"])
+def final_report(state: RunState, *, path: Path | str, head: str = "", verbose: bool = False, **options: Any) -> str:
+    """Return the final summary of a run and the next command.
+
+    With `verbose`, also the figures that few people need, and the hash of the last record.
+    """
+    lines = [final_summary(state, path=path, verbose=verbose, **options)]
+    if verbose:
+        hash_text = f" · head {head}" if head else ""
+        lines += [f"journal: seq {state.seq:,}{hash_text}", f"verify: evaljournal verify {quote(path)}"]
+    has_results = state.outcome == "finished" and state.completed
+    return "\n".join([*lines, f"next: {report_command(path) if has_results else next_step(state, path)}"])
 
 
 def final_summary(
-    state: RunState, *, path: Path | str, total: int | None = None, stop_reason: str = "", detail: str = ""
+    state: RunState,
+    *,
+    path: Path | str,
+    total: int | None = None,
+    stop_reason: str = "",
+    detail: str = "",
+    verbose: bool = False,
+    width: int = DEFAULT_WIDTH,
 ) -> str:
-    """Return how a run ended: the counts, the scores, repeated calls, and errors.
+    """Return how a run ended: the scores, failing cases, errors and what fixes them, counts, cost and warnings.
 
     `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
-    stopped the run.
+    stopped the run. `width` is that of the terminal, in characters.
     """
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
@@ -65,17 +79,16 @@ def final_summary(
     lines = [f"{name} {ending_text(state, stop_reason)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
-    if state.sessions:
-        sessions = f" in {plural(len(state.sessions), 'session')}" if len(state.sessions) > 1 else ""
-        shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
-        lines.append(f"  took {duration(state.elapsed)}{sessions}{shards}")
-    lines += [f"  {row}" for row in _summary_lines(state, summary)]
+    lines += [f"  {row}" for row in _score_lines(state, summary)]
+    lines += failing_lines(state, path, width)
+    lines += _error_lines(state, path)
+    lines += [f"  {row}" for row in _figure_lines(state, summary, verbose=verbose)]
     if missing_shards := summary.missing_shards:
         suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
         lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
     lines += [f"  {row}" for row in _events(state, detail)]
-    lines += _error_lines(state)
-    lines += [f"details: {command}" for command in _detail_commands(state, path)]
+    if sum(totals.done > 0 for totals in state.variants.values()) > 1:
+        lines.append(f"details: evaljournal compare {quote(path)}")
     lines += unscored_lines(summary.unscored, path)
     lines += _rescore_lines(state, path)
     return "\n".join(lines)
@@ -104,62 +117,99 @@ def total_trials(state: RunState, total: int | None = None) -> int | None:
 
 def next_step(state: RunState, path: Path | str) -> str:
     """Return the command to run next, and before it the edit without which the errors would occur again."""
-    repair = _repair(state)
+    repair = _first_repair(state)
     return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{next_command(state, path)}"
 
 
 def next_command(state: RunState, path: Path | str) -> str:
     """Return the command to run next, ready to copy."""
-    repair = _repair(state)
-    if repair is not None and repair.new_run:
-        return repair.new_run
-    run = _quote(path)
-    has_task = state.started is not None and state.started.task
-    task = "" if has_task else " --task FILE.py:NAME"  # A run started from Python does not record where its task is.
+    repair = _first_repair(state)
     if repair is not None:
-        return f"evaljournal resume {run} {repair.options}{task}"
+        return repair.new_run or _resume_command(state, path, repair.options)
     if state.outcome != "finished":
-        options = " --adopt --retry-failed" if state.outcome == "same_error" else ""
+        options = ["--adopt", "--retry-failed"] if state.outcome == "same_error" else []
         if state.outcome == "budget":
-            options = budget_options(state, (total_trials(state) or state.total) - state.done)
-        return f"evaljournal resume {run}{options}{task}"
-    if state.failed:
-        return f"evaljournal resume {run} --retry-failed{task}"
-    return f"evaljournal verify {run}"
+            options = [budget_options(state, (total_trials(state) or state.total) - state.done)]
+        return _resume_command(state, path, options)
+    return _resume_command(state, path, ("--retry-failed",)) if state.failed else report_command(path)
+
+
+def report_command(path: Path | str) -> str:
+    """Return the command that opens the report of a run in a browser."""
+    return f"evaljournal report {quote(path)} --open"
+
+
+def _resume_command(state: RunState, path: Path | str, options: Iterable[str]) -> str:
+    """Return the command that resumes a run; one started from Python does not record where its task is."""
+    has_task = state.started is not None and state.started.task
+    words = ["evaljournal resume", quote(path), *options, *([] if has_task else ["--task FILE.py:NAME"])]
+    return " ".join(word for word in map(str.strip, words) if word)
 
 
 @attrs.frozen
 class _Repair:
-    """What fixes the errors of trials, if a retry alone cannot."""
+    """What fixes an error, if a retry alone cannot."""
 
     edit: str
     """What to change before the command; empty if its options are the change."""
-    options: str = "--adopt --retry-failed"
+    options: tuple[str, ...] = ("--adopt", "--retry-failed")
     """Options of `resume`."""
     new_run: str = ""
     """The command of a new run, which replaces `resume`."""
 
 
-def _repair(state: RunState) -> _Repair | None:
-    """Return what the most frequent error needs: a longer timeout, another model or URL, or a fix of the line that raised."""
-    trials = failed_trials(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
-    failures = Counter((trial.reason, trial.error, trial.location) for _, trial in trials)
-    if not failures:
-        return None
-    reason, error, location = failures.most_common(1)[0][0]
+@attrs.define
+class _Cause:
+    """Errors with one cause: raised at one line, or with one message."""
+
+    reason: str
+    error: str
+    """Type and message of the first one."""
+    location: str
+    attempts: int
+    """Attempts of the first trial."""
+    trials: list[str] = attrs.field(factory=list[str])
+    """The first trials."""
+    count: int = 0
+
+
+def _causes(state: RunState) -> list[_Cause]:
+    """Return the errors of trials by cause, the most frequent first."""
+    causes: dict[tuple[str, ...], _Cause] = {}
+    for name, trial in state.trials.items() if state.failed else ():
+        if trial.stage == "failed" and (history := trial.retry_history) is not None:
+            reason, location = history.reason, history.location
+            key = (reason, history.error_type, location) if location else (reason, history.error)
+            if key not in causes:
+                causes[key] = _Cause(reason, history.error, location, trial.attempts)
+            cause = causes[key]
+            cause.count += 1
+            if cause.count <= _MAX_NAMES:
+                cause.trials.append(name)
+    return sorted(causes.values(), key=lambda cause: -cause.count)
+
+
+def _first_repair(state: RunState) -> _Repair | None:
+    """Return what the most frequent error needs."""
+    causes = _causes(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
+    return _repair(state, causes[0]) if causes else None
+
+
+def _repair(state: RunState, cause: _Cause) -> _Repair | None:
+    """Return what an error needs: a longer timeout, another model or URL, or a fix of the line that raised."""
     timeout, task = state.settings.get("timeout"), state.started.task if state.started else ""
-    if reason == "timed_out" and isinstance(timeout, int | float):
-        return _Repair("", f"--retry-failed --timeout {2 * timeout:g}")
-    if reason != "fatal":
+    if cause.reason == "timed_out" and isinstance(timeout, int | float):
+        return _Repair("", ("--retry-failed", f"--timeout {2 * timeout:g}"))
+    if cause.reason != "fatal":
         return None
-    if not _NOT_FOUND.search(error):
-        return _Repair(f"fix {printable(location, 200)}") if location else None
+    if not _NOT_FOUND.search(cause.error):
+        return _Repair(f"fix {printable(cause.location, 200)}") if cause.location else None
     edit = "correct the model name or the URL"
     if task.startswith("--"):
         options = _copied_options(task)
-        resume_options = f"--adopt --retry-failed --task {shlex.quote(options)}"
+        resume_options = ("--adopt", "--retry-failed", f"--task {shlex.quote(options)}")
         return _Repair(edit, resume_options, new_run="" if state.completed else f"evaljournal run {options}")
-    place = location or task
+    place = cause.location or task
     return _Repair(f"{edit} in {printable(place, 200)}" if place else edit)
 
 
@@ -179,30 +229,48 @@ def unscored_lines(counts: Mapping[str, int], path: Path | str) -> Iterator[str]
     """Yield how many outputs each scorer has not scored, and the command that scores them."""
     if counts:
         parts = (f"{plural(count, 'output')} not scored by {printable(scorer, 24)}" for scorer, count in counts.items())
-        yield f"{', '.join(parts)}: evaljournal rescore {_quote(path)}"
+        yield f"{', '.join(parts)}: evaljournal rescore {quote(path)}"
 
 
-def _summary_lines(state: RunState, summary: Summary) -> Iterator[str]:
-    yield summary_text.trials_text(state)
-    yield from summary_text.variant_lines(state)
-    scores = summary_text.score_lines(summary.scores, failed_trials=summary.trials.failed)
-    yield from (f"all variants: {row}" for row in scores) if state.variants else scores
-    yield from summary_text.pass_lines(summary.scores)
+def _score_lines(state: RunState, summary: Summary) -> Iterator[str]:
+    if state.variants:
+        yield from summary_text.variant_lines(state)
+        yield from summary_text.best_variant_lines(state)
+    else:
+        yield from summary_text.score_lines(summary.scores, failed_trials=summary.trials.failed)
+        yield from summary_text.pass_lines(summary.scores)
+
+
+def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterator[str]:
+    parts = [summary_text.trials_text(state)]
+    if state.sessions:
+        sessions = f" in {plural(len(state.sessions), 'session')}" if len(state.sessions) > 1 else ""
+        shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
+        parts.append(f"took {duration(state.elapsed)}{sessions}{shards}")
+    yield " · ".join(parts)
+    if summary.latency.count:
+        quantiles = () if verbose else ("p50", "p95")
+        yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"), *quantiles)
+    if not verbose and (cost := summary_text.cost_text(summary.usage, summary.unpriced_models)):
+        yield cost
     if summary.steps is not None:
         yield summary_text.steps_text(summary.steps)
     yield from summary_text.missing_step_lines(state)
     yield from summary_text.blocking_call_lines(state)
-    if summary.latency.count:
-        yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"))
     yield from summary_text.truncated_lines(state)
-    usage = summary_text.billed_usage(summary.usage)
-    if usage:
-        unproductive = summary_text.billed_usage(summary.usage_without_output)
-        usage_text = summary_text.usage_text
-        part = f"; of this {usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
-        yield f"{usage_text(usage, summary.unpriced_models)}{part}"
     yield from budget_lines(state)
-    yield from worker_lines(state.workers)
+    yield from worker_lines(state.workers) if verbose else ended_workers(state.workers)
+    if not verbose:
+        return
+    usage, usage_text = summary_text.billed_usage(summary.usage), summary_text.usage_text
+    unproductive = summary_text.billed_usage(summary.usage_without_output)
+    part = f"; of this {usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
+    if usage:
+        yield f"{usage_text(usage, summary.unpriced_models)}{part}"
+    if state.retries:
+        labels = {"stopped": "run stopped"}
+        counts = [f"{count:,} × {labels.get(reason) or as_words(reason)}" for reason, count in state.retries.most_common()]
+        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
 
 
 def _calls_in_flight(attempts: int) -> str:
@@ -222,10 +290,6 @@ def _repeated_calls(state: RunState) -> str:
 
 def _events(state: RunState, detail: str) -> Iterator[str]:
     yield from summary_text.adopted_lines(state)
-    if state.retries:
-        labels = {"stopped": "run stopped"}
-        counts = [f"{count:,} × {labels.get(reason) or as_words(reason)}" for reason, count in state.retries.most_common()]
-        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
     if state.interrupted:
         verb = "was" if state.interrupted == 1 else "were"
         subject = "it" if state.interrupted == 1 else "they"
@@ -269,48 +333,33 @@ def _reusable_steps(state: RunState) -> int:
     return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.running)
 
 
-def _error_lines(state: RunState) -> Iterator[str]:
-    """Yield a few trials with an error, those with different errors first."""
-    if not state.failed:
+def _error_lines(state: RunState, path: Path | str) -> Iterator[str]:
+    """Yield the errors by cause, and what fixes each."""
+    causes = _causes(state)
+    if not causes:
         return
     yield f"{plural(state.failed, 'error')}:"
-    visible_trials: dict[str, TrialState] = {}
-    errors: set[tuple[str, str]] = set()
-    repeated_trials: list[tuple[str, TrialState]] = []
-    for name, trial in failed_trials(state):
-        if (trial.reason, trial.error) in errors:
-            repeated_trials += [(name, trial)] if len(repeated_trials) < _MAX_FAILURES else []
-        elif len(visible_trials) < _MAX_FAILURES:
-            errors.add((trial.reason, trial.error))
-            visible_trials[name] = trial
-    visible_trials.update(islice(repeated_trials, _MAX_FAILURES - len(visible_trials)))
-    for name, trial in visible_trials.items():
-        reason, attempts = reason_text(trial.reason), plural(trial.attempts, "attempt")
-        is_interrupted = trial.reason == "ambiguous"  # Its last error is that of an earlier attempt.
-        error = f"{reason} ({attempts})" if is_interrupted else f"{one_line(trial.error, 200)} ({reason}, {attempts})"
-        yield f"  {printable(name)}: {error}"
-    if state.failed > len(visible_trials):
-        yield f"  and {state.failed - len(visible_trials):,} more"
-
-
-def failed_trials(state: RunState) -> Iterator[tuple[str, TrialState]]:
-    """Return the trials with an error, in the order of enqueueing."""
-    return ((name, trial) for name, trial in state.trials.items() if trial.stage == "failed")
-
-
-def _detail_commands(state: RunState, path: Path | str) -> Iterator[str]:
-    """Yield commands that compare the variants, and show what went wrong."""
-    if sum(totals.done > 0 for totals in state.variants.values()) > 1:
-        yield f"evaljournal compare {_quote(path)}"
-    for name, _ in islice(failed_trials(state), 1):
-        yield f"evaljournal log {_quote(path)} {printable(shlex.quote(name), 200)}"
-    if any(tally.failed for tally in state.scores.values()):
-        yield f"evaljournal log {_quote(path)} --type scoring_failed"
+    for cause in causes[:_MAX_CAUSES]:
+        notes = [reason_text(cause.reason), *([plural(cause.attempts, "attempt")] if cause.count == 1 else [])]
+        # After an interruption, the last error is that of an earlier attempt.
+        text = notes.pop(0) if cause.reason == "ambiguous" else one_line(cause.error, 200)
+        details = f"{text} ({', '.join(notes)})" if notes else text
+        names = ", ".join([*(printable(name, 40) for name in cause.trials), *(["…"] if cause.count > _MAX_NAMES else [])])
+        yield f"  {names}: {details}" if cause.count == 1 else f"  {cause.count:,} × {details}: {names}"
+        if (repair := _repair(state, cause)) is not None and repair.edit:
+            yield f"    {repair.edit}"
+    if len(causes) > _MAX_CAUSES:
+        more = sum(cause.count for cause in causes[_MAX_CAUSES:])
+        yield f"  and {more:,} more: evaljournal show {quote(path)} --errors"
+    if state.outcome == "finished" and state.completed:  # Otherwise the next command is this one.
+        repairs = [repair for cause in causes if (repair := _repair(state, cause)) is not None]
+        options = dict.fromkeys(option for repair in repairs for option in repair.options) or ("--retry-failed",)
+        yield f"  retry: {_resume_command(state, path, options)}"
 
 
 def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     """Yield the command that scores outputs whose scorer failed, or replaces scores of older versions."""
-    rescore = f"evaljournal rescore {_quote(path)}"
+    rescore = f"evaljournal rescore {quote(path)}"
     task, scorers = (state.started.task, state.started.scorers) if state.started else ("", {})
     failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]
     if state.outcome == "finished" and failed_scorers:
@@ -323,7 +372,3 @@ def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     scorer_names = [printable(scorer, 24) for scorer, tally in state.scores.items() if tally.from_older_version]
     if scorer_names:
         yield f"re-score everything with one version of {', '.join(scorer_names)}: {rescore}"
-
-
-def _quote(path: Path | str) -> str:
-    return printable(shlex.quote(str(path)), 1_000)

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from evaljournal.replay.render.phrases import mean_text, pass_at_k_texts, score_text, versions_text
+from evaljournal.replay.render.phrases import describe_score, mean_text, pass_at_k_texts, score_text, versions_text
+from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.totals import Totals
+from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import digits, duration, money, number, one_line, plural, printable
 
 _MAX_MODELS: Final = 3
@@ -74,6 +76,20 @@ def variant_result(totals: Totals) -> str:
     if any(unit in totals.usage for unit in _COSTS):
         parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
     return " · ".join(parts)
+
+
+def best_variant_lines(state: RunState) -> Iterator[str]:
+    """Yield the variant with the highest mean of the first score, with its interval, if there are several variants."""
+    scorers = [name for name, tally in state.scores.items() if tally.mean is not None]
+    scorer = min(scorers, key=lambda name: state.scores[name].kind != "pass", default="")
+    tallies = {name: tally for name, totals in state.variants.items() if (tally := totals.scores.get(scorer)) is not None}
+    means = {name: tally.mean for name, tally in tallies.items() if tally.mean is not None}
+    if len(means) > 1:
+        best_variants = [name for name, mean in means.items() if mean == max(means.values())]
+        text = describe_score(score_of(tallies[best_variants[0]]))
+        names = [printable(name, 40) for name in best_variants[:_MAX_SCORES]]
+        names += ["…"] if len(best_variants) > _MAX_SCORES else []
+        yield f"best by {printable(scorer, 24)}: {', '.join(names)}  {text.figure} ({text.interval})"
 
 
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:
@@ -146,6 +162,15 @@ def truncated_lines(state: RunState) -> Iterator[str]:
 def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:
     """Return the tokens and costs in some usage; sums of other values, such as temperatures, are meaningless."""
     return {name: value for name, value in usage.items() if any(word in name.lower() for word in ("token", "cost", "unpriced"))}
+
+
+def cost_text(usage: Mapping[str, float], unpriced_models: Mapping[str, Sequence[str]]) -> str:
+    """Return the cost of a run with its judges, or its tokens if the cost is unknown: `cost $0.034`; empty without usage."""
+    billed, cost = billed_usage(usage), total_usage(usage, "cost")
+    if cost is None:
+        return usage_text(billed, unpriced_models)
+    unpriced = {name: value for name, value in billed.items() if "unpriced" in name}
+    return " · ".join(filter(None, (f"cost {money(cost)}", usage_text(unpriced, unpriced_models))))
 
 
 def usage_text(usage: Mapping[str, float], unpriced_models: Mapping[str, Sequence[str]]) -> str:

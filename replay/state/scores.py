@@ -2,11 +2,15 @@
 
 import sys
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from evaljournal.journal.events import ScoringFailed, TrialScored
 from evaljournal.replay.state.session_errors import ERROR_CHARS
 from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.state.trial import SharedScores, TrialState
+
+_MAX_REASONS: Final = 1_000
+_REASON_CHARS: Final = 500
 
 
 class Scores(dict[str, Tally]):
@@ -19,6 +23,8 @@ class Scores(dict[str, Tally]):
         self._versions: Mapping[str, str] = {}
         """Scorer → its version."""
         self._shared_scores = SharedScores()
+        self.reasons: dict[tuple[str, str], str] = {}
+        """Trial and scorer → the reason of a failing score, shortened; of the first ones only."""
         self.by_variant: dict[str, Scores] = {}
         """Variant → its scores; empty if the run has no variants."""
 
@@ -62,6 +68,11 @@ class Scores(dict[str, Tally]):
     def add(self, event: TrialScored, trial: TrialState) -> None:
         """Add a score of a trial, or replace the earlier one."""
         old_score = trial.set_score(sys.intern(event.scorer), sys.intern(event.version), event.value, self._shared_scores)
+        key = event.trial, event.scorer
+        if event.value is False and event.reason and (len(self.reasons) < _MAX_REASONS or key in self.reasons):
+            self.reasons[key] = event.reason[:_REASON_CHARS]
+        elif old_score is not None:
+            self.reasons.pop(key, None)
         for scores in self._scores_of(trial):
             tally = scores.tally(event.scorer)
             if old_score is not None:

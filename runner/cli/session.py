@@ -22,12 +22,12 @@ from evaljournal.runner.cli.head_file import check_head_file, write_head
 from evaljournal.runner.cli.terminal.display import terminal
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
-from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.cli.terminal.stdio import restore_streams
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.engine.options import LiveRun
-from evaljournal.runner.engine.session import Outcome
+from evaljournal.runner.engine.session import Outcome, render_report
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.run_paths import has_started, next_paths
@@ -86,6 +86,7 @@ class CommandSession:
         self._evaluation = evaluation
         self._as_json: bool = options["json"]
         self._is_plain = bool(options["plain"])
+        self._is_verbose = bool(options["verbose"])
         self._nat_output = nat_output(options)
         self._head_file: Path | None = options["head_file"]
         check_head_file(self._head_file)
@@ -174,7 +175,7 @@ class CommandSession:
             outcome.path,
             as_json=self._as_json,
             output_problem=problem,
-            report=outcome.report,
+            report=render_report(outcome, verbose=self._is_verbose, width=line_width()),
             stop_reason=outcome.stop_reason,
             detail=outcome.detail or None,
             head=outcome.head,

@@ -97,15 +97,19 @@ class Outcome:
     @property
     def report(self) -> str:
         """The final summary, the next command and the gates that did not pass, as the command line prints them."""
-        return self._text(partial(final_report, head=self.head))
+        return render_report(self)
 
     def __str__(self) -> str:
         """Return the final summary and the gates that did not pass."""
-        return self._text(final_summary)
-
-    def _text(self, summary: Callable[..., str]) -> str:
-        text = summary(self.state, path=self.path, stop_reason=self.stop_reason, detail=self.detail)
+        text = final_summary(self.state, path=self.path, stop_reason=self.stop_reason, detail=self.detail)
         return "\n".join([text, *([] if self.stop_reason else gate_problems(self.state))])
+
+
+def render_report(outcome: Outcome, **options: Any) -> str:
+    """Return the final report and the gates that did not pass; `options` are those of `final_report`."""
+    state, stop_reason = outcome.state, outcome.stop_reason
+    text = final_report(state, path=outcome.path, head=outcome.head, stop_reason=stop_reason, detail=outcome.detail, **options)
+    return "\n".join([text, *([] if stop_reason else gate_problems(state))])
 
 
 async def seal(path: Path, *, files: Files = DISK, in_thread: InThread = run_in_thread) -> str | None:

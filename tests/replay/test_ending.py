@@ -1,32 +1,40 @@
-"""The final report of a run: counts, scores, failures and the next command."""
+"""The final report of a run: scores, failing cases, errors and their fixes, figures and the next command."""
 
 import itertools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
+from evaljournal.journal import Event
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptTimedOut,
     JournalRecovered,
+    Noted,
     RetryScheduled,
     RunFinished,
     RunStopped,
     ScoringFailed,
     TrialFailed,
+    TrialScored,
     TrialWithdrawn,
 )
-from evaljournal.replay import RunState
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay import RunState, load
 from evaljournal.replay.page.page import headline
-from evaljournal.replay.render.ending import final_report, next_command
+from evaljournal.replay.render.ending import final_report, next_command, next_step
+from evaljournal.replay.render.failing import failing_lines
 from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.render.summary import cost_text
 from evaljournal.replay.results.summary import score_of, summarize
 from evaljournal.replay.state.tally import Tally
+from tests.journal.samples import session, started, write_sync
 from tests.replay.screens import ok, row, screen_lines
-from tests.replay.trial_events import attempt_started, failed, queued, rate_limited, run_state
+from tests.replay.trial_events import answered, attempt_started, enqueued, failed, queued, rate_limited, run_state
 
 PASS, FAIL = True, False
 
@@ -37,16 +45,109 @@ def test_final_report_of_a_successful_run() -> None:
 
     assert (
         "capitals finished: 1 of 1 trial done, in runs/my run\n"
-        "  took 4 s\n"
-        "  1 output · 0 errors\n"
         "  exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %)\n"
-        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 output\n"
-        "next: evaljournal verify 'runs/my run'"
-    ) == final_report(state, path="runs/my run")
+        "  1 output · 0 errors · took 4 s\n"
+        "  p50 0.25 s · p95 0.25 s of 1 output\n"
+        "next: evaljournal report 'runs/my run' --open"
+    ) == final_report(state, path="runs/my run", head="5291dfb9")
 
 
-def test_failed_trials() -> None:
-    """A few failures are listed, different errors first, then the number of others and the next command."""
+def test_verbose() -> None:
+    """With `verbose`, the report also has all quantiles, tokens, retries, seq, head and the command that verifies the run."""
+    noted = Noted(name="tokens", value=7, trial="a", attempt=1)
+    events = [*ok("a", PASS), noted, *queued("b"), attempt_started("b"), *rate_limited("b"), RunStopped(reason="interrupted")]
+    lines = final_report(run_state(events), path="r", head="5291dfb9", verbose=True).splitlines()
+
+    assert [
+        "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 output",
+        "  tokens 7",
+        "  1 retry: 1 × rate limited",
+        "  no output since the last error: RateLimited: slow down",
+        f"journal: seq {2 + len(events)} · head 5291dfb9",
+        "verify: evaljournal verify r",
+        "next: evaljournal resume r",
+    ] == lines[-7:]
+
+
+def test_the_cost_includes_judges() -> None:
+    """The cost is one number for task and judges; calls without a price are named, and tokens only if there is no cost."""
+    usage = {"cost": 0.03, "input_tokens": 900, "judge.cost": 0.004, "judge.unpriced_calls": 2}
+
+    assert "cost $0.0340 · 2 judge calls without a price (big)" == cost_text(usage, {"judge.unpriced_calls": ["big"]})
+    assert "input_tokens 900" == cost_text({"input_tokens": 900, "temperature": 3}, {})
+    assert not cost_text({"temperature": 3}, {})
+
+
+LONG = "The capital is " + 100 * "very " + "far away"
+
+
+def write_failing(path: Path, *trials: Sequence[Event]) -> list[str]:
+    """Write a finished run of these trials; return the lines about failing cases."""
+    events = [started(), session(), *itertools.chain(*trials)]
+    write_sync(path, [*events, RunFinished(completed=len(trials), failed=0, withdrawn=0, head="")])
+    return list(failing_lines(load(path).state, path, 80))
+
+
+def test_failing_cases(tmp_path: Path) -> None:
+    """The first five failing cases have output → expected in one line, without control characters; the others are counted."""
+    outputs = ["Lina", "a\nb\x1b[31m", LONG, " Lima", 42, "", "x", "y"]
+    trials = [answered(f"c{number}", {"exact": False}, output=output) for number, output in enumerate(outputs)]
+    trials[0][0] = evolve_fact(enqueued("c0"), expected="Lima")
+    trials[2][0] = evolve_fact(enqueued("c2"), expected=LONG[:60])
+    trials[4][0] = evolve_fact(enqueued("c4"), expected="42")
+    path = tmp_path / "run"
+    lines = write_failing(path, answered("right", {"exact": True}), *trials)
+
+    assert [
+        "8 of 9 outputs fail:",
+        "  c0  Lina → Lima",
+        "  c1  a\\nb\\x1b[31m",
+        '  c2  The capital is very ver…ery far away → "The capital is very ve…very very "',
+        '  c3  " Lima"',
+        '  c4  42 → "42"',
+        f"  and 3 more: evaljournal show {path} --failing",
+    ] == lines
+    assert 80 >= max(map(len, lines[:-1]))
+
+
+def test_reasons_of_failing_scores(tmp_path: Path) -> None:
+    """The reasons of failing scores follow the output; scorers are named if there are several."""
+    trial = answered("a", {"exact": False, "judge": False, "tone": True}, output="Lina")
+    trial = [evolve_fact(event, reason="wrong\ncity") if getattr(event, "scorer", "") == "judge" else event for event in trial]
+
+    assert ["1 of 1 output fails:", "  a  Lina  (exact, judge)", "     judge: wrong city"] == write_failing(
+        tmp_path / "r", trial
+    )
+
+
+def test_a_failing_case_with_several_trials_is_listed_once(tmp_path: Path) -> None:
+    """Of a case with variants or repeats, the first failing trial is listed."""
+    trials = [answered(case, {"exact": case == "b"}, variant=name) for case in ("a", "b", "c") for name in ("mini", "large")]
+
+    assert ["4 of 6 outputs fail, in 2 cases:", "  a@mini  Lima", "  c@mini  Lima"] == write_failing(tmp_path / "r", *trials)
+
+
+def test_failing_cases_of_a_journal_that_cannot_be_read() -> None:
+    """If outputs cannot be read any more, the failing cases are named."""
+    state = run_state([*ok("a", FAIL), *ok("b", PASS)])
+
+    assert ["1 of 2 outputs fails:", "  a"] == list(failing_lines(state, "missing"))
+
+
+def test_a_score_that_passes_later_is_not_failing(tmp_path: Path) -> None:
+    """After re-scoring, the latest value and its reason count."""
+    first, second = (
+        TrialScored(trial="a", scorer="exact", version=version, value=value, reason=reason, elapsed=0.0)
+        for version, value, reason in (("1", False, "old"), ("2", True, ""))
+    )
+    state = run_state([*ok("a", FAIL), first])
+
+    assert {("a", "exact"): "old"} == state.scores.reasons
+    assert ({}, []) == ((after := run_state([*ok("a", FAIL), first, second])).scores.reasons, list(failing_lines(after, "r")))
+
+
+def test_errors_are_grouped_by_cause() -> None:
+    """Errors with one message, or raised at one line, are one cause; the most frequent causes come first."""
     same = itertools.chain.from_iterable(failed(f"t{number}") for number in range(9))
     events = [
         *same,
@@ -56,19 +157,38 @@ def test_failed_trials() -> None:
 
     assert [
         "10 errors:",
-        "  t0: ValueError: no (not retried, 1 attempt)",
+        "  9 × ValueError: no (not retried): t0, t1, t2, …",
         "  other: TimeoutError: too slow (not retried, 1 attempt)",
-        "  t1: ValueError: no (not retried, 1 attempt)",
-        "  t2: ValueError: no (not retried, 1 attempt)",
-        "  t3: ValueError: no (not retried, 1 attempt)",
-        "  and 5 more",
-        "details: evaljournal log r t0",
+        "  0 outputs · 10 errors · took 22 s",
         "next: evaljournal resume r --retry-failed",
-    ] == final_report(run_state(events), path="r").splitlines()[-9:]
+    ] == final_report(run_state(events), path="r").splitlines()[-5:]
+
+
+def test_the_fix_of_each_cause() -> None:
+    """Each cause has the edit that fixes it; one command retries all errors, and the next command opens the report."""
+    timeout = AttemptTimedOut(trial="slow", attempt=1, timeout=30.0, elapsed=30.0)
+    slow = [*queued("slow"), attempt_started("slow"), timeout, TrialFailed(trial="slow", attempts=1, reason="timed_out")]
+    fixable = [with_error(name, message=f"no {name}", location="task.py:3") for name in ("a", "b")]
+    more = [failed(f"t{number}", message=str(number)) for number in range(9)]
+    events = [*ok("good"), *itertools.chain(slow, *fixable, *more)]
+    report = final_report(run_state([*events, RunFinished(completed=1, failed=12, withdrawn=0, head="")]), path="r")
+
+    assert [
+        "12 errors:",
+        "  2 × ValueError: no a (not retried): a, b",
+        "    fix task.py:3",
+        "  slow: timed out after 30 s (timed out, 1 attempt)",
+        "  t0: ValueError: 0 (not retried, 1 attempt)",
+        "  t1: ValueError: 1 (not retried, 1 attempt)",
+        "  t2: ValueError: 2 (not retried, 1 attempt)",
+        "  and 6 more: evaljournal show r --errors",
+        "  retry: evaljournal resume r --adopt --retry-failed --timeout 60",
+    ] == report.splitlines()[1:10]
+    assert report.endswith("next: evaljournal report r --open")
 
 
 def test_causes_of_failures() -> None:
-    """Each failed trial has its error, cause and number of attempts."""
+    """Each error has its reason and number of attempts."""
     events = [
         *queued("a", "b"),
         attempt_started("a"),
@@ -87,7 +207,7 @@ def test_causes_of_failures() -> None:
     assert [
         "  a: timed out after 5 s (timed out, 2 attempts)",
         "  b: interrupted, not repeated (2 attempts)",
-    ] == final_report(run_state(events), path="r").splitlines()[-4:-2]
+    ] == final_report(run_state(events), path="r").splitlines()[2:4]
     assert {"timed_out": 1, "ambiguous": 1} == summarize(run_state(events)).failed_by_reason
 
 
@@ -109,7 +229,6 @@ def test_interrupted_and_late_attempts() -> None:
     report = final_report(state, path="r")
 
     assert "capitals ended without a final record (killed, power loss or disk full): 0 trials done, in r" in report
-    assert "1 retry: 1 × timed out" in report
     assert "1 attempt was interrupted; if repeated, it may be paid for twice" in report
     assert "1 attempt in flight at the end, to be repeated on resume" in report
     assert "1 attempt returned late; results discarded" in report
@@ -146,7 +265,6 @@ def test_failed_scorer() -> None:
 
     text = "exact  100.0 %  1 of 1 passed (95 % CI 20.7–100.0 %); excluded: 1 scorer error (KeyError: x)"
     assert text == row(screen_lines(state), "scores")
-    assert "details: evaljournal log r --type scoring_failed" in final_report(state, path="r").splitlines()
 
 
 def test_many_labels() -> None:
@@ -173,6 +291,11 @@ def test_unknown_total_of_a_stopped_run() -> None:
 def test_next_command_is_quoted() -> None:
     """The path in the next command is quoted for a shell."""
     assert "evaljournal resume 'a b'" == next_command(run_state([]), "a b")
+
+
+def with_error(trial: str, **error: Any) -> list[Event]:
+    """Return the events of a trial that ends with an error."""
+    return [evolve_fact(event, **error) if isinstance(event, AttemptFailed) else event for event in failed(trial)]
 
 
 NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
@@ -204,17 +327,15 @@ NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
 )
 def test_the_edit_before_the_next_command(task: str, completed: int, error: dict[str, Any], step: str) -> None:
     """After failures that a retry repeats, the next step is an edit, and a command that accepts it."""
-    events = [event for number in range(completed) for event in ok(f"ok{number}")]
-    for event in failed("a"):
-        is_failure = isinstance(event, AttemptFailed)
-        events.append(attrs.evolve(event, **error) if is_failure else event)  # type: ignore[misc]  # an event is an attrs class
+    events = [*(event for number in range(completed) for event in ok(f"ok{number}")), *with_error("a", **error)]
     state = run_state([*events, RunFinished(completed=completed, failed=1, withdrawn=0, head="")])
     assert state.started is not None
-    state.started = attrs.evolve(state.started, task=task)  # type: ignore[misc]  # an event is an attrs class
+    state.started = evolve_fact(state.started, task=task)
 
     expected = step.format(edit="correct the model name or the URL", resume="evaljournal resume r")
-    assert f"next: {expected}" == final_report(state, path="r").splitlines()[-1]
+    assert expected == next_step(state, "r")
     assert expected.rpartition(", then ")[2] == next_command(state, "r")
+    assert f"next: {'evaljournal report r --open' if completed else expected}" == final_report(state, path="r").splitlines()[-1]
 
 
 def test_the_next_command_after_timeouts() -> None:

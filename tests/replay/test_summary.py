@@ -324,7 +324,8 @@ def test_usage_without_output() -> None:
     summary = summary_of(events)
 
     assert (111_111_111, 11_111) == (summary.usage["tokens"], summary.usage_without_output["tokens"])
-    assert "tokens 111,111,111; of this tokens 11,111 by attempts without an output" in final_report(state_of(events), path="r")
+    report = final_report(state_of(events), path="r", verbose=True)
+    assert "tokens 111,111,111; of this tokens 11,111 by attempts without an output" in report
 
 
 def test_repeated_calls() -> None:

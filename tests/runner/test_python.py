@@ -40,10 +40,12 @@ def test_an_outcome_is_printed_as_a_summary(tmp_path: Path) -> None:
     defined.score(right)
     outcome = evaljournal.run(defined, tmp_path / "run")
 
-    first, duration, counts, scores, *_ = str(outcome).splitlines()
-    assert duration.startswith("  took ")
+    first, scores, counts, *_ = str(outcome).splitlines()
     assert f"same finished: 3 of 3 trials done, in {tmp_path / 'run'}" == first
-    assert ("  3 outputs · 0 errors", True) == (counts, scores.startswith("  right  100.0 %  3 of 3 passed"))
+    assert (True, True) == (
+        scores.startswith("  right  100.0 %  3 of 3 passed"),
+        counts.startswith("  3 outputs · 0 errors · "),
+    )
     assert "resume" not in str(outcome)  # The evaluation is not in a file, so there is no command to resume it.
     assert f"Outcome(path={tmp_path / 'run'!r}, head={outcome.head!r}, stop_reason='', detail='')" == repr(outcome)
 
@@ -66,7 +68,7 @@ def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pyte
     assert [f"gate did not pass: {problem}"] == failed.value.problems
     printed = capsys.readouterr().out
     assert f"{outcome.report}\n" == printed
-    assert [f"next: evaljournal verify {tmp_path / 'run'}", f"gate did not pass: {problem}"] == printed.splitlines()[-2:]
+    assert [f"next: evaljournal report {tmp_path / 'run'} --open", f"gate did not pass: {problem}"] == printed.splitlines()[-2:]
     assert str(outcome).endswith(f"gate did not pass: {problem}")
 
 

@@ -51,7 +51,7 @@ def test_the_default_is_the_last_record(run: Path) -> None:
     result = evaljournal("replay", run)
 
     assert (0, ["journal  seq 15 · synced up to 14"]) == (result.exit_code, journal_lines(result))
-    assert result.stderr.endswith("next: evaljournal verify run\n")
+    assert result.stderr.endswith("next: evaljournal report run --open\n")
 
 
 def test_a_point_as_json(run: Path) -> None:

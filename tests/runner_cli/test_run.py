@@ -25,9 +25,9 @@ def test_run_to_the_end() -> None:
     assert 0 == result.exit_code
     assert "capitals in runs/capitals/0001; Ctrl-C stops it" in result.stderr
     assert "asked about peru" in result.stderr
-    assert result.stdout.startswith("capitals finished: 5 of 5 trials done, in runs/capitals/0001\n  took ")
+    assert result.stdout.startswith("capitals finished: 5 of 5 trials done, in runs/capitals/0001\n  exact ")
     assert "exact  100.0 %  5 of 5 passed" in result.stdout
-    assert result.stdout.endswith("next: evaljournal verify runs/capitals/0001\n")
+    assert result.stdout.endswith("next: evaljournal report runs/capitals/0001 --open\n")
     assert verify("runs/capitals/0001").ok
 
 
@@ -41,19 +41,18 @@ def test_what_is_recorded_of_the_command_line() -> None:
     assert {"slots": 1, "timeout": None, "only": ["c*"], "seed": 7, "policy": "fixed"} == overridden
 
 
-def test_failures_end_with_1_and_come_last() -> None:
-    """A run with failed trials exits with 1 and prints them last."""
+def test_errors_end_with_1_and_follow_the_scores() -> None:
+    """A run with errors exits with 1; after the scores come the errors and the command that retries them."""
     define("FAILS = 'cuba'" + QUICK)
     result = evaljournal("run", "evals/capitals.py")
 
     assert 1 == result.exit_code
     assert [
         "1 error:",
-        "  cuba: ValueError: no such country (exhausted, 1 attempt)",
-        "details: evaljournal log runs/capitals/0001 cuba",
-        f"head: {load('runs/capitals/0001').state.head}",
-        "next: evaljournal resume runs/capitals/0001 --retry-failed",
-    ] == result.stdout.splitlines()[-5:]
+        "  cuba: ValueError: no such country (retries used up, 1 attempt)",
+        "  retry: evaljournal resume runs/capitals/0001 --retry-failed",
+    ] == result.stdout.splitlines()[2:5]
+    assert result.stdout.endswith("next: evaljournal report runs/capitals/0001 --open\n")
 
 
 def test_a_run_with_a_failed_scorer_does_not_pass() -> None:
@@ -63,7 +62,7 @@ def test_a_run_with_a_failed_scorer_does_not_pass() -> None:
 
     assert 1 == result.exit_code
     assert re.search(r"no score: 5 scorer errors \(KeyError: '[A-Z]+'\)", result.stdout)
-    assert "score the outputs it failed on: evaljournal rescore runs/capitals/0001" in result.stdout
+    assert "score the outputs without a score: evaljournal rescore runs/capitals/0001" in result.stdout
 
 
 def test_the_summary_on_standard_output() -> None:
@@ -247,9 +246,9 @@ def test_dry_run_prints_slots_per_key(options: list[object], text: str) -> None:
             ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
             "gates: exact=0.9, exact>=80%@lower; exit code 1 if one does not",
         ),
-        (["--fail-fast", "--max-failures", 3], "stops at the first failed trial; `evaljournal resume` continues"),
-        (["--max-failures", 3, "--deadline", 600], "stops when more than 3 of the trials have failed, or after 10 min; "),
-        (["--max-failures", "7%"], "stops when more than 7 % of the trials have failed; "),
+        (["--fail-fast", "--max-failures", 3], "stops at the first error; `evaljournal resume` continues"),
+        (["--max-failures", 3, "--deadline", 600], "stops after more than 3 errors, or after 10 min; "),
+        (["--max-failures", "7%"], "stops when more than 7 % of the trials have an error; "),
     ],
 )
 def test_dry_run_prints_gates_and_limits(flags: list[object], message: str) -> None:

@@ -58,7 +58,8 @@ def test_status_has_a_line_for_each_variant(finished: Path) -> None:
 
     assert "double  2 of 2 done · right 100.0 % · $1.00" in text
     assert "triple  2 of 2 done · 1 error · right 0.0 % · $1.50" in text
-    assert "all variants: right" in text
+    assert "  best by right: double  100.0 % (95 % CI 34.2–100.0 %)\n" in text
+    assert "all variants" not in text
     assert f"details: evaljournal compare {finished}" in text
     assert ["double", "triple"] == list(answer["variants"])
     triple = answer["variants"]["triple"]

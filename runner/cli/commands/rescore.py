@@ -21,12 +21,13 @@ from evaljournal.runner.cli.options.no_code import scorers_from_options
 from evaljournal.runner.cli.options.openai_url import options_from_environment
 from evaljournal.runner.cli.session import user_code
 from evaljournal.runner.cli.terminal.ending import finish
-from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.engine.session import render_report
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
@@ -95,7 +96,15 @@ def rescore(
     echo(text, err=True)
     state = outcome.state
     stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")
-    finish(state, path, as_json=as_json, report=outcome.report, stop_reason=stop_reason, scorers=names, outputs=result.outputs)
+    finish(
+        state,
+        path,
+        as_json=as_json,
+        report=render_report(outcome, width=line_width()),
+        stop_reason=stop_reason,
+        scorers=names,
+        outputs=result.outputs,
+    )
 
 
 def _evaluation_from_options(values: dict[str, Any]) -> AnyEvaluation:

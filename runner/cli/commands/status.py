@@ -23,7 +23,7 @@ from evaljournal.runner.cli.terminal.display import (
     print_screen,
     status_json,
 )
-from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.output import echo, line_width
 
 _MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
@@ -35,8 +35,9 @@ _MIN_FREE_BYTES: Final = 1 << 20
 @click.command()
 @reference_argument
 @click.option("--by", "key", metavar="KEY", help="Also show the results by this key of the metadata, or by `variant`.")
+@click.option("--verbose", is_flag=True, help="Also print tokens, retries, workers and the hash of the last record.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
-def status(run: RunReference, key: str | None, as_json: bool) -> None:
+def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> None:
     """Show the status of a run, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
 
     A damaged run is shown up to the damage, with exit code 4. Nothing is written.
@@ -65,7 +66,7 @@ def status(run: RunReference, key: str | None, as_json: bool) -> None:
             process = f" in process {session.pid} on {printable(session.host)}" if session else ""
             echo(f"running{process}; last record at {printable(view.state.at)}")
     else:
-        echo(final_report(view.state, path=view.path, head=view.state.head))
+        echo(final_report(view.state, path=view.path, head=view.state.head, verbose=verbose, width=line_width()))
         free_bytes = shutil.disk_usage(view.path).free
         if view.status == "interrupted" and free_bytes < _MIN_FREE_BYTES:  # Its final record may be missing for that reason.
             echo(

@@ -23,7 +23,7 @@ from evaljournal.runner.cli.arguments import run_argument
 from evaljournal.runner.cli.terminal.display import age, exit_if_damaged, open_run, print_json, print_screen, status_json
 from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
-from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.engine.recorder import Clock
 from evaljournal.runner.run_paths import last_record
 from evaljournal.runner.signals import until_signal
@@ -53,7 +53,7 @@ def watch(path: Path, as_json: bool) -> None:
     elif view.problem is not None:
         print_screen(view)
     else:
-        echo(final_report(view.state, path=path, head=view.state.head))
+        echo(final_report(view.state, path=path, width=line_width()))
         if view.status == "interrupted" and view.state.sessions:
             writer = view.state.sessions[-1]
             echo(f"process {writer.pid} on {printable(writer.host)} exited without ending the run", err=True)

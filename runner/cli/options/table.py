@@ -391,6 +391,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
+        Option("--verbose", "Also print tokens, retries, workers and the hash of the last record at the end.", in_file=False),
         Option("--json", "Print a summary as JSON at the end.", in_file=False),
     ),
 }
@@ -402,6 +403,7 @@ nan skip shuffle seed method error-path done-path idempotency-header connect-tim
 messages turns model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
+verbose
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""

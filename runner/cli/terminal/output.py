@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import shutil
 import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -46,6 +47,11 @@ def echo(text: str, *, err: bool = False) -> None:
 
     with suppress(ValueError) if err else writing_output():  # A task may have replaced standard error by a closed file.
         click.echo(escape_controls(text), err=err)
+
+
+def line_width() -> int:
+    """Return the width of the terminal in characters; 80 if it is unknown."""
+    return shutil.get_terminal_size().columns
 
 
 def write_data(chunks: Iterable[bytes]) -> None:

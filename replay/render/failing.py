@@ -1,0 +1,105 @@
+"""The cases with a failing score, with their outputs and expected outputs, at the end of a run.
+
+The state of a run has the scores; only the outputs that are listed are read from the journal.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, Final
+
+from evaljournal.journal import Blob, JournalError
+from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
+from evaljournal.journal.readers.reader import RecordReader
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.text import as_json, as_text, plural, printable, quote, shorten
+
+DEFAULT_WIDTH: Final = 80
+"""Characters in a line, if the width of the terminal is unknown."""
+_MAX_CASES: Final = 5
+"""Failing cases that are listed."""
+_NAME_CHARS: Final = 24
+_ARROW: Final = " → "
+
+
+def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH) -> Iterator[str]:
+    """Yield the first cases with a failing score: output → expected output, and the reasons."""
+    count, names, cases = 0, dict[str, str](), set[str]()
+    for name, trial in state.trials.items() if _has_failing(state) else ():
+        if trial.failing_scorers:
+            count += 1
+            if state.scores.is_grouped_by_case:
+                cases.add(trial.case)
+            if len(names) < _MAX_CASES:
+                names.setdefault(trial.case, name)
+    if not count:
+        return
+    case_count = len(cases) or count
+    outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+    yield f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{_in_cases(case_count) if case_count < count else ''}:"
+    yield from _case_lines(state, path, list(names.values()), width)
+    if (more := case_count - len(names)) > 0:
+        yield f"  and {more:,} more: evaljournal show {quote(path)} --failing"
+
+
+def _in_cases(count: int) -> str:
+    return f", in {plural(count, 'case')}"
+
+
+def _has_failing(state: RunState) -> bool:
+    """Return whether a score fails, without a pass over the trials."""
+    return any(tally.booleans > 0 and tally.mean != 1 for tally in state.scores.values())
+
+
+def _case_lines(state: RunState, path: Path | str, names: Sequence[str], width: int) -> Iterator[str]:
+    labels = [printable(name, _NAME_CHARS) for name in names]
+    column = max(map(len, labels))
+    has_several_scorers = sum(tally.booleans > 0 for tally in state.scores.values()) > 1
+    for name, label, values in zip(names, labels, _outputs(state, path, names), strict=True):
+        scorers = state.trials[name].failing_scorers
+        suffix = f"  ({', '.join(printable(scorer, _NAME_CHARS) for scorer in scorers)})" if has_several_scorers else ""
+        text = "" if values is None else output_and_expected(*values, width - column - len(suffix) - 4)
+        yield f"  {label:<{column}}  {text}{suffix}".rstrip()
+        for scorer in scorers:
+            if reason := state.scores.reasons.get((name, scorer)):
+                indent = " " * (column + 4)
+                text = f"{printable(scorer, _NAME_CHARS)}: {shorten(' '.join(reason.split()), 2 * width)}"
+                yield from wrap(text, max(40, width), initial_indent=indent, subsequent_indent=f"{indent}  ", max_lines=3)
+
+
+def _outputs(state: RunState, path: Path | str, names: Sequence[str]) -> Iterator[tuple[Any, Any] | None]:
+    """Yield the output and the expected output of each trial; None if they cannot be read."""
+    with RecordReader(path, load_blobs=False) as reader:
+        for name in names:
+            trial = state.trials[name]
+            try:
+                enqueued = reader.find(*trial.input_location).event
+                succeeded = None if trial.output_location is None else reader.find(*trial.output_location).event
+            except (OSError, JournalError):  # The disk may have failed; the report is printed nevertheless.
+                yield None
+            else:
+                assert isinstance(enqueued, TrialEnqueued)
+                yield succeeded.output if isinstance(succeeded, AttemptSucceeded) else None, enqueued.expected
+
+
+def output_and_expected(output: Any, expected: Any, width: int) -> str:
+    """Return `output → expected output` in one line of at most `width` characters; only the output if nothing is expected.
+
+    Values that would look the same, such as "42" and 42, are JSON.
+    """
+    if expected is None:
+        return shorten(value_text(output), width)
+    left, right = value_text(output), value_text(expected)
+    if left == right and not isinstance(output, Blob):
+        left, right = as_json(output), as_json(expected)
+    room = max(20, width - len(_ARROW))
+    right = shorten(right, max(room // 2, room - len(left)))
+    return f"{shorten(left, room - len(right))}{_ARROW}{right}"
+
+
+def value_text(value: Any) -> str:
+    """Return a value as text; text that is empty or has blanks at an end is quoted."""
+    if isinstance(value, Blob):
+        return printable(value)
+    is_quoted = isinstance(value, str) and (not value or value != value.strip())
+    return as_json(value) if is_quoted else as_text(value)
