@@ -5,10 +5,8 @@ const FIRST_TURNS = 100, LAST_TURNS = 200; // Of a longer transcript, those betw
 const PREVIEW_CHARS = 240;
 
 // The same value, whether it is recorded as JSON or as a text that contains it.
-function isSameValue(a, b) {
-  const textA = rawText(a), textB = rawText(b);
-  return textA === textB || (textA.length < 1e5 && textB.length < 1e5 && isJson(textA) && isJson(textB) && JSON.stringify(JSON.parse(textA)) === JSON.stringify(JSON.parse(textB)));
-}
+const isSameValue = (a, b) => rawText(a) === rawText(b) || compactJson(rawText(a)) === compactJson(rawText(b));
+const compactJson = (text) => (/^\s*[[{]/.test(text) ? text.match(JSON_TOKENS).join("") : text);
 
 // The turns of an attempt as a tree. A turn is a message, or a step: a reply of a model, a tool call or another step. Messages that
 // an earlier request had, or that are an earlier reply, and results of tools that are known from their steps, are omitted.

@@ -5,6 +5,7 @@ const JSON_TOKENS = /"[^"\\]*(?:\\[^][^"\\]*)*"|[[\]{},:]|[^\s[\]{},:"]+/g;
 const TREE_CHARS = 1 << 16; // Longer JSON is text with indentation.
 const INLINE_CHARS = 72;
 const OPEN_DEPTH = 2; // Objects and lists at this depth are closed at first, unless they are short.
+const MAX_DEPTH = 64; // JSON that is nested more deeply is text, with indentation up to here.
 
 const isJson = (text) => { try { JSON.parse(text); return true; } catch { return false; } };
 
@@ -12,7 +13,7 @@ const isJson = (text) => { try { JSON.parse(text); return true; } catch { return
 function indentJson(text) {
   const parts = text.match(JSON_TOKENS) || [], lines = [];
   let depth = 0;
-  const newLine = () => `\n${"  ".repeat(depth)}`;
+  const newLine = () => `\n${"  ".repeat(Math.min(depth, MAX_DEPTH))}`;
   parts.forEach((token, index) => {
     const isEmpty = (token === "{" || token === "[") && "}]".includes(parts[index + 1]);
     if (token === "{" || token === "[") { depth += 1; lines.push(token, isEmpty ? "" : newLine()); }
@@ -28,27 +29,29 @@ function fullText(value) {
   return Array.isArray(value) && isJson(value[0]) ? indentJson(value[0]) : rawText(value);
 }
 
-// An object or a list as {isList, fields: [[key, value]], size}, any other value as its JSON.
+// An object or a list as {isList, fields: [[key, value]], size}, any other value as its JSON; null if it is nested too deeply.
 function parseJson(text) {
   const parts = text.match(JSON_TOKENS);
-  let index = 0;
-  const read = () => {
+  let index = 0, isTooDeep = false;
+  const read = (depth) => {
     const token = parts[index++];
     if (token !== "{" && token !== "[") return token;
+    if (depth > MAX_DEPTH) { isTooDeep = true; index = parts.length; }
     const isList = token === "[", fields = [];
     let size = 2;
-    while (parts[index] !== "}" && parts[index] !== "]") {
+    while (index < parts.length && parts[index] !== "}" && parts[index] !== "]") {
       if (parts[index] === ",") index += 1;
       const key = isList ? null : parts[index];
       if (!isList) index += 2;
-      const value = read();
+      const value = read(depth + 1);
       fields.push([key, value]);
       size += (key?.length ?? 0) + (value.size ?? value.length) + 4;
     }
     index += 1;
     return { isList, fields, size };
   };
-  return read();
+  const value = read(0);
+  return isTooDeep ? null : value;
 }
 
 function inlineJson(value) {
@@ -88,11 +91,8 @@ function unfold(details) {
 function valueElement(value) {
   const text = rawText(value), mayBeJson = Array.isArray(value) || (typeof value === "string" && /^\s*[[{]/.test(value));
   if (mayBeJson && text.length <= TREE_CHARS && /^\s*[[{]/.test(text) && isJson(text)) {
-    try {
-      return el("div", { class: "json" }, jsonTree(parseJson(text)));
-    } catch (error) {
-      if (!(error instanceof RangeError)) throw error; // Nested too deeply.
-    }
+    const tree = parseJson(text);
+    if (tree) return el("div", { class: "json" }, jsonTree(tree));
   }
   return el("pre", { dir: "auto", text: escapeInvisible(fullText(value) ?? "null") });
 }
