@@ -9,15 +9,10 @@ function reasonEnd(reply, reason) {
   return start < 0 || rawText(reply).slice(0, start).trim().replace(/[*_`]/g, "") ? -1 : start + text.length;
 }
 
-// Scorer → the calls of its judge. Where several judges ran at once, the reason of the score tells which call is whose.
+// Scorer → the calls of its judge.
 function judgeCallsByScorer(run, trial) {
-  const reasons = run.trials.score_reasons[trial] || {}, result = new Map();
-  for (const call of run.judgeCallsOf(trial)) {
-    const scorers = call.scorers.length ? call.scorers : run.scorers;
-    const name = scorers.length === 1 ? scorers[0] : scorers.find((scorer) => reasonEnd(call.reply, reasons[run.scorers.indexOf(scorer)]) >= 0) ?? "";
-    if (!result.has(name)) result.set(name, []);
-    result.get(name).push(call);
-  }
+  const result = new Map();
+  for (const call of run.judgeCallsOf(trial)) result.set(call.scorer, [...(result.get(call.scorer) || []), call]);
   return result;
 }
 

@@ -90,8 +90,7 @@ class Content:
         elif isinstance(event, events.StepEvent) and row is not None and row.last_attempt is not None:
             self.steps.add(event, record.seq, self.length)
         elif isinstance(event, events.Noted) and event.name == JUDGE_NOTE and row is not None and row.last_attempt is not None:
-            scorers = [scorer for trial_name, scorer in state.scorer_calls if trial_name == event.trial]
-            self.steps.add_judge_call(event.value, scorers, row.last_attempt.id, record.seq, self.length)
+            self.steps.add_judge_call(event.value, row.last_attempt.id, record.seq, self.length)
         elif kind in _COUNTED_EVENTS:
             count_change = abs(state.recovered - self._recovered_trials) or state.repeated_calls - self._repeated_calls
             self._recovered_trials, self._repeated_calls = state.recovered, state.repeated_calls

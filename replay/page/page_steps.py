@@ -5,7 +5,6 @@ replies of judges; the fewer remain, the fewer a value gets. A step that continu
 reused step has no content of its own; it names the record of the completed step.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
@@ -17,10 +16,10 @@ from evaljournal.replay.index import Index
 from evaljournal.replay.model_messages import Message, messages_of, reply_of
 from evaljournal.replay.page.page_text import Text, page_text, visible_text
 from evaljournal.replay.state.usage import is_amount
-from evaljournal.replay.text import printable
+from evaljournal.replay.text import as_text, printable
 
 JUDGE_NOTE: Final = f"{events.NOTE_PREFIX}judge"
-"""Name of the note with a judge's call: `model`, `prompt`, `reminder` and `reply`."""
+"""Name of the note with a judge's call: `scorer`, `model`, `prompt`, `reminder` and `reply`."""
 MAX_STEPS: Final = 200_000
 MAX_CHARS: Final = 32 << 20
 KINDS: Final = ("model", "tool", "other")
@@ -88,8 +87,8 @@ class PageSteps:
             content[name] = self._text(event.output, length) if reply is None else self._message(reply, length)
         return content
 
-    def add_judge_call(self, value: Any, scorers: Sequence[str], span: int, seq: int, length: int) -> None:
-        """Add the prompt and the reply of a judge, one of these scorers."""
+    def add_judge_call(self, value: Any, span: int, seq: int, length: int) -> None:
+        """Add the prompt and the reply of a judge."""
         if isinstance(value, Blob):
             try:
                 value = orjson.loads(blobs.content(value))
@@ -97,7 +96,7 @@ class PageSteps:
                 value = None
         call = value if isinstance(value, dict) else {}
         length = min(length, self._remaining_chars // _SHARE)
-        content: dict[str, Any] = {"scorers": list(scorers), "model": printable(call.get("model", ""), _NAME_CHARS)}
+        content: dict[str, Any] = {name: as_text(call.get(name, ""))[:_NAME_CHARS] for name in ("scorer", "model")}
         if call and length >= _MIN_CHARS:
             texts = {name: call[name] for name in ("prompt", "reminder", "reply") if name in call}
             content |= {name: self._text(text, length) for name, text in texts.items()}

@@ -46,7 +46,7 @@ class Run {
     this.spans = { trial: [], attempt: [], slot: [], session: [], start: [], duration: [], outcome: [], seq: [], end_seq: [], queue_time: [], backoff_time: [], details: [] };
     this.steps = { seq: [], span: [], number: [], parent: [], name: [], kind: [], outcome: [], completed_seq: [], end: [], duration: [], content: [] };
     this.stepsOf = new Map(); // Attempt → its steps, in the order in which they ended.
-    this.judgeCalls = new Map(); // Attempt → the calls of judges: scorers (of which it is one), model, prompt, reminder and reply.
+    this.judgeCalls = new Map(); // Attempt → the calls of judges: scorer, model, prompt, reminder and reply.
     this.stepNames = [];
     this.stepKinds = [];
     this.stepsOmitted = 0;

@@ -59,7 +59,7 @@ class Scoring:
             if scorer.name not in work.done_scorers:
                 await self._compute(scorer, work, scorer_input)
         calls = [
-            ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case, trajectory))
+            ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case, trajectory, scorer.scorer.name))
             for scorer in self._called_scorers
             if scorer.scorer.name not in work.done_scorers
         ]

@@ -201,7 +201,7 @@ class _OpenJudge:
         model = judge.chat.model
         # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
         engine_note(judge_usage={"model": model, "usage": dict(completion.usage)})
-        engine_note(judge={"model": model, **request, "reply": completion.text})
+        engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": completion.text})
         try:
             return judge.verdict(completion.text)
         except InvalidReply:

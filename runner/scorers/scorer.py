@@ -61,6 +61,8 @@ class ScorerInput:
     case: Case
     trajectory: list[StepDetails] = field(factory=list[StepDetails])
     """The steps of the attempt that returned the output, in the order in which they started."""
+    scorer: str = ""
+    """Name of the scorer; empty outside a run."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
 

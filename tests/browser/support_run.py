@@ -13,7 +13,6 @@ from evaljournal.journal.events import (
     AttemptSucceeded,
     Noted,
     RetryScheduled,
-    ScorerCallStarted,
     StepFailed,
     StepReused,
     TrialCompleted,
@@ -103,8 +102,7 @@ def refund() -> Iterator[Event]:
     yield agent.ask(content=OUTPUT)
     yield AttemptSucceeded(trial="refund", attempt=1, output=OUTPUT, elapsed=2.0)
     yield TrialScored(trial="refund", scorer="polite", version="v1", value=True, elapsed=0.0)
-    yield ScorerCallStarted(trial="refund", scorer="judge", call=1)
-    note = {"model": "gpt-4o", "prompt": PROMPT, "reply": f"{REASON}\n\nverdict: incorrect"}
+    note = {"scorer": "judge", "model": "gpt-4o", "prompt": PROMPT, "reply": f"{REASON}\n\nverdict: incorrect"}
     yield Noted(name="evaljournal.judge", value=note, trial="refund", attempt=1)
     yield TrialScored(trial="refund", scorer="judge", version="v1", value=False, reason=REASON, elapsed=1.0)
     yield TrialCompleted(trial="refund", attempts=1)

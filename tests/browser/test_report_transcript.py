@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
+from evaljournal import Case, Retry, evaluation
 from evaljournal.journal.events import AttemptStarted
+from evaljournal.runner import scorers
+from evaljournal.runner.testing import Return, Scripted
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.browser.support_run import OUTPUT, POLICY, REASON, support_run
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import ANSWER, MODEL, QUESTION, agent_run, completed, nested_run, reply, request
+from tests.runs import AnyEvaluation, run_real
+from tests.server import Server
 
 
 @pytest.fixture
@@ -94,6 +99,32 @@ def test_where_did_the_judge_misread(open_tab: OpenTab, tmp_path: Path) -> None:
     assert "evaljournal.judge " not in tab.text("#drawer")
 
 
+def test_several_judges(server: Server, tmp_path: Path, open_tab: OpenTab) -> None:
+    """Each judge's calls are below its own score; a reply without a verdict is followed by the reminder."""
+    replies = {
+        "fair": "reply:It names the city. verdict: correct",
+        "strict": "reply:I cannot tell,reply:Not at all. verdict: incorrect",
+    }
+    judged: AnyEvaluation = evaluation(cases=[Case(name="a", input="a", expected="y")], loop="trio")(
+        Scripted({"a": [Return("x")]})
+    )
+    for name, steps in replies.items():
+        judge = scorers.judge("small", base_url=server.url(f"report-{name}", steps, "v1"))
+        judged.score(name=name, retry=Retry(errors=2, base_delay=0.01))(judge)
+    run_real(judged, tmp_path / "run")
+    tab = open_trial(open_tab, write_report(tmp_path / "report.html", tmp_path / "run"), "a")
+
+    tab.page.keyboard.press("e")
+
+    assert ["fair✓ pass", "strict✗ fail"] == [
+        text.split("It names")[0].split("Not at")[0] for text in tab.texts(".scores tr:not(.judge-row)")
+    ]
+    assert [["prompt", "reply"], ["prompt", "reply 1 of 2", "reminder", "reply 2 of 2"]] == [
+        block.locator("h4").all_text_contents() for block in tab.page.locator(".judge").all()
+    ]
+    assert ["verdict: correct", "verdict: incorrect"] == tab.texts(".judge .verdict")
+
+
 def test_what_decides_comes_first(open_support: Callable[[str], Tab]) -> None:
     """The scores are followed by the output and the expected one, the input, the transcript, the attempts and the records."""
     tab = open_support("refund")
@@ -130,6 +161,20 @@ def test_content_is_created_on_demand(open_support: Callable[[str], Tab]) -> Non
         "() => [...document.querySelectorAll('#drawer pre')].filter(pre => pre.scrollHeight > pre.clientHeight + 1).length"
     )
     assert 0 == tab.evaluate(overflowing)
+
+
+def test_json_is_shown_exactly(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Numbers keep their digits, strings are text, deeply nested JSON is no tree, and invalid JSON is text."""
+    values = ['{"id":12345678901234567890,"share":1.0,"<b>":"\\u202e"}', "[" * 8_000 + "]" * 8_000, '{"a": NaN}', "[]"]
+    tab = open_trial(open_tab, write_report(tmp_path / "report.html", capitals(tmp_path / "run")), "peru")
+
+    shown = tab.evaluate("values => values.map(value => valueElement([value]).textContent)", values)
+    indented = tab.evaluate("values => values.map(value => fullText([value]))", values)
+
+    assert '{"id": 12345678901234567890, "share": 1.0, "<b>": "\\u202e"}' == shown[0]
+    assert '{\n  "id": 12345678901234567890,\n  "share": 1.0,\n  "<b>": "\\u202e"\n}' == indented[0]
+    assert values[1] == "".join(shown[1].split())
+    assert (values[2:], values[2:]) == (shown[2:], indented[2:])
 
 
 def test_keys(open_support: Callable[[str], Tab]) -> None:

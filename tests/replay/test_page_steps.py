@@ -1,6 +1,5 @@
 """The steps on a page: complete, of limited size, and absent from a run without steps."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import orjson
 import pytest
 
 from evaljournal.journal import read
-from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted, ScorerCallStarted
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, Noted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page import page_steps
 from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
@@ -107,12 +106,11 @@ def test_long_conversations_are_shortened(tmp_path: Path) -> None:
     assert [["", "(30 earlier messages)"], *[["user", "y" * 2_000]] * 50] == content["messages"]
 
 
-def judged_run(path: Path, *values: Any, scorers: Sequence[str] = ("judge",)) -> Path:
-    """Write a run with calls of judges, all for one output."""
+def judged_run(path: Path, *values: Any) -> Path:
+    """Write a run with calls of a judge, all for one output."""
     notes = [Noted(name="evaljournal.judge", value=value, trial="a", attempt=1) for value in values]
-    calls = [ScorerCallStarted(trial="a", scorer=scorer, call=1) for scorer in scorers]
     attempt = AttemptStarted(trial="a", attempt=1, slot=0), AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=0.0)
-    write_sync(path, [started(), session(), enqueued("a"), *attempt, *calls, *notes])
+    write_sync(path, [started(), session(), enqueued("a"), *attempt, *notes])
     return path
 
 
@@ -123,26 +121,24 @@ def judge_calls_of(path: Path) -> Any:
 
 
 def test_calls_of_judges(tmp_path: Path) -> None:
-    """A page has the prompts and replies of judges with the scorers that were being called, and not among the notes."""
-    call = {"model": "gpt-4o", "prompt": "Is it right?", "reply": "verdict: correct"}
-    large_call = {"model": "gpt-4o", "prompt": "y" * 300_000, "reminder": "Reply.", "reply": "verdict: correct"}
+    """A page has the prompts and replies of judges, and not among the notes."""
+    call = {"scorer": "fair", "model": "gpt-4o", "prompt": "Is it right?", "reply": "verdict: correct"}
+    large_call = {
+        "scorer": "fair",
+        "model": "gpt-4o",
+        "prompt": "y" * 300_000,
+        "reminder": "Reply.",
+        "reply": "verdict: correct",
+    }
     path = judged_run(tmp_path / "run", call, large_call, "a foreign value")
 
     calls = judge_calls_of(path)
 
-    assert ([8, 1, 1], [0, 0, 0]) == (calls["seq"], calls["span"])
+    assert ([7, 1, 1], [0, 0, 0]) == (calls["seq"], calls["span"])
     shortened_prompt = {"beginning": "y" * 16_384, "length": 300_000}
-    assert [
-        {"scorers": ["judge"], **call},
-        {"scorers": ["judge"], **large_call, "prompt": shortened_prompt},
-        {"scorers": ["judge"], "model": ""},
-    ] == calls["content"]
+    assert [call, {**large_call, "prompt": shortened_prompt}, {"scorer": "", "model": ""}] == calls["content"]
     content, run = page_of(path)
     assert [0] == list(columns(content, run.state)["spans"]["details"])
-    assert [["judge", "other"]] == [
-        content["scorers"]
-        for content in judge_calls_of(judged_run(tmp_path / "two", call, scorers=("judge", "other")))["content"]
-    ]
     assert judge_calls_of(agent_run(tmp_path / "agent")) is None
 
 

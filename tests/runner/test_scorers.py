@@ -259,7 +259,7 @@ def test_a_judge(server: Server, path: Path, name: str) -> None:
     notes = {event.name: event.value for event in events(path, Noted)}
     call, usage = notes["evaljournal.judge"], notes["evaljournal.judge_usage"]
     assert ("judge", True, "It names the city.") == (scored.scorer, scored.value, scored.reason)
-    assert "It names the city. verdict: correct" == call["reply"]
+    assert ("judge", "It names the city. verdict: correct") == (call["scorer"], call["reply"])
     assert {"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035} == usage["usage"]
     assert "Expected answer:\nLIMA" in call["prompt"]
     assert 0.0035 == outcome.state.usage["judge.cost"]
