@@ -38,6 +38,7 @@ _GROUPS: Final = {
         "report": "Write an HTML report of a run, of two runs, or of all runs.",
         "view": "Show a run live in a browser.",
         "export": "Export a run: CSV, Parquet, JUnit, traces, …",
+        "prices": "Show the prices of models.",
     },
     "Compare": {
         "compare": "Compare two runs trial by trial, or several in one table.",

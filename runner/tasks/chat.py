@@ -27,7 +27,7 @@ from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
 
@@ -270,7 +270,7 @@ class Chat(HttpTask):
             usage["output_tokens"] = max(limits)
         price = price_of(model, self._prices)
         if price is not None and len(usage) == 2:  # noqa: PLR2004  # input and output
-            usage["cost"] = round((usage["input_tokens"] * price.input + usage["output_tokens"] * price.output) / 1e6, 9)
+            usage["cost"] = price.cost(Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))) or 0.0
         return usage
 
     @asynccontextmanager
@@ -394,6 +394,6 @@ class OpenChat:
         return Completion(
             text=content if isinstance(content, str) else "",
             message=message,
-            usage=priced_usage(reply.get("usage"), model, self._prices),
+            usage=priced_usage(reply.get("usage"), model, self._prices, reply.get("service_tier")),
             finish_reason=str(finish_reason or ""),
         )

@@ -1,42 +1,83 @@
-"""Tokens and cost of a model's reply, as the APIs of OpenAI and Anthropic report them."""
+"""Tokens and cost of a model's reply, as the APIs of OpenAI, Anthropic, Gemini and OpenRouter report them."""
 
+import math
 from collections.abc import Mapping
 from typing import Final
 
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, price_of, read_prices
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 
 _MAX_COUNT: Final = 2**53
 """A larger count, or an infinite one, is an error of the server; the journal could not store every sum of them."""
 
 
-def priced_usage(provider_usage: object, model: str, prices: Mapping[str, Price]) -> dict[str, float | str]:
-    """Return the tokens and their cost; without a price, `unpriced_calls` is 1 and `unpriced_model` the model."""
+def priced_usage(
+    provider_usage: object, model: str, prices: Mapping[str, Price], tier: object = None
+) -> dict[str, float | str]:
+    """Return the tokens and their cost; without a price, `unpriced_calls` is 1 and `unpriced_model` the model.
+
+    The cost that the provider itself reports wins. `tier` is the service tier of the reply.
+    """
     if not isinstance(provider_usage, Mapping):
         return {}
-    cache_reads = _count(provider_usage, "cache_read_input_tokens") or 0
-    cache_writes = _count(provider_usage, "cache_creation_input_tokens") or 0
-    input_tokens = _count(provider_usage, "prompt_tokens", "input_tokens")
-    if input_tokens is not None:
-        input_tokens += cache_reads + cache_writes  # Anthropic counts them separately.
-    output_tokens = _count(provider_usage, "completion_tokens", "output_tokens")
-    cached_tokens = cache_reads + (
-        _count(provider_usage, "prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens") or 0
+    tokens = _tokens(provider_usage)
+    reasoning = _count(
+        provider_usage,
+        "completion_tokens_details.reasoning_tokens",
+        "output_tokens_details.reasoning_tokens",
+        "thoughtsTokenCount",
     )
-    counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens or None}
-    usage: dict[str, float | str] = {name: value for name, value in counts.items() if value is not None}
+    usage: dict[str, float | str] = {name: value for name, value in tokens.items() if value}
+    usage |= {name: tokens[name] or 0 for name in ("input_tokens", "output_tokens") if tokens[name] is not None}
+    usage |= {"reasoning_tokens": reasoning} if reasoning else {}
+    cost = provider_usage.get("cost")
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0:
+        return {**usage, "cost": float(cost)}
+    input_tokens, output_tokens = tokens["input_tokens"], tokens["output_tokens"]
     if input_tokens is None or output_tokens is None:
         return usage
     price = price_of(model, prices)
-    if price is None or cache_writes:  # Writing to the cache has a price of its own.
+    writes_1h = min(_count(provider_usage, "cache_creation.ephemeral_1h_input_tokens") or 0, tokens["cache_write_tokens"] or 0)
+    counts = Tokens(
+        input=input_tokens,
+        output=output_tokens,
+        cached=tokens["cached_tokens"] or 0,
+        cache_writes=(tokens["cache_write_tokens"] or 0) - writes_1h,
+        cache_writes_1h=writes_1h,
+    )
+    tier = tier or provider_usage.get("service_tier")
+    dollars = price.cost(counts, tier if isinstance(tier, str) else "") if price else None
+    if dollars is None:
         return {**usage, "unpriced_calls": 1, **({"unpriced_model": model} if model else {})}
-    return {**usage, "cost": price.cost(input_tokens=input_tokens, output_tokens=output_tokens, cached_tokens=cached_tokens)}
+    return {**usage, "cost": dollars}
+
+
+def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
+    """Return the tokens in one meaning: input includes those of caches, output those of reasoning."""
+    read_apart = _count(provider_usage, "cache_read_input_tokens") or 0
+    written_apart = _count(provider_usage, "cache_creation_input_tokens") or 0
+    input_tokens = _count(provider_usage, "prompt_tokens", "input_tokens", "promptTokenCount")
+    if input_tokens is not None:
+        input_tokens += read_apart + written_apart  # Anthropic counts them separately.
+    output_tokens = _count(provider_usage, "completion_tokens", "output_tokens", "candidatesTokenCount")
+    if output_tokens is not None:
+        output_tokens += _count(provider_usage, "thoughtsTokenCount") or 0  # Gemini counts them separately.
+    details = ("prompt_tokens_details", "input_tokens_details")
+    cached = _count(provider_usage, *(f"{name}.cached_tokens" for name in details), "cachedContentTokenCount") or 0
+    written = _count(provider_usage, *(f"{name}.cache_write_tokens" for name in details)) or 0
+    return {
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "cached_tokens": read_apart + cached,
+        "cache_write_tokens": written_apart + written,
+    }
 
 
 def usage_of_response(response: object) -> dict[str, float | str]:
     """Return the usage in an SDK's response that was returned as an output, converted to JSON."""
     if not isinstance(response, Mapping) or "usage" not in response:
         return {}
-    return priced_usage(response["usage"], str(response.get("model") or ""), read_prices(DEFAULT_PRICES))
+    tier, model = response.get("service_tier"), str(response.get("model") or "")
+    return priced_usage(response["usage"], model, read_prices(DEFAULT_PRICES), tier)
 
 
 def _count(provider_usage: object, *paths: str) -> int | None:

@@ -9,12 +9,13 @@ from urllib.parse import quote
 
 import pytest
 import trio
+from attrs import evolve
 
 from evaljournal import Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
 from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, read_prices
+from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, read_prices
 from tests.processes import TIMEOUT
 from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real
@@ -223,9 +224,34 @@ def test_cached_tokens_cost_less() -> None:
     price = read_prices(DEFAULT_PRICES)["gpt-4o"]
 
     assert price is not None
-    assert 1.25 == price.cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
-    assert 2.5 == price.cost(input_tokens=1_000_000, output_tokens=0)
-    assert 2.5 == Price(input=2.5, output=10.0).cost(input_tokens=1_000_000, output_tokens=0, cached_tokens=1_000_000)
+    tokens = Tokens(input=1_000_000, output=0)
+    assert 2.5 == price.cost(tokens)
+    assert 1.25 == price.cost(evolve(tokens, cached=1_000_000))
+    assert 2.5 == Price(input=2.5, output=10.0).cost(evolve(tokens, cached=1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tier", "cost"),
+    [
+        ({"input": 100_000}, "default", 0.2),
+        ({"input": 100_000, "cached": 50_000}, "standard", 0.105),
+        ({"input": 100_000, "cache_writes": 50_000}, "", 0.225),
+        ({"input": 100_000, "cache_writes_1h": 1}, "", None),
+        ({"input": 100_000, "output": 10_000}, "flex", 0.15),
+        ({"input": 100_000, "output": 10_000}, "priority", 0.6),
+        ({"input": 100_000, "output": 10_000}, "unheard-of", None),
+        ({"input": 300_000, "output": 10_000}, "", 1.35),
+        ({"input": 10, "cached": 50, "cache_writes": 50}, "", 0.000125),
+    ],
+)
+def test_caches_tiers_and_long_requests_have_prices(tokens: dict[str, int], tier: str, cost: float | None) -> None:
+    """Cache reads and writes, service tiers and long requests have their own prices; what has none has no cost."""
+    above = Price(input=4.0, output=15.0, cached=0.2, cache_write=5.0)
+    price = Price(
+        input=2.0, output=10.0, cached=0.1, cache_write=2.5, tiers={"flex": 0.5, "priority": 2}, above=(272_000, above)
+    )
+
+    assert cost == price.cost(Tokens(**{"output": 0, **tokens}), tier)
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,62 @@ PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
         ),
         (
             {"input_tokens": 600, "output_tokens": 0, "cache_creation_input_tokens": 400},
-            {"input_tokens": 1000, "output_tokens": 0, "unpriced_calls": 1, "unpriced_model": "small"},
+            {
+                "input_tokens": 1000,
+                "output_tokens": 0,
+                "cache_write_tokens": 400,
+                "unpriced_calls": 1,
+                "unpriced_model": "small",
+            },
         ),
+        (
+            {"prompt_tokens": 1000, "completion_tokens": 9, "cost": 0.25, "cost_details": {"upstream_inference_cost": 1}},
+            {"input_tokens": 1000, "output_tokens": 9, "cost": 0.25},
+        ),
+        (
+            {"input_tokens": 1000, "output_tokens": 500, "output_tokens_details": {"reasoning_tokens": 400}},
+            {"input_tokens": 1000, "output_tokens": 500, "reasoning_tokens": 400, "cost": 0.002},
+        ),
+        (
+            {"promptTokenCount": 1000, "cachedContentTokenCount": 400, "candidatesTokenCount": 100, "thoughtsTokenCount": 400},
+            {"input_tokens": 1000, "output_tokens": 500, "cached_tokens": 400, "reasoning_tokens": 400, "cost": 0.0018},
+        ),
+        (
+            {"input_tokens": 1000, "output_tokens": 500, "service_tier": "priority"},
+            {"input_tokens": 1000, "output_tokens": 500, "unpriced_calls": 1, "unpriced_model": "small"},
+        ),
+        ({"cost": float("nan"), "prompt_tokens": 10**30}, {}),
         ({"prompt_tokens": True, "completion_tokens": -1}, {}),
         ("1000", {}),
     ],
-    ids=["chat", "responses", "cached", "anthropic cached", "cache written", "invalid", "text"],
 )
 def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
-    """Token counts of both APIs are read; tokens without a known price are counted as an unpriced call."""
+    """Token counts of all APIs are read; a reported cost wins; tokens without a known price are counted as an unpriced call."""
     assert expected == priced_usage(reported, "small", PRICES)
+
+
+@pytest.mark.parametrize(
+    ("reported", "tier", "cost"),
+    [
+        ({"prompt_tokens": 1000, "completion_tokens": 0, "prompt_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
+        ({"prompt_tokens": 1000, "completion_tokens": 0}, "flex", 0.001),
+        (
+            {
+                "input_tokens": 0,
+                "output_tokens": 0,
+                "cache_creation_input_tokens": 1000,
+                "cache_creation": {"ephemeral_5m_input_tokens": 600, "ephemeral_1h_input_tokens": 400},
+            },
+            None,
+            0.0031,
+        ),
+    ],
+)
+def test_cost_of_cache_writes_and_tiers(reported: Any, tier: str | None, cost: float) -> None:
+    """Tokens that are written to a cache, for minutes or an hour, and service tiers are priced."""
+    prices = {"m": Price(input=2.0, output=10.0, cache_write=2.5, cache_write_1h=4.0, tiers={"flex": 0.5})}
+
+    assert cost == priced_usage(reported, "m", prices, tier)["cost"]
 
 
 def test_unpriced_calls_and_judges_are_shown(server: Server, path: Path, name: str) -> None:
@@ -71,7 +117,7 @@ def test_models_without_a_price_are_named() -> None:
     """A few models are named, those of judges separately; more are only counted."""
     usages = [{"unpriced_calls": 1, "unpriced_model": f"m{number % 5}"} for number in range(10)]
     judge = Noted(
-        trial="c0", attempt=1, name="evaljournal.judge", value={"usage": {"unpriced_calls": 1, "unpriced_model": "j"}}
+        trial="c0", attempt=1, name="evaljournal.judge_usage", value={"usage": {"unpriced_calls": 1, "unpriced_model": "j"}}
     )
     trials = [answered(f"c{number}", usage=usage) for number, usage in enumerate(usages)]
     state = state_of([*(event for trial in trials for event in trial), judge])
