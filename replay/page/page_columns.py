@@ -197,7 +197,7 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
             values
         )
         details = {
-            "request": _text(index, request, length),
+            "request": _text(content, request),
             "reuses": reuses or None,
             "error": error,
             "retry_after": retry_after,
@@ -225,8 +225,10 @@ def _shorten(value: Any, length: int) -> Any:
     return text if len(text) <= _NOTE_CHARS else f"{text[: _NOTE_CHARS - 1]}…"
 
 
-def _text(index: Index, column: bytes | str | None, length: int) -> Text:
-    return page_text(index.value(column), length) if isinstance(column, str) else json_text(column, length)
+def _text(content: Content, column: bytes | str | None) -> Text:
+    if isinstance(column, str):
+        return page_text(content.index.value(column), content.length)
+    return json_text(column, content.full_length)
 
 
 _STEP_OUTCOME: Final = "iif(kind = '', 2, iif(error IS NOT NULL, 1, iif(reusable, 0, 3)))"
@@ -266,7 +268,7 @@ def _judge_calls(content: Content, after_seq: int) -> dict[str, Any]:
 
 
 def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]:
-    index, length = content.index, content.length
+    index = content.index
     variants = {name: number for number, name in enumerate(_variants(state))}
     has_reasons = int(index.row("SELECT 1 FROM scores WHERE reason != '' OR value IS NULL") is not None)
 
@@ -284,7 +286,7 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         )
 
     def texts(name: str) -> Iterator[Text]:
-        return (_text(index, value, length) for value in column(name))
+        return (_text(content, value) for value in column(name))
 
     def per_trial(get: Callable[[TrialState], Any]) -> Iterator[Any]:
         return (get(state.trials[name]) for name in column("name"))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from evaljournal.journal import Event, Record, events
+from evaljournal.journal.format import blobs
 from evaljournal.journal.format.codec import TYPE_NAMES
 from evaljournal.journal.format.lifecycle import STAGES, TRIAL_RULES
 from evaljournal.replay.index import Index
@@ -17,7 +18,8 @@ from evaljournal.replay.page.page_text import MICRO
 from evaljournal.replay.runs.loaded_run import LoadedRun
 
 VALUE_LENGTH: Final = 16_384
-"""Maximum characters of a value on a page; a longer one is truncated, and the page has the command that shows it in full."""
+"""Maximum characters of a value in a blob, of a step or of a judge on a page; a longer one is truncated, and the page has the
+command that shows it in full."""
 FULL_SIZE: Final = 64 << 20
 """Bytes of a journal above which values are truncated to less than `VALUE_LENGTH`, so that a browser can open the page. For
 larger journals, this is also the maximum number of characters of all inputs, and of all outputs."""
@@ -71,6 +73,11 @@ class Content:
     def length(self) -> int:
         """Maximum characters of a value."""
         return value_length(self._size, max(self._planned_trials, self.index.trial_count))
+
+    @property
+    def full_length(self) -> int:
+        """Maximum characters of a value that is in a record itself: all of it, if the journal is small."""
+        return min(blobs.LIMIT, VALUE_LENGTH * FULL_SIZE // self._size) if 0 < self._size <= FULL_SIZE else self.length
 
     def apply(self, run: LoadedRun, record: Record) -> None:
         """Apply the next record, to the run and to the content."""

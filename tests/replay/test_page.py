@@ -21,6 +21,7 @@ from evaljournal.replay import LoadedRun, load
 from evaljournal.replay.page.page import is_page, security_policy
 from evaljournal.replay.page.page_columns import columns
 from evaljournal.replay.page.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
+from evaljournal.replay.page.page_text import visible_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner.cli import cli
 from tests.journal.samples import (
@@ -211,6 +212,17 @@ def test_truncation_within_an_escape(tmp_path: Path) -> None:
         assert isinstance(output, dict)
         assert output["beginning"]
         assert text.startswith(output["beginning"])
+
+
+@pytest.mark.parametrize(("size", "length"), [(1 << 20, 100_000), (FULL_SIZE // 2, 2 * VALUE_LENGTH), (0, VALUE_LENGTH)])
+def test_values_of_small_journals_are_complete(size: int, length: int, tmp_path: Path) -> None:
+    """A value in a record is complete on the page of a small journal, and shortened the more, the larger the journal is."""
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a", "x" * 100_000)])
+    page_content = Content(size)
+    loaded = load(tmp_path / "run", apply=page_content.apply)
+
+    (value,) = columns(page_content, loaded.state)["trials"]["input"]
+    assert length == len(visible_text(value))
 
 
 def test_pages_of_large_journals_have_shorter_values() -> None:
