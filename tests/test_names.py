@@ -1,6 +1,7 @@
 """A few words that say nothing about a value are not the names of variables, parameters or functions."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -52,6 +53,14 @@ def test_names(package: str) -> None:
         for file in files
         for line, name in names_in(file.read_text(encoding="utf-8"))
     ]
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """No two public classes of the packages have the same name."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
+
+    assert [] == [name for name, count in names.items() if count > 1 and not name.startswith("_")]
 
 
 def test_the_test() -> None:
