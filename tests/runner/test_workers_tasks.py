@@ -67,9 +67,9 @@ def test_a_task_is_built_from_its_arguments(task: Any) -> None:
 
 def test_an_endpoint(path: Path, server: Server, name: str) -> None:
     """A rate limit is classified in the worker, with the wait that its header asks for."""
-    failed, succeeded = run_twice(Endpoint(server.url(name, "429:0,ok,429:0,ok")), path)
+    failed, succeeded = run_twice(Endpoint(server.url(name, "429:0.01,ok,429:0.01,ok")), path)
 
-    assert ("rate_limited", 0.0) == (failed["category"], failed["retry_after"])
+    assert ("rate_limited", 0.01) == (failed["category"], failed["retry_after"])
     assert "LIMA" == succeeded["output"]["output"]
 
 
