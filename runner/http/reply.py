@@ -131,7 +131,7 @@ class Reply:
         coding = headers.get("content-encoding", "").strip().lower()
         self.coding = "" if coding == "identity" else coding
         """How the body is compressed; empty if it is not."""
-        self.is_readable = self.coding in {"", *_SUPPORTED_ENCODINGS}
+        self.is_readable = not self.coding or self.coding in _SUPPORTED_ENCODINGS
         """Whether the compression is supported; otherwise, `body` has the received bytes."""
         self.problem: Exception | None = None
         """Why the body cannot be read; it is empty then."""
