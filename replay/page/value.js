@@ -4,7 +4,7 @@
 const JSON_TOKENS = /"[^"\\]*(?:\\[^][^"\\]*)*"|[[\]{},:]|[^\s[\]{},:"]+/g;
 const TREE_CHARS = 1 << 16; // Longer JSON is text with indentation.
 const INLINE_CHARS = 72;
-const OPEN_DEPTH = 2; // Objects and lists at this depth are closed at first, unless they are short.
+const OPEN_DEPTH = 3; // Objects and lists at this depth are closed at first, unless they are short.
 const MAX_DEPTH = 64; // JSON that is nested more deeply is text, with indentation up to here.
 
 const isJson = (text) => { try { JSON.parse(text); return true; } catch { return false; } };
@@ -45,7 +45,7 @@ function parseJson(text) {
       if (!isList) index += 2;
       const value = read(depth + 1);
       fields.push([key, value]);
-      size += (key?.length ?? 0) + (value.size ?? value.length) + 4;
+      size += (key?.length ?? 0) + (value.size ?? (value.includes("\\n") ? INLINE_CHARS : value.length)) + 4; // A text of several lines is not inline.
     }
     index += 1;
     return { isList, fields, size };

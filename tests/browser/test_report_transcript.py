@@ -164,7 +164,7 @@ def test_content_is_created_on_demand(open_support: Callable[[str], Tab]) -> Non
 
 
 def test_json_is_shown_exactly(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Numbers keep their digits, strings are text, deeply nested JSON is no tree, and invalid JSON is text."""
+    """Numbers keep their digits, strings have their lines, deeply nested JSON is no tree, and invalid JSON is text."""
     values = ['{"id":12345678901234567890,"share":1.0,"<b>":"\\u202e"}', "[" * 8_000 + "]" * 8_000, '{"a": NaN}', "[]"]
     tab = open_trial(open_tab, write_report(tmp_path / "report.html", capitals(tmp_path / "run")), "peru")
 
@@ -175,6 +175,7 @@ def test_json_is_shown_exactly(tmp_path: Path, open_tab: OpenTab) -> None:
     assert '{\n  "id": 12345678901234567890,\n  "share": 1.0,\n  "<b>": "\\u202e"\n}' == indented[0]
     assert values[1] == "".join(shown[1].split())
     assert (values[2:], values[2:]) == (shown[2:], indented[2:])
+    assert '{1 field}"a": two\nlines' == tab.evaluate('() => valueElement(\'{"a": "two\\\\nlines"}\').textContent')
 
 
 def test_keys(open_support: Callable[[str], Tab]) -> None:
