@@ -26,14 +26,14 @@ def evaljournal(directory: Path, *arguments: str) -> None:
 
 
 def take_screenshot(address: str) -> None:
-    """Open the report, filter the wrong trials, and save the image."""
+    """Open the report, filter the trials that fail, and save the image."""
     browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--font-render-hinting=none"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.3)
         page.goto(address)
         page.wait_for_selector("main:not([aria-busy])")
-        page.click("[data-filter=wrong]")
+        page.click("[data-filter=fails]")
         page.mouse.move(0, 0)
         page.wait_for_timeout(200)
         page.screenshot(path=TARGET)

@@ -1,9 +1,9 @@
-// Results by a metadata key: for each of its values the trials, failures and scores. In a comparison, of A and B.
+// Results by a metadata key: for each of its values the trials, errors and scores. In a comparison, of A and B.
 "use strict";
 
 class BreakdownView {
-  constructor(runs, { onValue }) {
-    Object.assign(this, { runs, onValue });
+  constructor(sides, { onValue }) {
+    Object.assign(this, { sides, onValue });
     this.select = el("select", { id: "breakdown-key", "aria-label": "Metadata key", onchange: () => { this.key = this.select.value; this.draw(); } });
     this.content = el("div", {});
     this.element = el("section", { "aria-labelledby": "breakdown-title" },
@@ -11,21 +11,21 @@ class BreakdownView {
   }
 
   update() {
-    const keys = metadataValues(this.runs);
+    const keys = metadataValues(this.sides);
     this.element.hidden = !keys.size;
     if (!keys.has(this.key)) this.key = keys.keys().next().value;
     this.select.replaceChildren(...[...keys.keys()].map((key) => el("option", { value: key, text: oneLine(key, 40) })));
     if (keys.size) this.draw();
   }
 
-  // Value → for each run its trials, failures and scores; null is the value of trials that do not have the key.
+  // Value → for each run its trials, errors and scores; null is the value of trials that do not have the key.
   groups() {
     const groups = new Map();
-    this.runs.forEach((run, index) => {
-      for (const trial of run.trials.name.keys()) {
+    this.sides.forEach(({ run, trials }, index) => {
+      for (const trial of trials) {
         if (run.stageOf(trial) === "withdrawn") continue;
         const value = metadataValue(run, trial, this.key);
-        if (!groups.has(value)) groups.set(value, this.runs.map(() => ({ trials: 0, failed: 0, scores: new Map() })));
+        if (!groups.has(value)) groups.set(value, this.sides.map(() => ({ trials: 0, failed: 0, scores: new Map() })));
         const group = groups.get(value)[index];
         group.trials += 1;
         group.failed += run.stageOf(trial) === "failed";
@@ -36,16 +36,16 @@ class BreakdownView {
   }
 
   draw() {
-    const scorers = this.runs.at(-1).scorerNames.slice(0, SHOWN_SCORERS), isComparison = this.runs.length > 1;
+    const { run } = this.sides.at(-1), scorers = run.scorerNames;
     const rows = this.groups().map(([value, groups]) => {
       const cell = (text) => numberCell([...new Set(groups.map(text))].join(" → "));
       return el("tr", { "data-value": value ?? "" },
-        el("td", {}, link(value === null ? "none" : oneLine(value, 60), () => this.onValue(JSON.stringify([this.key, value])), { "aria-label": `Show the trials with ${oneLine(this.key, 40)} ${value === null ? "missing" : oneLine(value, 60)}` })),
+        el("td", {}, link(value === null ? "none" : oneLine(value, 60), () => this.onValue(["metadata", this.key, value]), { "aria-label": `Show the trials with ${oneLine(this.key, 40)} ${value === null ? "missing" : oneLine(value, 60)}` })),
         cell(({ trials }) => groupDigits(trials)), cell(({ failed }) => groupDigits(failed)),
-        scorers.map((name) => cell(({ scores }) => meanText(this.runs.at(-1).info.summary.scores[name]?.kind, scores.get(name)))));
+        scorers.map((name) => cell(({ scores }) => meanText(run.info.summary.scores[name]?.kind, scores.get(name)))));
     });
-    refill(this.content, table("breakdown", [oneLine(this.key, 40), "trials", "failed", ...scorers.map((name) => oneLine(name, 30))], rows),
-      isComparison ? el("p", { class: "hint", text: "A → B; one number where both are equal." }) : "");
+    refill(this.content, table("breakdown", [oneLine(this.key, 40), "trials", "errors", ...scorers.map((name) => oneLine(name, 30))], rows),
+      this.sides.length > 1 ? el("p", { class: "hint", text: "A → B; one number where both are equal." }) : "");
   }
 }
 

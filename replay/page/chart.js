@@ -5,14 +5,12 @@
 let UNIT = 1;
 let GUTTER = 52; // Left of every chart on the time axis, for the labels of its y axis; 3.4rem in the style sheet.
 let EDGE = 20; // Right of it, for half of the last label of the x axis.
-let ROW = 36; // Height of a row of the trials table.
 
 function measure() {
   const size = parseFloat(getComputedStyle(document.documentElement).fontSize);
   UNIT = size / 15.4;
   GUTTER = Math.round(3.4 * size);
   EDGE = Math.round(1.3 * size);
-  ROW = Math.round(2.35 * size);
 }
 
 // The size must be an integer: uPlot parses it to scale it to the screen.

@@ -38,10 +38,12 @@ function refill(element, ...children) {
 
 const link = (text, onclick, attributes) => el("button", { type: "button", class: "link", text, onclick, ...attributes });
 
-// A table in a box that scrolls horizontally if the table is too wide.
+const MAX_COLUMNS = 12; // In a table with more, and on a narrow page, each row is a list of its cells with their labels.
+
 function table(kind, heads, rows) {
-  return el("div", { class: "scrolls" }, el("table", { class: `data ${kind}` },
-    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows)));
+  for (const row of rows) [...row.children].forEach((cell, index) => { if (heads[index]) cell.setAttribute("data-label", heads[index]); });
+  return el("table", { class: `data ${kind} ${heads.length > MAX_COLUMNS ? "listed" : "narrow-listed"}` },
+    el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows));
 }
 
 const numberCell = (text) => el("td", { class: "num", text });

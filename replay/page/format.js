@@ -85,7 +85,7 @@ const hasInterval = ({ low, high }) => low !== null && high !== null;
 const OUTCOMES = {
   "": { letter: "…", label: "in flight" },
   succeeded: { letter: "", label: "succeeded" },
-  failed: { letter: "E", label: "error" },
+  failed: { letter: "E", label: "failed" },
   rate_limited: { letter: "R", label: "rate limited" },
   unavailable: { letter: "U", label: "unavailable" },
   fatal: { letter: "F", label: "fatal error" },
@@ -100,7 +100,7 @@ const STAGES = {
   unsettled: { glyph: "◌", label: "unsettled" },
   interrupted: { glyph: "◌", label: "interrupted" },
   backing_off: { glyph: "◷", label: "in backoff" },
-  completed: { glyph: "●", label: "ok" },
-  failed: { glyph: "✕", label: "failed" },
+  completed: { glyph: "●", label: "output" },
+  failed: { glyph: "✕", label: "error" },
   withdrawn: { glyph: "–", label: "withdrawn" },
 };

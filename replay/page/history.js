@@ -3,7 +3,7 @@
 
 const COUNTERS = [
   ["running", "running"], ["queued", "queued"], ["backing_off", "in backoff"], ["scoring", "being scored"],
-  ["completed", "ok"], ["failed", "failed"], ["recovered", "recovered"], ["limit", "limit"], ["attempts", "attempts"],
+  ["completed", "outputs"], ["failed", "errors"], ["recovered", "retried"], ["limit", "limit"], ["attempts", "attempts"],
 ];
 
 class HistoryView {
@@ -170,6 +170,7 @@ class HistoryView {
 
   // Show the state after the record.
   show() {
+    if (!this.width) return; // Folded.
     const { run, seq } = this, x = run.x[seq - 1], view = this.view;
     if (this.zoomRange && (x < view[0] || x > view[1])) {
       const width = view[1] - view[0], start = Math.min(Math.max(0, x - width / 2), Math.max(0, run.endX * 1.004 - width));

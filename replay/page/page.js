@@ -3,6 +3,11 @@
 
 const DARK = document.getElementById("dark"), SYSTEM_MEDIA = DARK.media;
 
+const KEYS = [
+  ["/", "search"], ["j k", "next and previous row; with an open trial, next and previous trial, also → ←"], ["e", "in an open trial: expand all; again: close all"], ["↑ ↓ ← →", "move between rows and cells, when one has the focus"], ["Enter", "open the selected trial"],
+  ["Esc", "close the trial, or leave the search"], ["← →", "in Execution: previous and next record; with Shift, ten records"], ["+ - 0", "in Execution: zoom in, zoom out, show all"], ["?", "this list"],
+];
+
 class Page {
   constructor(data, live) {
     this.live = live;
@@ -10,9 +15,10 @@ class Page {
     this.runs = data.runs.map((run) => new Run(run));
     this.comparison = data.comparison;
     this.index = this.runs.length - 1;
+    this.keys = document.getElementById("keys");
     this.main = document.getElementById("page");
     this.drawer = new Drawer(document.getElementById("drawer"), {
-      onClose: (hasFocus) => { if (!hasFocus) this.trials.focus(); this.saveAddress(); },
+      onClose: (hasFocus) => { if (!hasFocus) this.results.focus(); this.saveAddress(); },
       onSeq: (run, seq) => { this.chooseRun(this.runs.indexOf(run)); this.showRecord(seq); },
       onTrial: (run, trial) => this.open(trial, run),
       onStep: (by) => this.step(by),
@@ -33,15 +39,19 @@ class Page {
 
   build() {
     measure();
-    this.themeButton = el("button", { type: "button", id: "theme", "aria-label": "Switch between light and dark", text: this.themeLabel, onclick: () => this.setTheme(this.isDark ? "light" : "dark") });
+    this.sides = this.comparison ? this.comparison.sides.map(({ run, variant }, index) => new Side(this.runs[run], variant, "AB"[index])) : [new Side(this.run, null, "")];
+    this.themeButton = el("button", { type: "button", id: "theme", class: "quiet", "aria-label": "Switch between light and dark", text: this.themeLabel, onclick: () => this.setTheme(this.isDark ? "light" : "dark") });
+    this.keysButton = el("button", { type: "button", class: "quiet", "aria-label": "Keys", text: "?", onclick: () => this.showKeys() });
     this.top = el("header", { class: "top" });
     this.comparisonSection = el("section", { "aria-labelledby": "compared-title", hidden: !this.comparison });
-    this.trials = new TrialsView(this.runs, this.comparison, { onOpen: (name) => this.openName(name), onChange: () => this.saveAddress() });
-    this.breakdown = new BreakdownView(this.runs, { onValue: (metadata) => { this.trials.filterMetadata(metadata); this.trials.element.scrollIntoView({ block: "start" }); } });
-    this.chooser = el("section", { class: "chooser", hidden: !this.comparison });
+    this.results = new ResultsView(this.sides, this.comparison, { onOpen: (name) => this.openName(name), onChange: () => this.saveAddress() });
+    this.breakdown = new BreakdownView(this.sides, { onValue: (filter) => this.showResults(() => this.results.addFilter(filter)) });
+    this.chooser = el("section", { class: "chooser", hidden: this.runs.length < 2 });
     this.tiles = el("section", { class: "tiles", id: "summary", "aria-label": "Summary" });
     this.errors = el("section", { "aria-labelledby": "errors-title" });
     this.audit = el("footer", { class: "foot" });
+    this.executionNote = el("span", { class: "hint" });
+    this.execution = el("details", { id: "execution", ontoggle: () => this.drawExecution() }, el("summary", {}, el("h2", { text: "Execution" }), this.executionNote));
     this.buildRun();
     this.draw();
   }
@@ -49,36 +59,47 @@ class Page {
   // The views of the chosen run.
   buildRun() {
     this.history = new HistoryView(this.run, { onSeq: () => this.saveAddress(), onTrial: (trial) => this.open(trial) });
-    this.times = new TimesView(this.runs, this.run);
-    this.variants = new VariantsView(this.run, { onVariant: (name) => { this.trials.filterVariant(name); this.trials.element.scrollIntoView({ block: "start" }); } });
-    const { filter = "all", query = "" } = this.grid || {};
-    this.grid = new GridView(this.run, { filter, query, onOpen: (trial) => this.open(trial), onChange: () => this.saveAddress() });
-    const results = [this.trials.element, this.breakdown.element], runSections = [this.tiles, this.variants.element, this.grid.element];
-    this.main.replaceChildren(this.top, this.comparisonSection, ...(this.comparison ? [...results, this.chooser, ...runSections] : [...runSections, ...results]),
-      this.errors, this.history.element, this.times.element, this.audit);
+    this.times = new TimesView(this.sides, this.run);
+    this.variants = new VariantsView(this.run, { onVariant: (name) => this.showResults(() => { if (!this.comparison) this.results.chooseLayout("trials"); this.results.setFilters([["variant", "", name]]); }) });
+    this.execution.replaceChildren(this.execution.firstChild, this.history.element, this.times.element, this.audit);
+    const results = [this.results.element, this.breakdown.element], runSections = [this.tiles, this.variants.element, this.errors];
+    this.main.replaceChildren(this.top, this.comparisonSection, ...(this.comparison ? [...results, this.chooser, ...runSections] : [...runSections, ...results]), this.execution);
   }
 
   draw() {
     this.drawTop();
-    if (this.comparison) refill(this.comparisonSection, ...comparisonTable(this.comparison, this.runs));
+    if (this.comparison) refill(this.comparisonSection, ...comparisonTable(this.comparison, this.sides));
     this.drawRun();
-    this.trials.update();
+    this.results.update();
     this.breakdown.update();
     document.title = `${oneLine(this.run.info.summary.evaluation || "run", 60)} · ${this.runs.map((run) => oneLine(run.info.name, 40)).join(" and ")}`;
   }
 
   drawRun() {
-    this.tiles.replaceChildren(...summaryTiles(this.run));
+    const { run } = this, { attempts } = run.info.summary;
+    this.tiles.replaceChildren(...summaryTiles(run, this.comparison ? null : { onFilter: (filter) => this.showResults(() => this.results.setFilters([filter])), onSort: (name) => this.showResults(() => this.results.sortByScore(name)) }));
     fitTiles(this.tiles);
-    refill(this.chooser, el("div", { class: "chips", role: "group", "aria-label": "Run shown below" }, el("span", { class: "faint", text: "Shown below: run" }), this.runs.map((run, index) =>
-      el("button", { type: "button", "data-run": "AB"[index], "aria-pressed": String(index === this.index), onclick: () => this.chooseRun(index) }, `${"AB"[index]} `, el("b", { text: oneLine(run.info.path, 60) })))));
-    this.errors.hidden = !this.run.errorGroups.length;
-    refill(this.errors, ...errorsSection(this.run, { onTrials: (group) => { this.trials.filterErrors({ run: this.run, group }); this.trials.element.scrollIntoView({ block: "start" }); }, onSeq: (seq) => this.showRecord(seq) }));
-    refill(this.audit, ...auditSection(this.run));
+    refill(this.chooser, el("div", { class: "chips", role: "group", "aria-label": "Run shown below" }, el("span", { class: "faint", text: "Shown below: run" }), this.runs.map((other, index) =>
+      el("button", { type: "button", "data-run": "AB"[index], "aria-pressed": String(index === this.index), onclick: () => this.chooseRun(index) }, `${"AB"[index]} `, el("b", { text: oneLine(other.info.path, 60) })))));
+    this.errors.hidden = !run.errorGroups.length;
+    refill(this.errors, ...errorsSection(run, { onTrials: (group) => this.showResults(() => this.results.setFilters([["error", run.errorGroups[group][1], group]])), onSeq: (seq) => this.showRecord(seq) }));
+    refill(this.audit, ...auditSection(run));
+    setText(this.executionNote, `${plural(attempts.started, "attempt")}${attempts.failed + attempts.timed_out ? `, ${groupDigits(attempts.failed + attempts.timed_out)} failed` : ""}; concurrency history, where the time went, audit ${run.info.audit.ok ? "OK" : "failed"}, definition`);
     this.variants.update();
-    this.grid.update();
     this.history.update();
     this.times.update();
+  }
+
+  // Change what the results show, and scroll there.
+  showResults(change) {
+    change();
+    this.results.element.scrollIntoView({ block: "start" });
+  }
+
+  drawExecution() {
+    if (!this.execution.open) return;
+    this.history.draw();
+    this.times.draw();
   }
 
   drawTop() {
@@ -87,12 +108,13 @@ class Page {
     const durationText = summary.sessions ? `, took ${duration(summary.elapsed)}` : "";
     const shards = this.run.shards.filter(({ name }) => name).length;
     const sessions = summary.sessions > 1 || shards ? `, ${plural(summary.sessions, "session")}${shards ? `, merged from ${plural(shards, "shard")}` : ""}${summary.crashes ? `, ${groupDigits(summary.crashes)} without a final record` : ""}` : "";
-    const status = this.comparison ? this.runs.map((run, index) => el("span", {}, el("b", { text: "AB"[index] }), ` ${oneLine(run.info.path, 80)}, ${run.info.status}`))
+    const status = this.comparison ? this.sides.map(({ run, variant, label }) => el("span", {}, el("b", { text: label }), ` ${oneLine(run.info.path, 80)}${variant === null ? "" : ` @${oneLine(variant, 60)}`}, ${run.info.status}`))
       : [el("span", { class: `badge ${info.status}`, text: info.status }), this.live ? el("span", { id: "live", class: "live", text: this.live.text }) : "", el("span", { text: oneLine(info.path, 120) }), el("span", { text: `${startText}${durationText}${sessions}` })];
     refill(this.top,
-      this.themeButton, el("p", { class: "eyebrow" }, status),
+      el("div", { class: "corner" }, this.keysButton, this.themeButton), el("p", { class: "eyebrow" }, status),
       el("h1", { text: escapeInvisible(this.comparison ? this.comparison.headline : info.headline).replace(/ (?=[%=])|(?<==) /g, "\u00a0") }),
-      ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${escapeInvisible(run.info.problem)}` }) : "")));
+      ...this.runs.map((run) => (run.info.problem ? el("p", { class: "banner", role: "alert", text: `Shown up to the damage: ${escapeInvisible(run.info.problem)}` }) : "")),
+      ...this.runs.map((run, index) => (run.info.audit.ok ? "" : el("p", { class: "banner", role: "alert" }, `The audit of ${oneLine(run.info.path, 80)} failed: `, link("findings", () => { this.chooseRun(index); this.execution.open = true; this.audit.scrollIntoView({ block: "start" }); })))));
   }
 
   chooseRun(index) {
@@ -100,7 +122,7 @@ class Page {
     this.index = index;
     this.buildRun();
     this.drawRun();
-    this.trials.refresh();
+    this.results.refresh();
     this.saveAddress();
   }
 
@@ -109,8 +131,7 @@ class Page {
     this.frame = requestAnimationFrame(() => {
       this.frame = 0;
       this.fit();
-      this.trials.refresh();
-      this.grid.refresh();
+      this.results.render();
     });
   }
 
@@ -118,8 +139,7 @@ class Page {
     measure();
     fitTiles(this.tiles);
     this.variants.draw();
-    this.history.draw();
-    this.times.draw();
+    this.drawExecution();
   }
 
   get isDark() { return this.theme ? this.theme === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches; }
@@ -139,29 +159,47 @@ class Page {
     this.isPaper = isPaper;
     DARK.media = "not all";
     document.documentElement.classList.toggle("paper", isPaper);
-    const folds = [this.variants.element, this.audit].flatMap((element) => [...element.querySelectorAll("details")]);
+    const folds = [...this.main.querySelectorAll("details")].filter((details) => details !== this.results.chooser);
     if (isPaper) this.openDetails = folds.filter((details) => details.open);
     for (const details of folds) details.open = isPaper || this.openDetails.includes(details);
     if (!isPaper) return this.setTheme(this.theme);
     this.fit();
-    this.trials.refresh();
-    this.trials.render(true);
+    this.results.render(true);
   }
 
   showRecord(seq) {
+    this.execution.open = true;
+    this.history.draw();
     this.history.go(seq);
     this.history.element.scrollIntoView({ block: "start" });
   }
 
-  // Open a trial of a run.
-  open(trial, run = this.run) { this.openName(this.trials.rowsOf[this.runs.indexOf(run)][trial].name); }
+  // Open a trial of a run; in a comparison, its row.
+  open(trial, run = this.run) {
+    const row = this.comparison && this.sides.map((side, index) => side.run === run && this.results.layout.rowsOf[index].get(trial)).find(Boolean);
+    this.openName(row ? row.name : run.trials.name[trial]);
+  }
 
   openName(name) {
-    const row = this.trials.byName.get(name);
-    if (!row) return;
-    this.trials.select(name);
-    this.drawer.open(name, this.trials.sides(row), this.comparison && row.trials.includes(-1) ? "AB"[row.trials.indexOf(-1)] : "");
+    const { layout } = this.results;
+    if (this.comparison) {
+      const row = layout.byName.get(name);
+      if (!row) return;
+      this.results.select(row);
+      this.drawer.open(name, layout.sidesOf(row), row.trials.includes(-1) ? "AB"[row.trials.indexOf(-1)] : "");
+    } else {
+      const trial = this.run.numbers.get(name), row = layout.rowOf(trial);
+      if (trial === undefined) return;
+      if (row) this.results.select(row, layout.hasTargets ? layout.columnOf(row, trial) : 0);
+      this.drawer.open(name, [[this.run, trial, ""]], "");
+    }
     this.saveAddress();
+  }
+
+  showKeys() {
+    this.keys.replaceChildren(el("h2", { id: "keys-title", text: "Keys" }), el("dl", { class: "pairs" }, KEYS.map(([keys, text]) => el("div", {}, el("dt", {}, keys.split(" ").flatMap((key) => [el("kbd", { text: key }), " "])), el("dd", { text })))),
+      link("Close", () => this.keys.close()));
+    this.keys.showModal();
   }
 
   // Save the state of the page in the URL's fragment, so that a link shows the same.
@@ -173,14 +211,14 @@ class Page {
       const parameters = new URLSearchParams();
       if (this.drawer.isOpen) parameters.set("trial", this.drawer.name);
       if (!this.history.isFollowing) parameters.set("seq", this.history.seq);
-      if (this.trials.filter !== "all") parameters.set("filter", this.trials.filter);
-      if (this.trials.query) parameters.set("q", this.trials.query);
-      if (this.trials.variant) parameters.set("variant", this.trials.variant);
-      if (this.trials.metadata) parameters.set("meta", this.trials.metadata);
-      if (this.grid.filter !== "all") parameters.set("cases", this.grid.filter);
-      if (this.grid.query) parameters.set("cases_q", this.grid.query);
+      const { filter, query, filters, layoutName, sort } = this.results;
+      if (layoutName) parameters.set("by", layoutName);
+      if (filter !== "all") parameters.set("filter", filter);
+      if (query) parameters.set("q", query);
+      for (const other of filters) parameters.append("where", JSON.stringify(other));
+      if (sort) parameters.set("sort", `${sort.down ? "-" : ""}${sort.by}`);
       if (this.theme) parameters.set("theme", this.theme);
-      if (this.comparison && this.index === 0) parameters.set("run", "A");
+      if (this.runs.length > 1 && this.index === 0) parameters.set("run", "A");
       const address = parameters.toString();
       if (address !== location.hash.slice(1)) history.replaceState(null, "", `#${address}`);
     }, 120);
@@ -191,13 +229,14 @@ class Page {
     if (location.hash && !location.hash.includes("=")) return; // An anchor.
     this.isReading = true;
     this.setTheme(parameters.get("theme"));
-    if (this.comparison) this.chooseRun(parameters.get("run") === "A" ? 0 : 1);
-    this.trials.query = parameters.get("q") || "";
-    this.trials.filterVariant(parameters.get("variant") || "");
-    this.trials.filterMetadata(parameters.get("meta") || "");
-    this.grid.query = parameters.get("cases_q") || "";
-    this.grid.choose(parameters.get("cases") || "all");
-    this.trials.choose(parameters.get("filter") || "all");
+    if (this.runs.length > 1) this.chooseRun(parameters.get("run") === "A" ? 0 : 1);
+    const sort = parameters.get("sort");
+    this.results.query = parameters.get("q") || "";
+    this.results.chooseLayout(parameters.get("by") || "");
+    this.results.filters = parameters.getAll("where").map(parseFilter).filter(isFilter);
+    this.results.choose(parameters.get("filter") || "all");
+    if (sort) { this.results.sort = { by: sort.replace(/^-/, ""), down: sort.startsWith("-") }; this.results.refresh(); }
+    if (parameters.has("seq")) this.execution.open = true;
     this.history.go(parameters.has("seq") ? Number(parameters.get("seq")) : this.run.seq);
     if (parameters.has("trial")) this.openName(parameters.get("trial"));
     else this.drawer.close();
@@ -206,41 +245,54 @@ class Page {
 
   onKey(event) {
     const isTyping = event.target.closest?.("input[type=search], input[type=number], select, textarea");
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || this.keys.open) return;
     if (event.key === "Escape") {
       if (isTyping) event.target.blur();
+      else if (this.results.chooser.open) this.results.chooser.open = false;
       else this.drawer.close();
       return;
     }
     if (isTyping || (this.drawer.isOpen && this.drawer.onKey(event))) return;
-    const isSlider = event.target === this.history.slider;
+    const { history, results } = this, isSlider = event.target === history.slider;
+    const executionKeys = {
+      ArrowLeft: () => isSlider || history.step(event.shiftKey ? -10 : -1),
+      ArrowRight: () => isSlider || history.step(event.shiftKey ? 10 : 1),
+      "+": () => history.zoomHere(0.6),
+      "-": () => history.zoomHere(1 / 0.6),
+      0: () => history.fit(),
+    };
     const keys = {
-      "/": () => this.trials.search.focus(),
+      "/": () => { results.search.focus(); results.search.select(); },
+      "?": () => this.showKeys(),
       j: () => this.step(1),
       k: () => this.step(-1),
-      Enter: () => { if (this.trials.selectedName !== null) this.openName(this.trials.selectedName); },
-      ArrowLeft: () => isSlider || this.history.step(event.shiftKey ? -10 : -1),
-      ArrowRight: () => isSlider || this.history.step(event.shiftKey ? 10 : 1),
-      "+": () => this.history.zoomHere(0.6),
-      "-": () => this.history.zoomHere(1 / 0.6),
-      0: () => this.history.fit(),
+      Enter: () => { if (results.selectedTrial !== null) this.openName(results.selectedTrial); },
+      ...(this.execution.open ? executionKeys : {}),
     };
     const action = Object.hasOwn(keys, event.key) && keys[event.key];
-    const nativeTargets = { Enter: "button, a, summary", ArrowLeft: "pre", ArrowRight: "pre" }[event.key]; // Elements that handle the key themselves.
+    const nativeTargets = { Enter: "button, a, summary, label, input", ArrowLeft: "pre", ArrowRight: "pre" }[event.key]; // Elements that handle the key themselves.
     if (!action || (nativeTargets && event.target.closest?.(nativeTargets))) return;
     if (!isSlider || !event.key.startsWith("Arrow")) event.preventDefault();
     action();
   }
 
   step(by) {
-    this.trials.move(by);
-    if (this.drawer.isOpen && this.trials.selectedName !== null) this.openName(this.trials.selectedName);
+    const name = this.results.move(by);
+    if (this.drawer.isOpen && name !== null) this.openName(name);
   }
 
   update(data) {
     this.run.update(data);
     this.draw();
     if (this.drawer.isOpen && data.columns.trials.name.includes(this.drawer.name)) this.openName(this.drawer.name);
+  }
+}
+
+function parseFilter(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
   }
 }
 

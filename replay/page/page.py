@@ -20,7 +20,7 @@ import attrs
 
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay.auditing.findings import Audit
-from evaljournal.replay.definition import definition_lines, load_definition
+from evaljournal.replay.definition import definition_lines, load_definition, variant_parameters
 from evaljournal.replay.history.history import History
 from evaljournal.replay.history.text import table as history_table
 from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
@@ -46,7 +46,7 @@ from evaljournal.replay.results.table import Difference, Row, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import UNKNOWN, escape_controls, plural, printable
+from evaljournal.replay.text import UNKNOWN, as_text, escape_controls, plural, printable
 
 _FIRST_BYTES: Final = (
     b'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="generator" content="evaljournal">\n'
@@ -64,10 +64,12 @@ _SCRIPTS: Final = (
     "policy.js",
     "chart.js",
     "history.js",
+    "filters.js",
     "trials.js",
     "breakdown.js",
     "variants.js",
     "grid.js",
+    "pairs.js",
     "summary.js",
     "sections.js",
     "steps.js",
@@ -86,6 +88,7 @@ _INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": _STYLES["da
 _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
+_FACT_CHARS: Final = 4_000
 _MIN_VARIANTS: Final = 2
 _Scored = TypeVar("_Scored", ScoreSummary, PairedDifference)
 
@@ -113,7 +116,7 @@ class PageRun:
             "name": path.name,
             "status": status,
             "problem": None if problem is None else str(problem),
-            "headline": headline(summary, status if next_verb else ending_text(state)),
+            "headline": headline(summary, status if next_verb else ending_text(state), self.variants),
             "next_command": f"evaljournal {verb} {quoted_path}" if verb else next_command(state, path),
             "show_command": f"evaljournal show {quoted_path}",
             "verify_command": f"evaljournal verify {quoted_path}",
@@ -148,7 +151,9 @@ def _score_tiles(summary: Summary) -> list[dict[str, Any]]:
         estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
         bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
         note_lines = [text.basis, text.interval, text.labels, *estimates, text.notes]
-        tiles.append({"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar})
+        fails = 0 if score.passed is None else score.numbers - score.passed
+        tile = {"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar}
+        tiles.append({**tile, "name": scorer, "kind": score.kind, "fails": fails})
     return tiles
 
 
@@ -171,6 +176,9 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
     table = compare_all(sides, next(iter(sides)))
     heads, *columns = zip(*((head, *cells) for head, cells in table_columns(table)), strict=True)
     names = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
+    scores = {row.name: row.scores[table.score] for row in table.rows if table.score is not None and table.score in row.scores}
+    shares = {name: score.mean for name, score in scores.items() if score.kind == "pass" and score.mean is not None}
+    best = max(shares, key=lambda name: shares[name]) if shares else None
     return {
         **view_json(table, omit="rows"),
         "heads": heads,
@@ -180,6 +188,10 @@ def variants_data(state: RunState) -> dict[str, Any] | None:
             for scorer in names
         },
         "notes": list(notes(table)),
+        "best": best,
+        "best_text": ""
+        if best is None
+        else f"best: {printable(best, 40)}, {estimate_text(scores[best])} {printable(table.score or '', 40)}",
     }
 
 
@@ -204,13 +216,23 @@ def _table_difference(name: str, difference: Difference) -> dict[str, Any]:
 
 
 def _difference_row(name: str, difference: PairedDifference, result: str, unit: str = "") -> dict[str, Any]:
-    """Return a row of a table of differences."""
-    cells = difference_cells(difference, unit)
-    return {"name": printable(name, 60), "cells": cells, "verdict": result, "is_significant": difference.significant}
+    """Return a row of a table of differences; `effect` is empty if it is not known which value of a score is better."""
+    higher_is_better = {"pass": True, "latency": False}.get(name if unit else difference.kind)
+    is_better = None if higher_is_better is None else ((difference.difference or 0) > 0) == higher_is_better
+    return {
+        "name": printable(name, 60),
+        "cells": difference_cells(difference, unit),
+        "verdict": result,
+        "is_significant": difference.significant,
+        "effect": "" if is_better is None else "better" if is_better else "worse",
+    }
 
 
-def headline(summary: Summary, status: str) -> str:
-    """Return the result of a run in a line: `capitals: finished. All 60 trials done, 93.3 % exact, none failed.`"""
+def headline(summary: Summary, status: str, variants: Mapping[str, Any] | None = None) -> str:
+    """Return the result of a run, or of the best of its variants, in a line.
+
+    For example `capitals: finished. All 60 trials done, 93.3 % exact, no errors.`
+    """
     trials = summary.trials
     done, total = trials.completed + trials.failed, max(summary.planned_trials, trials.enqueued)
     name = printable(summary.evaluation) if summary.evaluation else "Run"
@@ -220,11 +242,12 @@ def headline(summary: Summary, status: str) -> str:
         progress = f"{plural(done, 'trial')} done"
     else:
         progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
-    parts = [progress, *(_brief_score(scorer, score) for scorer, score in _main_score(summary.scores) if score.scored)]
+    scores = [_brief_score(scorer, score) for scorer, score in _main_score(summary.scores) if score.scored]
+    parts = [progress, *(scores if variants is None else filter(None, [variants["best_text"]]))]
     if done:
-        parts.append(f"{trials.failed:,} failed" if trials.failed else "none failed")
+        parts.append(plural(trials.failed, "error") if trials.failed else "no errors")
     if trials.recovered:
-        parts.append(f"{trials.recovered:,} recovered after a failure")
+        parts.append(f"{trials.recovered:,} retried")
     return f"{name}: {status}. {', '.join(parts)}."
 
 
@@ -240,8 +263,11 @@ def _brief_score(scorer: str, score: ScoreSummary) -> str:
     return f"{figure} {name}" if score.kind == "pass" else f"mean {name} {figure}"
 
 
-def comparison_data(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison with a headline and the rows of the table of differences."""
+def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequence[RunState]) -> dict[str, Any]:
+    """Return a comparison with what its sides are, a headline and the rows of the table of differences.
+
+    `runs` are the runs of the page, to which the sides belong.
+    """
     verdicts = {scorer: verdict(difference, "B is ") for scorer, difference in comparison.scores.items()}
     rows = [_difference_row(scorer, difference, verdicts[scorer]) for scorer, difference in comparison.scores.items()]
     latency = comparison.latency
@@ -249,12 +275,42 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
     score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _main_score(comparison.scores))
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
     task_note = "" if comparison.same_task else "the task differs"
+    facts_a, facts_b = map(_facts, sides)
     return {
         **view_json(comparison),
         "headline": f"{score_text}{compared_text(comparison)}.",
         "rows": rows,
         "note": " · ".join(filter(None, (done_text, unpaired_text(comparison), task_note))),
+        "sides": [
+            {
+                "run": next(number for number, state in enumerate(runs) if state is side.state),
+                "variant": side.variant,
+                "errors": side.totals.failed,
+                "usage": billed_usage(side.totals.usage),
+            }
+            for side in sides
+        ],
+        "facts": [{"name": name, "a": facts_a.get(name), "b": facts_b.get(name)} for name in {**facts_a, **facts_b}],
     }
+
+
+def _facts(side: Side) -> dict[str, str]:
+    """Return what a side of a comparison is: model, prompt and parameters of the task, data, scorers and revision."""
+    run_started = side.state.started
+    if run_started is None:
+        return {}
+    definition = load_definition(run_started.definition)
+    task = definition.get("task") if isinstance(definition, dict) else None
+    parameters = {} if side.variant is None else variant_parameters(definition, side.variant)
+    values = {"task": run_started.task, **(task if isinstance(task, dict) else {}), **parameters}
+    scorers = {f"scorer {name}": version for name, version in run_started.scorers.items()}
+    facts = {
+        **{name: value for name, value in values.items() if value not in (None, "", {}, []) and name != "name"},
+        "dataset": f"{run_started.dataset} {run_started.dataset_fingerprint}".strip(),
+        **scorers,
+        "revision": run_started.environment.get("git", ""),
+    }
+    return {printable(name, 60): as_text(value)[:_FACT_CHARS] for name, value in facts.items() if value != ""}
 
 
 def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> Iterator[bytes]:

@@ -314,7 +314,13 @@ class Run {
   get scorerNames() { return Object.keys(this.info.summary.scores); }
   stageOf(trial) { return this.stages[this.trials.stage[trial]]; }
   scoreOf(scorer, trial) { return this.trials.scores[scorer]?.[trial] ?? null; }
-  isWrong(trial) { return this.trials.scores.some((values) => values[trial] === false); }
+
+  // The scorers whose scores of a trial fail.
+  failingScorers(trial) { return this.scorers.filter((_, scorer) => this.trials.scores[scorer]?.[trial] === false); }
+  scorerError(scorer, trial) { return this.trials.score_reasons[trial]?.[scorer]?.error; }
+
+  // Why the model ended its answer: "stop", "length", …; undefined if unknown.
+  finishReason(trial) { return this.spans.details[this.trials.attempts[trial].at(-1)]?.notes?.findLast(([name]) => name === FINISH_REASON)?.[1]; }
 
   caseOf(trial) { return this.trials.case[trial] || this.trials.name[trial]; }
   variantOf(trial) { return this.variants[this.trials.variant[trial]]; }
@@ -331,7 +337,11 @@ class Run {
   // The text of a trial that is searched, in lower case.
   searchText(trial) {
     const { trials } = this, error = this.errorOf(trial);
-    return (this.texts[trial] ??= [trials.name[trial], this.caseOf(trial), ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : ""].join("\n").toLowerCase());
+    return (this.texts[trial] ??= [
+      trials.name[trial], this.caseOf(trial), ...["input", "expected", "output", "metadata"].map((name) => rawText(trials[name][trial])), error ? `${error[1]} ${error[2]}` : "",
+      ...this.scorers.map((_, scorer) => this.scoreOf(scorer, trial)).filter((value) => typeof value === "string"),
+      ...Object.values(trials.score_reasons[trial] || {}).map((reason) => reason.error ?? rawText(reason)), ...this.judgeCallsOf(trial).map(({ reply }) => rawText(reply)),
+    ].join("\n").toLowerCase());
   }
 
   // The calls of judges for the outputs of a trial, in order.

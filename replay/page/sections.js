@@ -35,15 +35,15 @@ function workersTable(workers) {
 }
 
 class TimesView {
-  constructor(runs, run) {
-    Object.assign(this, { runs, run });
+  constructor(sides, run) {
+    Object.assign(this, { sides, run });
     this.element = el("section", { "aria-labelledby": "times-title" });
     this.plot = el("div", { class: "plot", role: "img", "aria-label": "Distribution of latencies" });
     this.histogram = new Histogram(this.plot);
     this.note = el("p", { class: "hint" });
     this.split = el("div", {});
     this.workers = el("div", {});
-    const keys = runs.length > 1 ? el("div", { class: "chart-label" }, ["A", "B"].map((label) => el("span", { class: "key" }, el("i", { class: `swatch line run-${label.toLowerCase()}` }), label))) : "";
+    const keys = sides.length > 1 ? el("div", { class: "chart-label" }, ["A", "B"].map((label) => el("span", { class: "key" }, el("i", { class: `swatch line run-${label.toLowerCase()}` }), label))) : "";
     this.element.append(sectionHead("times-title", "Where the time went"),
       el("div", { class: "two" }, el("div", {}, el("h3", { text: "Latency" }), this.plot, this.note, keys), this.split), this.workers);
   }
@@ -64,10 +64,11 @@ class TimesView {
   }
 
   draw() {
-    const times = (run) => run.trials.latency.filter((value) => value !== null).map((value) => value / 1e6), { latency } = this.run.info.summary;
-    const sets = this.runs.length > 1
-      ? this.runs.map((run, index) => ({ label: "AB"[index], times: times(run), tint: `run-${"ab"[index]}`, fill: `run-${"ab"[index]}-fill`, dash: index ? undefined : [5, 3], marks: [] }))
-      : [{ label: "outputs", times: times(this.run), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];
+    if (!this.plot.clientWidth) return; // Folded.
+    const times = ({ run, trials }) => trials.map((trial) => run.trials.latency[trial]).filter((value) => value !== null).map((value) => value / 1e6), { latency } = this.run.info.summary;
+    const sets = this.sides.length > 1
+      ? this.sides.map((side, index) => ({ label: "AB"[index], times: times(side), tint: `run-${"ab"[index]}`, fill: `run-${"ab"[index]}-fill`, dash: index ? undefined : [5, 3], marks: [] }))
+      : [{ label: "outputs", times: times(this.sides[0]), tint: "flight", fill: "flight-fill", marks: [["p50", latency.p50], ["p95", latency.p95]] }];
     this.histogram.draw(sets, Math.floor(this.plot.clientWidth));
     setText(this.note, this.histogram.note || (this.histogram.plot ? "" : "No outputs yet."));
   }

@@ -14,7 +14,11 @@ function intervalBar([low, high, mean]) {
   return el("div", { class: "interval", "aria-hidden": "true" }, range, point);
 }
 
-const scoreTile = ({ title, figure, notes, bar }) => tile(title, figure || NONE, bar ? intervalBar(bar) : "", ...(figure ? notes : ["no scores yet", ...notes]));
+// The tile of a score; its link shows the trials that fail, or those with the lowest numbers first.
+function scoreTile({ title, figure, notes, bar, name, fails, kind }, actions) {
+  const show = !actions ? "" : fails ? link(`show ${groupDigits(fails)} that ${fails === 1 ? "fails" : "fail"}`, () => actions.onFilter(["score", name, false])) : kind === "number" ? link("show the lowest first", () => actions.onSort(name)) : "";
+  return tile(title, figure || NONE, bar ? intervalBar(bar) : "", ...(figure ? notes : ["no scores yet", ...notes]), show ? el("p", { class: "note" }, show) : "");
+}
 
 const usageText = (usage, models = {}) => usage.map(([name, value]) => amount(name, value, Object.hasOwn(models, name) ? models[name] : [])).join(" · ");
 
@@ -28,10 +32,10 @@ function budgetTiles({ run, more_trials, per_trial, trials_exceeded }) {
   return tiles;
 }
 
-function summaryTiles({ info }) {
+function summaryTiles({ info }, actions) {
   const { summary, usage, usage_without_output } = info, { trials, attempts, steps, latency } = summary;
-  const tiles = info.scores.map(scoreTile);
-  tiles.push(tile("trials", el("span", {}, groupDigits(trials.completed), el("small", { text: " ok" })), countList([[trials.failed, "failed"], [trials.recovered, "recovered"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "none failed", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
+  const tiles = info.variants ? [] : info.scores.map((score) => scoreTile(score, actions)); // Means over all variants have no meaning.
+  tiles.push(tile("trials", el("span", {}, groupDigits(trials.completed), el("small", { text: trials.completed === 1 ? " output" : " outputs" })), countList([[trials.failed, trials.failed === 1 ? "error" : "errors"], [trials.recovered, "retried"], [trials.open, "open"], [trials.withdrawn, "withdrawn"]]) || "no errors", `of ${plural(Math.max(trials.enqueued, info.total || 0), "trial")}`));
   tiles.push(tile("latency", duration(latency.p50), ...(latency.count ? [`median of ${plural(latency.count, "output")}`, `p95 ${duration(latency.p95)}`, `longest ${duration(latency.max)}`] : ["no outputs yet"]),
     summary.from_older_task ? `${groupDigits(summary.from_older_task)} from an older version of the task` : "", summary.truncated ? `${groupDigits(summary.truncated)} truncated by the token limit` : ""));
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
@@ -52,23 +56,37 @@ function summaryTiles({ info }) {
 
 // As many tiles in a row as there is room for, in rows of about equal length.
 function fitTiles(tiles) {
-  const count = tiles.children.length, room = Math.max(1, Math.floor(tiles.clientWidth / (172 * UNIT)));
+  const count = tiles.children.length, room = tiles.clientWidth < 640 ? 1 : Math.max(1, Math.floor(tiles.clientWidth / (150 * UNIT)));
   tiles.style.gridTemplateColumns = `repeat(${Math.ceil(count / Math.ceil(count / room))}, 1fr)`;
 }
 
 // A row of a table of differences.
-function pairedRow({ name, cells, verdict, is_significant: isSignificant }) {
-  return el("tr", {}, el("th", { scope: "row", text: name }), cells.map(numberCell), el("td", { class: isSignificant ? "distinct" : "faint", text: escapeInvisible(verdict) }));
+function pairedRow({ name, cells, verdict, is_significant: isSignificant, effect }) {
+  const kind = isSignificant ? effect || "distinct" : "faint";
+  return el("tr", {}, el("th", { scope: "row", text: name }), cells.map(numberCell), el("td", { class: kind, text: escapeInvisible(verdict) }));
 }
 
-// A row with the figure of each run and no interval.
-function countRow(name, a, b) {
-  return pairedRow({ name, cells: [number(a), number(b), `${b > a ? "+" : ""}${number(b - a)}`, "", ""], verdict: "" });
+// A row with the figure of each side and no interval; less is better.
+function countRow(name, a, b, format = number) {
+  const kind = b < a ? "better" : b > a ? "worse" : "faint";
+  return el("tr", {}, el("th", { scope: "row", text: name }), numberCell(format(a)), numberCell(format(b)), el("td", { class: `num ${kind}`, text: a === b ? NONE : `${b > a ? "+" : "−"}${format(Math.abs(b - a))}` }), el("td", {}), el("td", {}), el("td", {}));
 }
 
-function comparisonTable(comparison, [a, b]) {
-  const names = new Set([...Object.keys(a.info.usage), ...Object.keys(b.info.usage)]), usageOf = ({ info }, name) => (Object.hasOwn(info.usage, name) ? info.usage[name] : 0);
-  const rows = [...comparison.rows.map(pairedRow), countRow("failed trials", a.info.summary.trials.failed, b.info.summary.trials.failed)];
-  for (const name of [...names].slice(0, 5)) rows.push(countRow(oneLine(asWords(name), 30), usageOf(a, name), usageOf(b, name)));
-  return [sectionHead("compared-title", "B compared with A", comparison.note), table("paired", ["", "A", "B", "difference", "95 % CI", "n", ""], rows)];
+// What A and B are, and the differences between them.
+function comparisonTable(comparison, sides) {
+  const [usageA, usageB] = comparison.sides.map(({ usage }) => usage), names = [...new Set([...Object.keys(usageA), ...Object.keys(usageB)])];
+  const usageOf = (usage, name) => (Object.hasOwn(usage, name) ? usage[name] : 0);
+  const rows = [...comparison.rows.map(pairedRow), countRow("errors", ...comparison.sides.map(({ errors }) => errors))];
+  for (const name of names.slice(0, 5)) rows.push(countRow(oneLine(asWords(name), 30), usageOf(usageA, name), usageOf(usageB, name), /cost/i.test(name) ? money : number));
+  const [different, equal] = [true, false].map((isDifferent) => comparison.facts.filter(({ a, b }) => (a !== b) === isDifferent));
+  return [sectionHead("compared-title", "What are A and B?"), factsTable(different, sides),
+    equal.length ? el("details", { class: "facts-equal" }, el("summary", { text: `The same in both: ${equal.map(({ name }) => oneLine(name, 30)).join(", ")}` }), el("dl", { class: "pairs" }, equal.map(({ name, a }) => el("div", {}, el("dt", { text: oneLine(name, 60) }), el("dd", {}, textBlock(a)))))) : "",
+    el("div", { class: "section-head" }, el("h3", { class: "heading", text: "Which is better?" }), el("p", { class: "hint", text: comparison.note })), table("paired", ["", "A", "B", "difference", "95 % CI", "n", ""], rows)];
+}
+
+// The facts that differ, with the words that differ.
+function factsTable(facts, sides) {
+  const title = ({ run, variant, label }) => el("th", { scope: "col" }, el("b", { text: `${label} ` }), oneLine(variant ?? run.info.path, 80));
+  return el("table", { class: "data facts" }, el("thead", {}, el("tr", {}, el("td", {}), sides.map(title))),
+    el("tbody", {}, facts.map(({ name, a, b }) => el("tr", {}, el("th", { scope: "row", text: oneLine(name, 60) }), markedTexts(a ?? "", b ?? "").map((nodes, index) => el("td", { class: [a, b][index] === null ? "faint" : "" }, [a, b][index] === null ? NONE : nodes))))));
 }

@@ -2,6 +2,7 @@
 "use strict";
 
 const LOG_RATIO = 30; // Costs that differ by more than this factor are on a logarithmic axis.
+const HEAD_WIDTH = 9, COLUMN_WIDTH = 11; // In rem, of the table.
 const LABEL = 28; // Characters of a variant's name in the chart.
 
 class VariantsView {
@@ -22,23 +23,25 @@ class VariantsView {
     if (!variants) return;
     if (!this.element.firstChild) this.element.append(sectionHead("variants-title", "Variants", "as in evaljournal compare"), this.tables, this.chart, this.differences);
     const { score, notes, differences } = variants, otherScorers = Object.keys(differences).filter((name) => name !== score);
-    refill(this.tables, this.results(variants));
     refill(this.differences, ...(Object.hasOwn(differences, score) ? differenceTable(variants, score) : []),
       otherScorers.length ? el("details", { class: "differences" }, el("summary", { text: `Differences of ${otherScorers.map((name) => oneLine(name, 30)).join(", ")}` }), otherScorers.flatMap((name) => differenceTable(variants, name))) : "",
       notes.length ? el("details", { class: "notes" }, el("summary", { text: `Notes: ${oneLine(notes[0], 100)}${notes.length > 1 ? `; ${groupDigits(notes.length - 1)} more` : ""}` }), el("ul", {}, notes.map((note) => el("li", { text: escapeInvisible(note) })))) : "");
     this.draw();
   }
 
-  results({ heads, rows, baseline }) {
-    return table("variants", ["variant", ...heads], rows.map((row) => el("tr", { "data-variant": row.name },
-      el("th", { scope: "row" }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
-        row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_pareto_optimal ? el("span", { class: "tag front", text: "◆ Pareto front" }) : ""),
-      row.cells.map(numberCell))));
+  // A column for each variant; those that do not fit are in a further table.
+  results({ heads, rows, baseline, best }) {
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), count = Math.max(2, Math.floor((this.tables.clientWidth / rem - HEAD_WIDTH) / COLUMN_WIDTH));
+    const title = (row) => el("th", { scope: "col", "data-variant": row.name }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
+      row.name === best ? el("span", { class: "tag better", text: "best" }) : "", row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_pareto_optimal ? el("span", { class: "tag front", text: "◆ Pareto front" }) : "");
+    return Array.from({ length: Math.ceil(rows.length / count) }, (_, index) => rows.slice(index * count, (index + 1) * count)).map((block) => el("table", { class: "data variants" },
+      el("thead", {}, el("tr", {}, el("td", {}), block.map(title))), el("tbody", {}, heads.map((head, number) => el("tr", {}, el("th", { scope: "row", text: head.toLowerCase() }), block.map((row) => numberCell(row.cells[number])))))));
   }
 
   draw() {
     const { variants } = this.run.info;
     if (!variants) return;
+    refill(this.tables, ...this.results(variants));
     const { score, rows } = variants, points = rows.filter((row) => row.score).map((row) => ({ name: oneLine(row.name, LABEL), cost: row.cost, score: row.score, isOptimal: row.is_pareto_optimal }));
     const missingCount = rows.length - points.length, isLog = hasLogScale(points);
     setText(this.title, score === null ? "Score against cost" : `${oneLine(score, 40)} against cost per trial`);
@@ -78,7 +81,7 @@ function hasLogScale(points) {
 }
 
 function scatter(points, width, isLog) {
-  const size = 11 * UNIT, left = 58 * UNIT, right = 14 * UNIT, top = 12 * UNIT, bottom = 26 * UNIT, height = Math.round(280 * UNIT);
+  const size = 11 * UNIT, left = 58 * UNIT, right = 14 * UNIT, top = 12 * UNIT, bottom = 26 * UNIT, height = Math.round(220 * UNIT);
   const costs = points.map(({ cost }) => cost);
   const [lowCost, highCost] = isLog ? [Math.min(...costs) / 1.6, Math.max(...costs) * 1.6] : [0, 1.12 * Math.max(...costs) || 1];
   const isPass = points.every(({ score }) => score.kind === "pass"), bounds = points.flatMap(({ score }) => (hasInterval(score) ? [score.low, score.high, score.mean] : [score.mean]));

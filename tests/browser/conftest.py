@@ -58,8 +58,14 @@ class Tab:
         }"""
         return dict(self.evaluate(script, trial))
 
+    def open_execution(self) -> None:
+        """Unfold the section on the execution, and wait until it is drawn."""
+        self.evaluate("() => { page.execution.open = true; }")
+        self.page.wait_for_function("() => page.history.width > 0 && !page.history.frame")
+
     def go_to(self, seq: int) -> None:
         """Move the scrubber to a record and wait until it is shown."""
+        self.open_execution()
         self.page.fill("#seq", str(seq))
         self.page.press("#seq", "Enter")
         self.page.wait_for_function(
@@ -91,7 +97,9 @@ def open_tab(browser: "Browser") -> Iterator[OpenTab]:
     """Return a function that opens an address and waits until the page is drawn."""
     contexts = []
 
-    def open_address(address: str, *, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Tab:
+    def open_address(
+        address: str, *, width: int = 1280, scheme: Literal["light", "dark"] = "light", execution: bool = False
+    ) -> Tab:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         context.set_default_timeout(TIMEOUT)
@@ -102,6 +110,8 @@ def open_tab(browser: "Browser") -> Iterator[OpenTab]:
         tab.page.on("request", lambda request: tab.requests.append(request.url))
         tab.page.goto(address)
         tab.page.wait_for_selector("main:not([aria-busy])")
+        if execution:
+            tab.open_execution()
         return tab
 
     yield open_address

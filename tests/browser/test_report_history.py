@@ -35,7 +35,7 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTa
     """The counters at ten random records are those of `replay --at SEQ --json`."""
     run = random_run(tmp_path / "run", seed)
     last = command_json("status", str(run))["seq"]
-    tab = open_tab(write_report(tmp_path / "report.html", run))
+    tab = open_tab(write_report(tmp_path / "report.html", run), execution=True)
 
     for seq in random.Random(seed).sample(range(2, last + 1), 10):
         replayed = command_json("replay", str(run), "--at", str(seq))
@@ -56,7 +56,7 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTa
 def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: Path, open_tab: OpenTab) -> None:
     """At every record of a run with a crash, retries, pauses and a withdrawal, or with steps, the page has that state."""
     run = write(tmp_path / "run")
-    tab = open_tab(write_report(tmp_path / "report.html", run))
+    tab = open_tab(write_report(tmp_path / "report.html", run), execution=True)
 
     states = tab.evaluate("() => Array.from({length: page.run.seq}, (_, index) => page.run.stateAt(index + 1))")
 
@@ -72,7 +72,7 @@ def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: P
 
 def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_tab: OpenTab) -> None:
     """Arrow keys move by one record; dragging over the lanes moves to the pointer."""
-    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "run")), execution=True)
     last = tab.evaluate("() => page.run.seq")
 
     tab.page.keyboard.press("ArrowLeft")
@@ -93,7 +93,7 @@ def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_tab: OpenTab) 
 
 def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_tab: OpenTab) -> None:
     """Zooming shows the time around the scrubber and follows it; `0` shows all of it again."""
-    tab = open_tab(write_report(tmp_path / "report.html", random_run(tmp_path / "run", 5)))
+    tab = open_tab(write_report(tmp_path / "report.html", random_run(tmp_path / "run", 5)), execution=True)
     full = tab.evaluate("() => page.history.view")
 
     tab.go_to(100)
@@ -115,7 +115,7 @@ def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_tab: OpenTab) -> N
 
 def test_labels_of_the_time_axis(tmp_path: Path, open_tab: OpenTab) -> None:
     """The labels have one form, with enough decimals to differ."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")), execution=True)
 
     for expected, splits in {
         ("0 s", "10 s"): [0, 10],
@@ -133,7 +133,7 @@ def test_last_decision(tmp_path: Path, open_tab: OpenTab) -> None:
     """Each record shows the last policy decision with its evidence; the pointer over a pause shows its reason."""
     run = eventful_run(tmp_path / "run")
     pause = next(record for record in read(run) if isinstance(record.event, IntakePaused))
-    tab = open_tab(write_report(tmp_path / "report.html", run))
+    tab = open_tab(write_report(tmp_path / "report.html", run), execution=True)
 
     tab.go_to(pause.seq)
     assert f"last decision: seq {pause.seq} · paused for" in tab.text("#decision")
@@ -174,7 +174,7 @@ def paused_run(path: Path, *, queued: int = 0) -> Path:
 
 def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> None:
     """The chart names a pause, an open breaker as one range, and the pace at the pointer; causes are shown as text."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")), execution=True)
     hover = """x => {
         const { history } = page, box = history.upper.getBoundingClientRect(), view = history.view;
         const left = box.left + GUTTER + ((x - view[0]) / (view[1] - view[0])) * (box.width - GUTTER - EDGE);
@@ -202,7 +202,7 @@ def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> No
 
 def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
     """Below the chart are the reasons for idle slots, with the numbers; each label fits on the chart in full or short."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run", queued=3)))
+    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run", queued=3)), execution=True)
 
     assert (
         f"Slots were idle: pace: 4.2 starts/s, 36 s · endpoint unavailable; probing: 20 s · Retry-After: 12 s · {MARKUP}: 10 s"
@@ -215,13 +215,13 @@ def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
         return texts;
     }""")
     assert ["Retry-After: 12 s", "endpoint unavailable; probing", "20 s", "pace: 4.2 starts/s"] == labels
-    other = open_tab(write_report(tmp_path / "other.html", paused_run(tmp_path / "other")))
+    other = open_tab(write_report(tmp_path / "other.html", paused_run(tmp_path / "other")), execution=True)
     assert "rate limit" not in other.text("#idle")
 
 
 def test_record_shows_pause_and_pace(tmp_path: Path, open_tab: OpenTab) -> None:
     """A record shows the pause and the pace in force; the list of decisions has the pace."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")))
+    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")), execution=True)
 
     tab.go_to(8)
     assert tab.text("#event").endswith("· Retry-After: 12 s · pace: 4.2 starts/s")

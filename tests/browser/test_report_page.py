@@ -42,8 +42,8 @@ def test_opens_from_a_file_without_requests(tmp_path: Path, open_tab: OpenTab) -
 
     assert [] == tab.messages
     assert [address] == tab.requests
-    assert "capitals: interrupted. 4 trials done, 50.0 % exact, 1 failed." == tab.text("h1")
-    assert "Audit" in tab.text("footer")
+    assert "capitals: interrupted. 4 trials done, 50.0 % exact, 1 error." == tab.text("h1")
+    assert "Audit" in tab.text("#execution footer")
 
 
 def test_durations_agree_with_the_commands(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -62,7 +62,7 @@ def test_empty_run(open_tab: OpenTab, tmp_path: Path) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
     assert [] == tab.messages
-    assert "No trials yet." in tab.text(".scroller")
+    assert "No trials yet." in tab.text(".table")
 
 
 def test_damaged_run(open_tab: OpenTab, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_printing(tmp_path: Path, open_tab: OpenTab) -> None:
     """A page printed from a dark screen is light and has every row; afterwards it is as before."""
     events = [event for number in range(60) for event in answered(f"case-{number}", {"exact": True})]
     write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), scheme="dark", width=1600)
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), scheme="dark", width=1600, execution=True)
     tab.evaluate("""() => {
         window.layout = () => [color("ground"), document.querySelector(".timeline canvas").clientWidth < 700,
             document.querySelectorAll("[data-trial]").length === 60, document.querySelector("footer details").open];

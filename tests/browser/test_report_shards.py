@@ -14,7 +14,7 @@ from tests.cases.test_golden_merge import GOLDEN
 @pytest.fixture
 def tab(tmp_path: Path, open_tab: OpenTab) -> Tab:
     """The report of the golden merged run: shard 1/3 in two sessions, 2/3 in one, and the session that resumed it."""
-    return open_tab(write_report(tmp_path / "report.html", GOLDEN))
+    return open_tab(write_report(tmp_path / "report.html", GOLDEN), execution=True)
 
 
 def drag(tab: Tab, lane: int, time: float) -> int:

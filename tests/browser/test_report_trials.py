@@ -19,7 +19,7 @@ from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.journal.samples import session, started, write_sync
 from tests.replay.eventful_run import eventful_run
-from tests.replay.trial_events import answered
+from tests.replay.trial_events import answered, failed
 
 
 def trial(name: str, *, output: str, expected: str, passed: bool = False) -> list[Event]:
@@ -34,50 +34,204 @@ def trial(name: str, *, output: str, expected: str, passed: bool = False) -> lis
 
 
 def test_results_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary is followed by the trials, the breakdown, the errors, the concurrency history and the audit."""
+    """The summary is followed by errors and results; how the run was executed is folded at the end."""
     headings = "h1, #summary h3:first-child, h2"
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
 
     titles = [title for title in tab.texts(headings) if title]
     assert ["exact", "trials", "latency", "attempts"] == titles[1:5]
-    assert ["Trials", "Results by level", "Errors", "Concurrency history", "Where the time went", "Audit"] == titles[5:]
+    assert ["Errors", "Results", "Results by level", "Execution"] == titles[5:9]
+    assert ["Concurrency history", "Where the time went", "Audit"] == titles[9:]
+    assert [False, False] == [tab.page.is_visible(name) for name in ("#history-title", "#execution footer")]
+    tab.page.click("#execution > summary")
+    assert tab.page.is_visible("#history-title")
     both = open_tab(write_report(tmp_path / "both.html", capitals(tmp_path / "a"), capitals(tmp_path / "b")))
-    assert ["B compared with A", "Trials in A and B", "Results by level"] == both.texts("h2")[:3]
+    assert ["What are A and B?", "Results", "Results by level"] == both.texts("h2")[:3]
 
 
 def test_columns_of_the_table(tmp_path: Path, open_tab: OpenTab) -> None:
-    """A row has input, expected output, output, score and status; a failed trial shows its error."""
+    """A row has input, expected output, output, scores and status; a trial without an output shows its error."""
     path = tmp_path / "run"
-    write_sync(path, [started(), session(), *trial("peru", output="Cusco " * 100, expected="Lima")])
+    write_sync(path, [started(), session(), *trial("peru", output="Cusco", expected="Lima")])
     tab = open_tab(write_report(tmp_path / "report.html", path))
 
     cells = tab.cells("peru")
-    assert ["number", "input", "expected", "output", "score-0", "status"] == list(cells)[:6]
-    assert ("capital of peru?", "Lima", "✗ fail", "● ok") == tuple(
-        cells[name] for name in ("input", "expected", "score-0", "status")
+    assert ["number", "input", "expected", "output", "score-exact", "status"] == list(cells)[:6]
+    assert ("capital of peru?", "Lima", "✗ fail", "● output") == tuple(
+        cells[name] for name in ("input", "expected", "score-exact", "status")
     )
-    assert cells["output"].startswith("Cusco Cusco")
-    assert 160 == len(cells["output"])
+    assert "Cuscoexact: another city" == cells["output"]  # With the reason why it fails.
 
     failed = open_tab(write_report(tmp_path / "failed.html", capitals(tmp_path / "other"))).cells("gone")
-    assert ("ValueError: no such city", "✕ failed") == (failed["output"], failed["status"])
+    assert ("ValueError: no such city", "✕ error") == (failed["output"], failed["status"])
     assert "expected" not in failed
 
 
-def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The table is filtered by result, text and metadata, and sorted by a column."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
-    assert ["peru", "chad", "oslo", "rome", "gone"] == tab.rows()
+def test_long_text_shows_its_beginning_and_its_end(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Of a long output, a cell has the first and the last lines; nothing scrolls inside the page, and `full text` shows all."""
+    output = "\n".join(f"line {number}" for number in range(200))
+    write_sync(tmp_path / "run", [started(), session(), *trial("peru", output=output, expected="Lima")])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    visible = """text => {
+        const box = page.results.body.querySelector('.clamped').getBoundingClientRect(), range = document.createRange();
+        return [...page.results.body.querySelectorAll('.clamped > *')].some(part => {
+            const walker = document.createTreeWalker(part, NodeFilter.SHOW_TEXT), frame = part.getBoundingClientRect();
+            for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+                const at = node.data.indexOf(text);
+                if (at < 0) continue;
+                range.setStart(node, at);
+                range.setEnd(node, at + text.length);
+                const line = range.getBoundingClientRect();
+                if (line.top >= frame.top - 2 && line.bottom <= frame.bottom + 2) return true;
+            }
+            return false;
+        });
+    }"""
 
-    for name, expected in {"wrong": ["chad"], "failed": ["gone"], "recovered": ["oslo"]}.items():
+    assert [True, False, True] == [tab.evaluate(visible, line) for line in ("line 0\n", "line 100\n", "line 199")]
+    scrolling = """() => [...document.querySelectorAll('main *')].filter(
+        each => ['auto', 'scroll'].includes(getComputedStyle(each).overflowY)).map(each => each.className)"""
+    assert [] == tab.evaluate(scrolling)
+    tab.page.check("#full")
+    assert 200 < len(tab.page.inner_text("[data-trial=peru] .text >> nth=2").splitlines()) + 1
+
+
+def test_failing_trials_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Trials that fail most scores come first, then errors and scorer errors; the others keep their order."""
+    events = [
+        *answered("fine", {"exact": True, "polite": True}),
+        *answered("one", {"exact": False, "polite": True}),
+        *answered("unscored", {"exact": True, "polite": ValueError()}),
+        *failed("gone"),
+        *answered("two", {"exact": False, "polite": False}),
+        *answered("good", {"exact": True, "polite": True}),
+    ]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    assert ["two", "one", "gone", "unscored", "fine", "good"] == tab.rows()
+    assert "6 trials, failing first" == tab.text("#count")
+    tab.page.click("[data-sort=number]")
+    assert ["fine", "one", "unscored", "gone", "two", "good"] == tab.rows()
+    assert ["all 6", "fails 2", "errors 1", "scorer errors 1"] == tab.texts("[data-filter]")[:4]
+
+
+def many_scores(path: Path) -> Path:
+    """Write a run with twelve scorers, labels and numbers among them."""
+    names = [f"check number {number}" for number in range(10)]
+    events = [
+        event
+        for number, tone in enumerate(["warm", "curt", "warm", "cold"])
+        for event in answered(
+            f"case-{number}",
+            {**dict.fromkeys(names, True), "tone": tone, "closeness": 0.25 * number},
+            output=f"answer {number}",
+        )
+    ]
+    write_sync(path, [attrs.evolve(started(), scorers={}), session(), *events])  # type: ignore[misc]  # an event is an attrs class
+    return path
+
+
+def test_all_scores_are_columns(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Every score that has room is a column; the page names how many have none, and a chosen column is shown."""
+    tab = open_tab(write_report(tmp_path / "report.html", many_scores(tmp_path / "run")), width=1000)
+
+    shown = len(tab.texts("[data-sort^=score]"))
+    assert 6 <= shown < 12
+    assert tab.text("#columns summary").endswith(f", {12 - shown} scores hidden")
+    tab.page.click("#columns summary")
+    tab.page.check("[data-column='score-closeness']")
+    assert "0.75" == tab.cells("case-3")["score-closeness"]
+    tab.page.uncheck("[data-column='output']")
+    assert "output" not in tab.cells("case-3")
+    assert 1000 >= tab.evaluate("() => document.documentElement.scrollWidth")
+    wide = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), width=2400)
+    assert 12 == len(wide.texts("[data-sort^=score]"))
+
+
+def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Results are filtered by the label of a score and by a range of numbers; several labels are alternatives."""
+    tab = open_tab(write_report(tmp_path / "report.html", many_scores(tmp_path / "run")))
+
+    tab.page.select_option("#filter", label="tone is warm (2)")
+    assert ["case-0", "case-2"] == tab.rows()
+    tab.page.select_option("#filter", label="tone is cold (1)")
+    assert ["case-0", "case-2", "case-3"] == tab.rows()
+    tab.page.select_option("#filter", label="closeness from … to …")
+    tab.page.fill("[aria-label='Minimum of closeness']", "0.3")
+    tab.page.press("[aria-label='Minimum of closeness']", "Enter")
+    assert ["case-2", "case-3"] == tab.rows()
+    tab.page.wait_for_function("() => location.hash.includes('0.3')")
+    assert ["case-2", "case-3"] == open_tab(tab.page.url).rows()
+    tab.page.click("[aria-label='Remove the filter tone is warm']")
+    assert ["case-3"] == tab.rows()
+    tab.page.click(".tile:has-text('closeness') .link")
+    tab.page.click("[aria-label='Remove the filter of closeness']")
+    tab.page.click("[aria-label='Remove the filter tone is cold']")
+    assert ["case-0", "case-1", "case-2", "case-3"] == tab.rows()
+    assert [] == tab.messages
+
+
+def test_search_in_reasons_labels_and_judge_replies(tmp_path: Path, open_tab: OpenTab) -> None:
+    """A search finds the reason of a score, a label, the error of a scorer and the reply of a judge."""
+    events = [
+        *trial("peru", output="Cusco", expected="Lima"),
+        *answered("chad", {"tone": "sarcastic"}),
+        *answered("oslo", {"tone": OverflowError()}),
+        *answered("rome", {"tone": "warm"}),
+    ]
+    reply = {"model": "judge", "prompt": "Is it polite?", "reply": "A greeting is missing."}
+    events.insert(-2, Noted(name="evaljournal.judge", value=reply, trial="rome", attempt=1))
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    for text, expected in {
+        "another CITY": ["peru"],
+        "sarcas": ["chad"],
+        "overflow": ["oslo"],
+        "greeting is": ["rome"],
+        "lima": ["peru", "oslo", "chad", "rome"],
+    }.items():
+        tab.page.fill("#search", text)
+        assert expected == tab.rows()
+
+
+def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Outputs that the token limit truncated, or that the model declined, can be selected; without any there is no chip."""
+    events: list[Event] = []
+    for name, reason in {"peru": "length", "chad": "content_filter", "oslo": "stop"}.items():
+        first, *others = answered(name)
+        events += [first, others[0], Noted(name="evaljournal.finish_reason", value=reason, trial=name, attempt=1), *others[1:]]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    for name, expected in {"truncated": ["peru"], "declined": ["chad"]}.items():
+        tab.page.click(f"[data-filter={name}]")
+        assert expected == tab.rows()
+    other = open_tab(write_report(tmp_path / "other.html", capitals(tmp_path / "other")))
+    assert ["all", "errors", "retried", "slowest"] == other.evaluate(
+        "() => [...document.querySelectorAll('[data-filter]')].map(each => each.dataset.filter)"
+    )
+
+
+def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The results are filtered by result, text and metadata, and sorted by a column."""
+    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
+    assert ["chad", "gone", "peru", "oslo", "rome"] == tab.rows()
+
+    for name, expected in {"fails": ["chad"], "errors": ["gone"], "retried": ["oslo"]}.items():
         tab.page.click(f"[data-filter={name}]")
         assert expected == tab.rows()
     tab.page.click("[data-filter=all]")
-    tab.page.select_option("#metadata", label="level: hard (2)")
+    tab.page.select_option("#filter", label="level: hard (2)")
     assert ["chad", "rome"] == tab.rows()
-    tab.page.select_option("#metadata", label="level: none")
+    tab.page.click("[aria-label='Remove the filter level: hard']")
+    tab.page.select_option("#filter", label="level: none")
     assert ["gone"] == tab.rows()
-    tab.page.select_option("#metadata", index=0)
+    tab.page.click("[aria-label='Remove the filter level: none']")
+    tab.page.click(".tile:has-text('exact') .link")
+    assert ["chad"] == tab.rows()
+    tab.page.click("[aria-label='Remove the filter exact fails']")
     tab.page.keyboard.press("/")
     tab.page.keyboard.type("no such CITY")
     assert ["gone"] == tab.rows()
@@ -86,7 +240,7 @@ def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.page.click("[data-sort=attempts]")
     assert "oslo" == tab.rows()[0]
     tab.page.click("[data-sort=output]")
-    assert "gone" == tab.rows()[0]
+    assert "chad" == tab.rows()[0]
     assert [] == tab.messages
 
 
@@ -97,21 +251,25 @@ def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: Op
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
 
     assert ["exact", "tone"] == tab.texts("[data-sort^=score]")
-    assert ("✓ pass", "rude") == (tab.cells("a")["score-0"], tab.cells("a")["score-1"])
+    assert ("✓ pass", "rude") == (tab.cells("a")["score-exact"], tab.cells("a")["score-tone"])
     assert ["exact", "tone"] == tab.texts("#drawer .scores th")
 
 
-def test_large_runs_are_virtualized(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Of many rows only those in view are in the document; scrolling shows the others."""
-    events = [event for number in range(300) for event in answered(f"case-{number:03}", {"exact": True})]
+def test_large_runs_have_pages(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Of many rows only one page is in the document; buttons and keys turn it."""
+    events = [event for number in range(120) for event in answered(f"case-{number:03}", {"exact": True})]
     write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
-    assert "case-000" == tab.rows()[0]
-    assert 40 > len(tab.rows())
-    tab.evaluate("() => { page.trials.scroller.scrollTop = 1e6; }")
-    tab.page.wait_for_selector("[data-trial=case-299]")
-    assert 40 > len(tab.rows())
+    assert ["case-000", "case-049"] == [tab.rows()[0], tab.rows()[-1]]
+    tab.page.click("[aria-label='Next page']")
+    assert ["case-050", "case-099"] == [tab.rows()[0], tab.rows()[-1]]
+    tab.page.focus("[data-trial=case-099]")
+    tab.page.keyboard.press("ArrowDown")
+    assert "case-100" == tab.evaluate("() => document.activeElement.dataset.trial")
+    assert 20 == len(tab.rows())
+    tab.page.fill("#search", "case-00")
+    assert (10, False) == (len(tab.rows()), tab.page.is_visible(".pager"))
 
 
 def test_rows_by_keyboard(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -119,15 +277,16 @@ def test_rows_by_keyboard(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
     focused = "() => document.activeElement.dataset.trial"
 
-    tab.page.focus("[data-sort=latency]")
+    tab.page.locator("[data-sort]").last.focus()
     tab.page.keyboard.press("Tab")
-    assert "peru" == tab.evaluate(focused)
+    assert "gone" == tab.evaluate(focused)
     tab.page.keyboard.press("ArrowDown")
-    assert "chad" == tab.evaluate(focused)
+    assert "peru" == tab.evaluate(focused)
     assert "solid" == tab.evaluate("() => getComputedStyle(document.activeElement).outlineStyle")
     tab.page.keyboard.press("End")
-    assert "gone" == tab.evaluate(focused)
+    assert "rome" == tab.evaluate(focused)
     tab.page.keyboard.press("ArrowUp")
+    tab.page.keyboard.press("ArrowDown")
     tab.page.keyboard.press("Enter")
     assert "rome" == tab.text("#drawer h2")
     tab.page.keyboard.press("Escape")
@@ -138,7 +297,7 @@ def test_selection_keys(tmp_path: Path, open_tab: OpenTab) -> None:
     """`j` and `k` select a row, Enter opens it, Esc closes it; the address names the open trial."""
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
 
-    for key in "jjj":
+    for key in "jjjj":
         tab.page.keyboard.press(key)
     tab.page.keyboard.press("k")
     tab.page.keyboard.press("Enter")
@@ -151,6 +310,10 @@ def test_selection_keys(tmp_path: Path, open_tab: OpenTab) -> None:
 
     tab.page.keyboard.press("Escape")
     assert tab.page.is_hidden("#drawer")
+    tab.page.keyboard.press("?")
+    assert "next and previous row" in tab.text("#keys")
+    tab.page.keyboard.press("Escape")
+    assert tab.page.is_hidden("#keys")
 
 
 def test_drawer_steps_by_buttons(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -169,16 +332,16 @@ def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
     focused = "() => document.activeElement.textContent"
 
-    tab.page.focus("[data-filter=wrong]")
+    tab.page.focus("[data-filter=fails]")
     tab.page.keyboard.press("Enter")
     assert ["chad"] == tab.rows()
-    assert "wrong 1" == tab.evaluate(focused)
+    assert "fails 1" == tab.evaluate(focused)
 
     tab.page.keyboard.press("j")
-    tab.evaluate("() => page.openName(page.trials.selectedName)")
+    tab.evaluate("() => page.openName(page.results.selectedTrial)")
     assert "chad" == tab.evaluate(focused)
     tab.page.keyboard.press("Escape")
-    assert "wrong 1" == tab.evaluate(focused)
+    assert "fails 1" == tab.evaluate(focused)
 
 
 def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -232,18 +395,20 @@ def test_deep_link(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_address_has_the_filters(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Search, filter and metadata are part of the address; an address without them, or with invalid ones, shows all."""
+    """Search and filters are part of the address; an address without them, or with invalid ones, shows all."""
     address = write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad", "oslo"]))
 
     tab = open_tab(address)
-    tab.page.click("[data-filter=wrong]")
-    tab.page.select_option("#metadata", label="level: hard (2)")
-    tab.page.wait_for_function("() => location.hash.includes('meta=')")
+    tab.page.click("[data-filter=fails]")
+    tab.page.select_option("#filter", label="level: hard (2)")
+    tab.page.wait_for_function("() => location.hash.includes('where=')")
     assert ["chad"] == open_tab(tab.page.url).rows()
     tab.evaluate("() => { location.hash = 'seq=4'; }")
-    tab.page.wait_for_function("() => page.trials.matches.length === 5")
-    tab.evaluate("() => { location.hash = 'meta=nonsense&filter=constructor&seq=nonsense&trial=nonsense'; }")
-    tab.page.wait_for_function("() => page.trials.matches.length === 5")
+    tab.page.wait_for_function("() => page.results.matches.length === 5")
+    tab.evaluate(
+        "() => { location.hash = 'where=nonsense&where=[1,2,3]&by=x&sort=x&filter=constructor&seq=nonsense&trial=nonsense'; }"
+    )
+    tab.page.wait_for_function("() => page.results.matches.length === 5")
     assert [] == tab.messages
 
 
@@ -266,7 +431,7 @@ def test_breakdown_by_metadata(key: str, tmp_path: Path, open_tab: OpenTab) -> N
     value = {"level": "hard", "region": "africa"}[key]
     assert next(row for row in expected if row[0] == value) in rows
     tab.page.click(f"[data-value={value}] button")
-    assert {"level": ["chad", "rome", "lagos"], "region": ["lagos"]}[key] == tab.rows()
+    assert {"level": ["chad", "lagos", "rome"], "region": ["lagos"]}[key] == tab.rows()
 
 
 def test_no_breakdown_without_metadata(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -275,30 +440,58 @@ def test_no_breakdown_without_metadata(tmp_path: Path, open_tab: OpenTab) -> Non
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
     assert tab.page.is_hidden("#breakdown-title")
-    assert tab.page.is_hidden("#metadata")
+    assert ["Add a filter …", "exact passes (1)"] == tab.texts("#filter option")
 
 
 def test_two_runs_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
-    """A comparison has the paired differences, and for each trial both outputs and what changed."""
+    """A comparison has the paired differences, and for each trial both outputs and what changed; broken trials come first."""
     a = capitals(tmp_path / "a", wrong=["chad", "oslo"], more=answered("only-a"))
     b = capitals(tmp_path / "b", wrong=["rome"], seconds=0.5)
     tab = open_tab(write_report(tmp_path / "report.html", a, b))
 
-    exact, latency, failed = tab.texts(".paired tbody tr")[:3]
+    exact, latency, errors = tab.texts(".paired tbody tr")[:3]
     assert exact.startswith("exact50.0 %75.0 %+25.0 points")
     assert latency.startswith("latency0.25 s0.5 s")
-    assert "failed trials110" == failed
+    assert "errors11–" == errors
     assert ["rome", "chad", "oslo", "only-a", "peru", "gone"] == tab.rows()
     cells = tab.cells("rome")
     assert ("Lima", "Cusco", "pass → fail") == (cells["output-a"], cells["output-b"], cells["score-exact"])
-    assert "broken: output changed, slower" == cells["change"]
+    assert "brokenoutput changed, slower" == cells["change"]
     assert ("Lima", "–", "only in A") == tuple(tab.cells("only-a")[name] for name in ("output-a", "output-b", "change"))
+    assert (["pass → fail"], ["fail → pass"] * 2) == (tab.texts(".table .worse"), tab.texts(".table .better"))
+    marks = "() => [...document.querySelectorAll('.table mark')].map(mark => getComputedStyle(mark).backgroundColor)"
+    assert 1 == len(set(tab.evaluate(marks)))  # A color is not a side.
     tab.page.click("[data-filter=fixed]")
     assert ["chad", "oslo"] == tab.rows()
     tab.page.click("[data-filter=slower]")
     assert {"peru", "chad", "oslo", "rome"} == set(tab.rows())
     assert "50.0 % → 100.0 %" in tab.text("[data-value=easy]")
     assert [] == tab.messages
+
+
+def with_definition(path: Path, model: str, cost: float) -> Path:
+    """Write a run of a chat model, with its definition and cost."""
+    task = {"name": "chat", "model": model, "prompt": f"Answer {'briefly' if cost < 1 else 'at length'}.", "temperature": 0.2}
+    git = {"git": f"revision-of-{model}"}
+    run_started = attrs.evolve(started(), definition={"task": task}, environment=git)  # type: ignore[misc]  # an event is an attrs class
+    write_sync(path, [run_started, session(), *answered("peru", {"exact": True}, usage={"cost": cost})])
+    return path
+
+
+def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> None:
+    """What differs between A and B is at the top: model, prompt, revision; the rest is folded. Costs have a currency."""
+    runs = [with_definition(tmp_path / "a", "mini", 0.5), with_definition(tmp_path / "b", "large", 1.5)]
+    tab = open_tab(write_report(tmp_path / "report.html", *runs))
+
+    rows = [[cell.strip() for cell in row.split("\t")] for row in tab.page.locator(".facts tbody tr").all_inner_texts()]
+    assert [
+        ["model", "mini", "large"],
+        ["prompt", "Answer briefly.", "Answer at length."],
+        ["revision", "revision-of-mini", "revision-of-large"],
+    ] == rows
+    assert "The same in both: task, temperature, dataset, scorer exact" == tab.text(".facts-equal summary")
+    assert ["cost", "$0.500", "$1.50", "+$1.00"] == tab.texts(".paired tbody tr:last-child > *")[:4]
+    assert ["+$1.00"] == tab.texts(".paired .worse")
 
 
 def test_drawer_of_two_runs(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -309,7 +502,7 @@ def test_drawer_of_two_runs(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.page.click("[data-trial=rome]")
     headings = tab.texts("#drawer h3")
     assert ["Output in A", "Output in B", "Input", "Attempts in A", "Attempts in B", "Metadata"] == headings
-    assert (["Lima"], ["Cusco"]) == (tab.texts("mark.removed"), tab.texts("mark.added"))
+    assert (["Lima"], ["Cusco"]) == (tab.texts("#drawer mark.removed"), tab.texts("#drawer mark.added"))
     assert ["exact in A✓ pass", "exact in B✗ fail"] == tab.texts("#drawer .scores tr")
 
 

@@ -41,8 +41,8 @@ def three_variants(path: Path) -> Path:
 
 def grid(tab: Tab) -> dict[str, list[str]]:
     """Return the marks in the rows of the grid, by case."""
-    script = """() => [...document.querySelectorAll('.grid .body .row')].map(row => [
-        row.querySelector('.case b').textContent,
+    script = """() => [...document.querySelectorAll('.body .row')].map(row => [
+        row.querySelector('.title').textContent,
         [...row.querySelectorAll('.result')].map(cell => cell.firstChild.textContent),
     ])"""
     return dict(tab.evaluate(script))
@@ -56,30 +56,27 @@ def cells(tab: Tab, selector: str) -> list[list[str]]:
 
 
 def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The table has the rows of `compare`, the baseline and the front are marked, and a name filters the trials."""
+    """The table has the figures of `compare`, best, baseline and front are marked, and a name filters the trials."""
     run = three_variants(tmp_path / "run")
     table = command_json("compare", str(run))
     tab = open_tab(write_report(tmp_path / "report.html", run))
 
-    rows = cells(tab, "table.variants")
-    assert ["mini", "large", "slow"] == tab.texts("table.variants .link") == [row["name"] for row in table["rows"]]
-    assert ["50.0 % (15.0–85.0)", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200"] == rows[0][1:]
-    assert ("3", "1") == tuple(rows[2][2:4])
+    names = ["mini", "large", "slow"]
+    assert names == tab.texts("table.variants .link") == [row["name"] for row in table["rows"]]
+    _, mini, _, slow = zip(*cells(tab, "table.variants"), strict=True)
+    assert ("50.0 % (15.0–85.0)", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200") == mini
+    assert ("3", "1") == slow[1:3]
     assert ["mini", "large"] == [row["name"] for row in table["rows"] if row["is_pareto_optimal"]]
-    assert ["baseline", "◆ Pareto front", "◆ Pareto front"] == tab.texts("table.variants .tag")
+    assert ["baseline", "◆ Pareto front", "best", "◆ Pareto front"] == tab.texts("table.variants .tag")
+    assert "best: large, 75.0 % (30.1–95.4) exact" in tab.text("h1")
     difference = table["rows"][1]["differences"]["exact"]["paired_difference"]["difference"]
-    assert [
-        "large",
-        f"+{100 * difference:.1f} points",
-        "p = 1",
-        "not distinguishable; n is too small to detect any difference",
-    ] == [cells(tab, "table.with-p")[0][at] for at in (0, 3, 6, 7)]
+    assert ["large", f"+{100 * difference:.1f} points"] == [cells(tab, "table.with-p")[0][at] for at in (0, 3)]
     assert "mini: 1 trial not done" in tab.texts(".notes li")
 
     tab.page.click("[data-variant=slow] .link")
-    assert ["peru@slow", "chad@slow", "oslo@slow", "rome@slow"] == tab.rows()
+    assert ["peru@slow", "rome@slow", "chad@slow", "oslo@slow"] == tab.rows()
     assert "slow" == tab.cells("peru@slow")["variant"]
-    tab.page.wait_for_function("() => location.hash.includes('variant=slow')")
+    tab.page.wait_for_function("() => location.hash.includes('by=trials') && location.hash.includes('slow')")
     for event, is_open in (("beforeprint", True), ("afterprint", False)):
         tab.evaluate("name => window.dispatchEvent(new Event(name))", event)
         assert is_open is tab.evaluate("() => document.querySelector('.notes').open")
@@ -109,24 +106,25 @@ def test_score_against_cost(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The grid shows each case with each variant; it can be filtered and searched, and a cell opens its trial."""
+    """The results show each case with each variant, those that differ first; a cell opens its trial."""
     tab = open_tab(write_report(tmp_path / "report.html", three_variants(tmp_path / "run")))
 
-    assert ["case", "mini", "large", "slow"] == tab.texts(".grid .head .cell")
+    assert ["case", "mini", "large", "slow"] == tab.texts(".table .head .cell")
     assert {
         "peru": ["✗ fail", "✗ fail", "✗ fail"],
         "chad": ["✗ fail", "✓ pass", "✓ pass"],
         "oslo": ["✓ pass", "✓ pass", "✓ pass"],
-        "rome": ["✓ pass", "✓ pass", "✕ failed"],
+        "rome": ["✓ pass", "✓ pass", "✕ error"],
         "late": ["○ queued", "–", "–"],
     } == grid(tab)
-    tab.page.click("[data-cases=differ]")
+    assert ["chad", "rome", "peru", "oslo", "late"] == list(grid(tab))
+    tab.page.click("[data-filter=differ]")
     assert ["chad", "rome"] == list(grid(tab))
-    tab.page.fill("#grid-search", "CHAD by large")
+    tab.page.fill("#search", "CHAD by large")
     assert ["chad"] == list(grid(tab))
-    assert "1 of 5 cases" == tab.text(".cases .count")
+    assert "1 of 5 cases, failing first" == tab.text("#count")
 
-    tab.page.click(".grid [data-case=chad][data-column='1']")
+    tab.page.click("[data-trial='chad@large']")
     assert "chad@large" == tab.text("#drawer-title")
     assert "chad by large" in tab.text("#drawer")
     tab.page.click("#drawer nav button:has-text('slow')")
@@ -134,6 +132,11 @@ def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.page.wait_for_function("() => location.hash.includes('trial=chad%40slow')")
     reopened = open_tab(tab.page.url)
     assert ("chad@slow", ["chad"]) == (reopened.text("#drawer-title"), list(grid(reopened)))
+    tab.page.keyboard.press("Escape")
+    tab.page.fill("#search", "")
+    tab.page.click("[data-filter=all]")
+    tab.page.click("[data-layout=trials]")
+    assert ["peru@mini", "peru@large", "peru@slow", "chad@mini", "rome@slow"] == tab.rows()[:5]
 
 
 def test_keys_in_the_grid(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -141,14 +144,34 @@ def test_keys_in_the_grid(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", three_variants(tmp_path / "run")))
     seq = tab.evaluate("() => page.history.seq")
 
-    tab.page.focus(".grid [tabindex='0']")
+    tab.page.focus(".body [tabindex='0']")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft", "Enter"):
         tab.page.keyboard.press(key)
-    assert "chad@large" == tab.text("#drawer-title")
+    assert "rome@large" == tab.text("#drawer-title")
+    tab.page.keyboard.press("j")
+    assert "peru@large" == tab.text("#drawer-title")
     tab.page.keyboard.press("Escape")
-    assert ["chad", "1"] == tab.evaluate("() => ['case', 'column'].map(name => document.activeElement.dataset[name])")
+    assert "peru@large" == tab.evaluate("() => document.activeElement.dataset.trial")
     assert seq == tab.evaluate("() => page.history.seq")
-    assert 1 == tab.page.locator(".grid [tabindex='0']").count()
+    assert 1 == tab.page.locator(".body [tabindex='0']").count()
+
+
+def test_two_variants_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
+    """`report @A @B` compares two variants of a run: what they are, broken cases first, and both outputs of a case."""
+    run = three_variants(tmp_path / "run")
+    tab = open_tab(write_report(tmp_path / "report.html", Path(f"{run}@large"), Path(f"{run}@mini")))
+
+    assert tab.text("h1").endswith("4 trials compared: 1 broken, 0 fixed, 3 changed, 0 unchanged.")
+    assert ["A large", "B mini"] == tab.texts(".facts th[scope=col]")
+    assert ["chad", "peru", "oslo", "rome", "late"] == tab.rows()
+    assert ("chad by large", "chad by mini", "pass → fail") == tuple(
+        tab.cells("chad")[name] for name in ("output-a", "output-b", "score-exact")
+    )
+    assert "only in B" == tab.cells("late")["change"]
+    tab.page.click("[data-trial=chad]")
+    assert ["Output in A", "Output in B"] == [text for text in tab.texts("#drawer h3") if text.startswith("Output")]
+    assert ["$0.0400", "$0.00400"] == tab.texts(".paired tr:has-text('cost') td")[:2]
+    assert [] == tab.messages
 
 
 def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -162,14 +185,14 @@ def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
     write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
-    assert {"peru": ["± 2 of 3 pass", "✓ 3 of 3 pass"], "chad": ["± 1 of 2 pass, 1 failed", "–"]} == grid(tab)
-    assert ["all 2", "differ 1"] == tab.texts("[data-cases]")
+    assert {"peru": ["± 2 of 3 pass", "✓ 3 of 3 pass"], "chad": ["± 1 of 2 pass, 1 error", "–"]} == grid(tab)
+    assert ["all 2", "differ 1"] == tab.texts("[data-filter]")[:2]
     tab.page.select_option("#grid-score", "near")
-    assert {"peru": ["mean 0.5, n = 3", "mean 0.5, n = 3"], "chad": ["not scored, 1 failed", "–"]} == grid(tab)
-    assert ["all 2", "differ 0"] == tab.texts("[data-cases]")
+    assert {"peru": ["mean 0.5, n = 3", "mean 0.5, n = 3"], "chad": ["not scored, 1 error", "–"]} == grid(tab)
+    assert ["all 2", "fails 1"] == tab.texts("[data-filter]")[:2]
     tab.page.select_option("#grid-score", "tone")
     assert ["warm 2 of 3", "warm 3 of 3"] == grid(tab)["peru"]
-    tab.page.click(".grid [data-case=peru][data-column='0']")
+    tab.page.click("[data-trial='peru@a']")
     assert ["a #1", "a #2", "a #3", "b #1", "b #2", "b #3"] == tab.texts("#drawer nav button")
 
 
@@ -178,7 +201,7 @@ def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
     first = [started(), session(), *cell("peru", "mini", passed=True), enqueued("chad", variant="mini")]
     write_sync(tmp_path / "run", first)
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
-    assert [False, False] == [tab.page.is_visible(name) for name in (".grid", "table.variants")]
+    assert [False, False] == [tab.page.is_visible(name) for name in ("[data-layout=cases]", "table.variants")]
 
     reader, run = PageReader(0), LoadedRun(tmp_path / "run")
     for at, more in enumerate((cell("peru", "large", passed=False), cell("oslo", "large", passed=True))):
@@ -190,11 +213,11 @@ def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
         tab.evaluate("data => page.update(data)", orjson.loads(b"".join(encode_json(data))))
         if not at:
             assert {"peru": ["✓ pass", "✗ fail"], "chad": ["○ queued", "–"]} == grid(tab)
-            tab.page.fill("#grid-search", "by large")
-            tab.page.focus(".grid [tabindex='0']")
+            tab.page.fill("#search", "by large")
+            tab.page.focus(".body [tabindex='0']")
 
     assert {"peru": ["✓ pass", "✗ fail"], "oslo": ["–", "✓ pass"]} == grid(tab)
-    assert "peru" == tab.evaluate("() => document.activeElement.dataset.case")
+    assert "peru@mini" == tab.evaluate("() => document.activeElement.dataset.trial")
     assert ["mini", "large"] == tab.texts("table.variants .link")
     assert [] == tab.messages
 
@@ -205,10 +228,10 @@ def test_changed_content_is_another_row(tmp_path: Path, open_tab: OpenTab) -> No
     write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
-    assert [["✓ pass", "–"], ["–", "✗ fail"]] == tab.evaluate(
-        "() => page.grid.matches.map(row => row.results.map((result, at) => row.cells[at].length ? result.text : '–'))"
+    assert [["–", "✗ fail"], ["✓ pass", "–"]] == tab.evaluate(
+        "() => page.results.matches.map(row => row.results.map((result, at) => row.cells[at].length ? result.text : '–'))"
     )
-    assert "differ 0" == tab.text("[data-cases=differ]")
+    assert 0 == tab.page.locator("[data-filter=differ]").count()
 
 
 def hostile_variants(path: Path, names: Sequence[str]) -> Path:
@@ -233,16 +256,16 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(address, width=600)
 
     for column in range(len(HOSTILE) + 1):
-        tab.evaluate("column => page.grid.open(column % 6, column)", column)
-        tab.evaluate("name => page.trials.filterVariant(name)", names[column])
+        tab.evaluate("column => page.results.open(page.results.matches[column % 6], column)", column)
+        tab.evaluate("name => page.variants.onVariant(name)", names[column])
         assert 6 == len(tab.rows())
-    tab.page.fill("#grid-search", HOSTILE[0])
+        tab.evaluate("() => { page.results.setFilters([]); page.results.chooseLayout('cases'); }")
+    tab.page.fill("#search", HOSTILE[0])
 
     assert_harmless(tab)
     assert [address] == tab.requests
     assert "a…" == tab.evaluate("() => oneLine('a\U0001f600\U0001f600', 3)")  # A character is not split.
     assert len(names) == len(tab.texts("table.variants .link")) == tab.page.locator(".scatter .dot").count()
-    assert 12 > tab.page.locator(".grid .row:not(.head)").first.locator(".result").count()
     assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
@@ -259,13 +282,13 @@ def test_two_runs_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
 
     changes = {name: tab.cells(name)["change"] for name in tab.rows()}
     assert ["peru@mini"] == [change["trial"] for change in comparison["broken"]]
-    assert "broken" == changes["peru@mini"].partition(":")[0]
+    assert changes["peru@mini"].startswith("broken")
     assert ("same", "only in B", "only in A") == tuple(changes[name] for name in ("peru@large", "oslo@x", "oslo@x (A)"))
     assert (["oslo@x"], ["oslo@x"]) == (comparison["only_a"], comparison["only_b"])
     assert ["mini", "large"] == tab.texts("table.variants .link")
     tab.page.click("[data-run=A]")
     assert ["mini", "large", "x"] == tab.texts("table.variants .link")
-    tab.page.click(".grid [data-case=oslo][data-column='2']")
+    tab.evaluate("() => page.open(page.runs[0].numbers.get('oslo@x'), page.runs[0])")
     assert "oslo@x (A)" == tab.text("#drawer-title")
     assert "not in run B" in tab.text("#drawer")
     assert [] == tab.messages

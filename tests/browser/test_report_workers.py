@@ -42,7 +42,7 @@ def test_workers(tmp_path: Path, open_tab: OpenTab) -> None:
         ],
         clock=lambda: ("2026-11-15T00:00:00Z", float(next(seconds))),
     )
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=peru")
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=peru", execution=True)
     tab.page.wait_for_selector("#drawer:not([hidden])")
 
     assert [NAME, "1", "0.5 s", "1", "0", "signal 11", "process 1", "1", "0.25 s", "0", "0", ""] == tab.texts(
@@ -76,7 +76,7 @@ def test_lanes(tmp_path: Path, open_tab: OpenTab) -> None:
         ],
         clock=lambda: ("2026-11-15T00:00:00Z", float(next(seconds))),
     )
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), execution=True)
     labels = tab.page.locator(".lane-labels span")
     tops = [box["y"] for number in range(3) if (box := labels.nth(number).bounding_box())]
 

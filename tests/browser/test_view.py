@@ -81,7 +81,7 @@ def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: An
 
     tab = open_tab(address)
     tab.page.wait_for_function("() => page.run.info.summary.trials.completed === 6 && page.run.info.status === 'running'")
-    assert "patient: running. 6 of 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
+    assert "patient: running. 6 of 12 trials done, 100.0 % exact, no errors." == tab.text("h1")
     assert 2 == tab.counters()["running"]
     assert tab.text("#live").startswith("live · seq ")
 
@@ -94,7 +94,7 @@ def test_follows_a_run_through_stop_and_resume(tmp_path: Path, start_process: An
     resumed.communicate()
     tab.page.wait_for_function("() => page.run.info.status === 'finished'")
     assert 0 == resumed.returncode
-    assert "patient: finished. All 12 trials done, 100.0 % exact, none failed." == tab.text("h1")
+    assert "patient: finished. All 12 trials done, 100.0 % exact, no errors." == tab.text("h1")
     assert 12 == tab.counters()["completed"]
     assert tab.text("#live").startswith("up to date · seq ")
     assert 2 == tab.evaluate("() => page.run.sessions.length")
@@ -131,6 +131,7 @@ def test_errors_are_updated(tmp_path: Path, start_process: Any, open_tab: OpenTa
     tab = open_tab(start_process(code=SERVE.format(run=str(run), port=0)).stdout.readline().strip())
     table = tab.page.locator(".errors tbody tr")
     assert [["1", "1", "no city 1"]] == [_columns(row) for row in table.all_inner_texts()]
+    tab.open_execution()
     tab.page.click("footer summary >> text=Settings")
 
     more = [*failed("chad", message="no city 2"), *failed("oslo", message="the map is torn")]

@@ -141,7 +141,9 @@ def test_contrast(sheets: tuple[str, ...]) -> None:
 
     pairs = [(name, ground) for name in ("ink", "soft", "faint", "accent", "bad", "pace") for ground in ("ground", "raised")]
     pairs += [(name, "accent-soft") for name in ("ink", "soft", "accent", "bad")]  # On the selected row.
-    pairs += [("ink", "added"), ("ink", "removed")]  # In the cells of the grid.
+    pairs += [(name, ground) for name in ("better", "worse") for ground in ("ground", "raised")]
+    pairs += [("ink", "added"), ("ink", "removed"), ("ink", "differs")]  # Marked words.
+    pairs += [(name, "worse-soft") for name in ("ink", "soft", "worse")]  # In the cells of the grid.
     pairs += [("on-pale" if name in pale else "on-bar", name) for name in outcomes - {"end-interrupted"}]
     assert [] == [pair for pair in pairs if _contrast(*(colors[name] for name in pair)) < 4.5]
     assert [] == [name for name in outcomes if _contrast(colors[name], colors["ground"]) < 3]
@@ -305,7 +307,7 @@ def test_headline_has_the_scorer_with_passes(tmp_path: Path) -> None:
     report(tmp_path / "run", "-o", tmp_path / "report.html")
 
     (run_data,) = data_of(tmp_path / "report.html")["runs"]
-    assert "1 trial done, 100.0 % exact, none failed." == run_data["headline"].partition(". ")[2]
+    assert "1 trial done, 100.0 % exact, no errors." == run_data["headline"].partition(". ")[2]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -16,11 +16,11 @@ from evaljournal.replay.page.page import PageRun, comparison_data, index_page, i
 from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
-from evaljournal.runner.cli.arguments import RunType, find_run, newest_run
+from evaljournal.runner.cli.arguments import ReferenceType, RunReference, RunType, find_reference, newest_run
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.commands.history import read_entries
 from evaljournal.runner.cli.page import PageReader
-from evaljournal.runner.cli.terminal.display import exit_if_damaged
+from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS
@@ -38,7 +38,7 @@ class _RunOrDirectory(RunType):
 
 @click.command()
 @click.argument("path", type=_RunOrDirectory(), required=False, metavar="[RUN]")
-@click.argument("second_path", metavar="[B]", type=RunType(), required=False)
+@click.argument("second", metavar="[B]", type=ReferenceType(), required=False)
 @click.option("--all", "all_runs", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
 @click.option(
     "-o", "--output", "target", type=click.Path(path_type=Path), help=f"Output file (default: {_TARGET}; with --all: {_INDEX})."
@@ -46,13 +46,13 @@ class _RunOrDirectory(RunType):
 @click.option("--open", "open_browser", is_flag=True, help="Open it in a browser.")
 @click.option("--force", is_flag=True, help="Replace an existing file that is not a report.")
 def report(
-    path: Path | None, second_path: Path | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
+    path: Path | None, second: RunReference | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
 ) -> None:
-    """Write an HTML report of a run, of two runs side by side, or of all runs, as one file that needs no network.
+    """Write an HTML report of a run, of two runs or variants side by side, or of all runs, as one file that needs no network.
 
-    It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs, A
-    and B, it also compares them. Long values are shortened. An existing report is replaced; any other file needs --force. A
-    damaged run is shown up to the damage, with exit code 4.
+    It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs or
+    variants, A and B, it compares them; @VARIANT is a variant of the newest run. Long values are shortened. An existing report
+    is replaced; any other file needs --force. A damaged run is shown up to the damage, with exit code 4.
 
     With --all, it has the `history` of every evaluation. A run is linked to its report if the report is next to the page
     and named after the run's path: capitals-0001.html for runs/capitals/0001.
@@ -61,30 +61,39 @@ def report(
     evaljournal report --open
     evaljournal report runs/capitals/0001 -o capitals.html
     evaljournal report runs/capitals/0001 runs/capitals/0002 -o compared.html
+    evaljournal report @mini @large
     evaljournal report --all -o index.html
     """
-    if all_runs and second_path is not None:
+    if all_runs and second is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
-    run = None if all_runs else newest_run() if path is None else find_run(path)
+    first = None if all_runs else RunReference(newest_run()) if path is None else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
-    page_runs = [read_page_run(path) for path in (run, second_path) if path is not None]
-    if run is None:
+    page_runs: list[PageRun] = []
+    if first is None:
         subject = _write_index(path or RUNS, target)
     else:
-        sides = [
-            Side(page_run.run.state, output_digests(page_run.run.records()))
-            for page_run in page_runs
-            if second_path is not None
-        ]
-        comparison = comparison_data(compare(*sides)) if sides else None
+        references = [first] if second is None else [first, second]
+        if second is None and first.variant is not None:
+            raise UsageError(f"{first} is one variant; pass a second one to compare it with, or the whole run")
+        runs = {reference.path: read_page_run(reference.path) for reference in references}
+        page_runs = list(runs.values())
+        comparison = None
+        if second is not None:
+            sides = [_side(runs[reference.path], reference.variant) for reference in references]
+            comparison = comparison_data(compare(*sides), sides, [page_run.run.state for page_run in page_runs])
         write_atomically(target, page([page_run.data() for page_run in page_runs], comparison))
-        subject = " and ".join(str(page_run.run.path) for page_run in page_runs)
+        subject = " and ".join(map(str, references))
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
     for page_run in page_runs:
         exit_if_damaged(page_run.run.problem)
+
+
+def _side(page_run: PageRun, variant: str | None) -> Side:
+    check_variant(page_run.run, variant)
+    return Side(page_run.run.state, output_digests(page_run.run.records()), variant)
 
 
 def _write_index(directory: Path, target: Path) -> str:
