@@ -19,7 +19,6 @@ from tests.replay.eventful_run import export_files, export_of, otlp_json_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Warnings of Inspect's own imports.
-    from inspect_ai.analysis import events_df
     from inspect_ai.event import ModelEvent, SpanBeginEvent, SpanEndEvent, ToolEvent, event_tree
     from inspect_ai.log import EvalSample, read_eval_log, read_eval_log_sample
 
@@ -288,15 +287,6 @@ def test_inspect_has_the_conversation(sample: EvalSample) -> None:
     assert ["system", "user", "assistant", "tool", "assistant"] == [message.role for message in sample.messages]
     assert ANSWER == sample.messages[-1].content
     assert {"openai/gpt-5-mini": 240} == {model: usage.total_tokens for model, usage in sample.model_usage.items()}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Of pandas, in Inspect's code.
-def test_inspect_data_frames(run: Path, tmp_path: Path) -> None:
-    """Inspect's data frame of events has the steps."""
-    (tmp_path / "run.eval").write_bytes(export_of(run, "inspect"))
-    events = events_df(str(tmp_path / "run.eval"), quiet=True)
-
-    assert (4, 3) == tuple(sum(events["event"] == kind) for kind in ("model", "tool"))
 
 
 def test_exports_and_show_have_the_same_attempts(run: Path) -> None:

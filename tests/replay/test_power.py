@@ -29,17 +29,15 @@ def paired_passes(n: int, broken: int, fixed: int) -> PairedDifference:
     return compare_values("pass", before, after, cases=n, scorer_changed=False, is_share=True)
 
 
-def simulated(rng: np.random.Generator, n: int, differing: float, drop: float = 0.0) -> PairedDifference:
-    """Return the comparison of two runs whose true pass rates differ by a drop, and whose cases differ at this rate."""
-    broken, fixed = (differing + drop) / 2, (differing - drop) / 2
+def simulated(rng: np.random.Generator, n: int, differing: float | None, drop: float = 0.0) -> PairedDifference:
+    """Return the comparison of two runs whose true pass rates, or means if `differing` is None, differ by a drop."""
+    if differing is None:
+        after = rng.normal(-drop, 0.2, n).tolist()
+        return compare_values("number", [0.0] * n, after, cases=n, scorer_changed=False, is_share=False)
+    drop = min(1.0, drop)
+    broken, fixed = (max(differing, drop) + drop) / 2, (max(differing, drop) - drop) / 2
     counts = rng.multinomial(n, [broken, fixed, max(0.0, 1 - broken - fixed)])
     return paired_passes(n, int(counts[0]), int(counts[1]))
-
-
-def simulated_numbers(rng: np.random.Generator, n: int, drop: float = 0.0) -> PairedDifference:
-    """Return the comparison of two runs whose true means differ by a drop."""
-    after = rng.normal(-drop, 0.2, n).tolist()
-    return compare_values("number", [0.0] * n, after, cases=n, scorer_changed=False, is_share=False)
 
 
 def check_rates(name: str, counts: Counter[str], pairs: int, *, is_exact: bool = False) -> None:
@@ -57,52 +55,8 @@ def check_rates(name: str, counts: Counter[str], pairs: int, *, is_exact: bool =
     assert 0.97 - slack <= rates["twice shown"]
 
 
-SYSTEMS = [(50, 0.0), (50, 0.3), (300, 0.02), (300, 0.1), (1000, 0.02), (1000, 0.3)]
-"""Numbers of cases, and the share of them in which two equal systems differ."""
-
-
-@pytest.mark.parametrize(
-    ("n", "differing", "tolerated", "pairs"),
-    [
-        (50, 0.0, 0.02, SLICE),
-        (300, 0.02, 0.02, SLICE),
-        (1000, 0.3, 0.0, SLICE),
-        *(
-            pytest.param(*system, tolerated, EXHAUSTIVE, marks=pytest.mark.exhaustive)
-            for system in SYSTEMS
-            for tolerated in (0.0, 0.02)
-        ),
-    ],
-)
-def test_gates_on_passes(n: int, differing: float, tolerated: float, pairs: int) -> None:
-    """Equal systems rarely regress; at the printed drop about 80 % do, at twice that drop nearly all."""
-    rng, counts = np.random.default_rng([n, round(1000 * differing), round(1000 * tolerated)]), Counter[str]()
-    for _ in range(pairs):
-        check = check_drop("exact", simulated(rng, n, differing), tolerated)
-        counts["false alarm"] += check.verdict == "regressed"
-        drop = check.minimum_detectable
-        assert drop is not None
-        for event, size in (("shown", drop), ("twice shown", min(1.0, 2 * drop))):
-            paired = simulated(rng, n, max(differing, size), size)
-            counts[event] += check_drop("exact", paired, tolerated).verdict == "regressed"
-
-    check_rates(f"gate, n = {n}, {differing:.0%} differ, {tolerated} tolerated", counts, pairs)
-
-
-@pytest.mark.parametrize("pairs", [SLICE, pytest.param(EXHAUSTIVE, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("n", [20, 300])
-def test_gates_on_numbers(n: int, pairs: int) -> None:
-    """Equal means rarely regress; at the printed drop about 80 % do, at twice that drop nearly all."""
-    rng, counts = np.random.default_rng(n), Counter[str]()
-    for _ in range(pairs):
-        check = check_drop("near", simulated_numbers(rng, n), 0.0)
-        counts["false alarm"] += check.verdict == "regressed"
-        drop = check.minimum_detectable
-        assert drop is not None
-        for event, size in (("shown", drop), ("twice shown", 2 * drop)):
-            counts[event] += check_drop("near", simulated_numbers(rng, n, size), 0.0).verdict == "regressed"
-
-    check_rates(f"gate on numbers, n = {n}", counts, pairs)
+SYSTEMS = [(50, 0.0), (50, 0.3), (300, 0.02), (300, 0.1), (1000, 0.02), (1000, 0.3), (20, None), (300, None)]
+"""Numbers of cases, and the share of them in which two equal systems differ; None if their scores are numbers."""
 
 
 def is_worse(difference: Difference) -> bool:
@@ -111,48 +65,60 @@ def is_worse(difference: Difference) -> bool:
 
 
 @pytest.mark.parametrize(
+    ("n", "differing", "tolerated", "pairs"),
+    [
+        (50, 0.0, 0.02, SLICE),
+        (1000, 0.3, 0.0, SLICE),
+        (20, None, 0.0, SLICE),
+        *(
+            pytest.param(*system, tolerated, EXHAUSTIVE, marks=pytest.mark.exhaustive)
+            for system in SYSTEMS
+            for tolerated in (0.0, 0.02)
+            if system[1] is not None or not tolerated
+        ),
+    ],
+)
+def test_gates(n: int, differing: float | None, tolerated: float, pairs: int) -> None:
+    """Equal systems rarely regress; at the printed drop about 80 % do, at twice that drop nearly all."""
+    rng, counts = np.random.default_rng([n, round(1000 * (differing or 0)), round(1000 * tolerated)]), Counter[str]()
+    for _ in range(pairs):
+        check = check_drop("exact", simulated(rng, n, differing), tolerated)
+        counts["false alarm"] += check.verdict == "regressed"
+        drop = check.minimum_detectable
+        assert drop is not None
+        for event, size in (("shown", drop), ("twice shown", 2 * drop)):
+            counts[event] += check_drop("exact", simulated(rng, n, differing, size), tolerated).verdict == "regressed"
+
+    check_rates(f"gate, n = {n}, {differing} differ, {tolerated} tolerated", counts, pairs)
+
+
+@pytest.mark.parametrize(
     ("n", "differing", "comparisons", "pairs"),
     [
         (50, 0.3, 2, SLICE // 2),
         (300, 0.02, 5, SLICE // 2),
+        (20, None, 3, SLICE // 2),
         *(
             pytest.param(*system, comparisons, EXHAUSTIVE, marks=pytest.mark.exhaustive)
             for system in SYSTEMS
             for comparisons in (1, 5, 20)
-            if system != (50, 0.0) or comparisons < 20
+            if (system != (50, 0.0) or comparisons < 20) and (system[1] is not None or comparisons == 1)
         ),
     ],
 )
-def test_tables_of_passes(n: int, differing: float, comparisons: int, pairs: int) -> None:
+def test_tables(n: int, differing: float | None, comparisons: int, pairs: int) -> None:
     """Equal systems: few tables have any difference. A system worse by the printed difference is found in about 80 %."""
-    rng, counts = np.random.default_rng([n, round(1000 * differing), comparisons]), Counter[str]()
+    rng, counts = np.random.default_rng([n, round(1000 * (differing or 0)), comparisons]), Counter[str]()
     for _ in range(pairs):
         equal = [simulated(rng, n, differing) for _ in range(comparisons)]
         differences = assess(equal)
         counts["false alarm"] += any(difference.is_distinguishable for difference in differences)
         size = differences[0].minimum_detectable
         assert size is not None
-        for event, drop in (("shown", size), ("twice shown", min(1.0, 2 * size))):
-            counts[event] += is_worse(assess([simulated(rng, n, max(differing, drop), drop), *equal[1:]])[0])
-
-    check_rates(f"table, n = {n}, {differing:.0%} differ, {comparisons} comparisons", counts, pairs)
-
-
-@pytest.mark.parametrize("pairs", [SLICE, pytest.param(EXHAUSTIVE, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize(("n", "comparisons"), [(20, 3), (300, 1)])
-def test_tables_of_numbers(n: int, comparisons: int, pairs: int) -> None:
-    """Few tables of equal means have any difference; a mean lower by the printed difference is found in about 80 %."""
-    rng, counts = np.random.default_rng([n, comparisons]), Counter[str]()
-    for _ in range(pairs):
-        equal = [simulated_numbers(rng, n) for _ in range(comparisons)]
-        differences = assess(equal)
-        counts["false alarm"] += any(difference.is_distinguishable for difference in differences)
-        size = differences[0].minimum_detectable
-        assert size is not None
         for event, drop in (("shown", size), ("twice shown", 2 * size)):
-            counts[event] += is_worse(assess([simulated_numbers(rng, n, drop), *equal[1:]])[0])
+            counts[event] += is_worse(assess([simulated(rng, n, differing, drop), *equal[1:]])[0])
 
-    check_rates(f"table of numbers, n = {n}, {comparisons} comparisons", counts, pairs, is_exact=True)
+    check_rates(f"table, n = {n}, {differing} differ, {comparisons} comparisons", counts, pairs, is_exact=differing is None)
 
 
 @pytest.mark.parametrize(("n", "error"), [(20, 0.05), (300, 0.01)])

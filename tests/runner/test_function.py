@@ -109,27 +109,30 @@ def test_a_plain_function_runs_in_threads(path: Path) -> None:
     assert threading.get_ident() not in threads
 
 
-def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path) -> None:
-    """The attempt times out; a later result of its thread is recorded as late and discarded."""
+@pytest.mark.parametrize("outcome", ["succeeded", "failed"])
+def test_a_thread_that_outlives_its_timeout_is_abandoned(path: Path, outcome: str) -> None:
+    """The attempt times out; a later result or exception of its thread is recorded as late and discarded."""
     abandonment = Abandonment()
 
     def task(value: str) -> str:
         if value == "a":
             abandonment.is_timed_out.wait(TIMEOUT)
+            if outcome == "failed":
+                raise ValueError("after all that")
         return value
 
     defined = define(task, "ab", slots=2, timeout=1.0)
     defined.score(timeout=None)(abandonment.wait_for_the_late_result)
-    outcome = run_and_verify(defined, path, listener=abandonment.listen)
+    state = run_and_verify(defined, path, listener=abandonment.listen).state
 
     (timed_out,) = events(path, AttemptTimedOut)
     assert ("a", 1, 1.0) == (timed_out.trial, timed_out.attempt, timed_out.timeout)
     (late,) = events(path, AttemptReturnedLate)
-    assert ("a", 1, "succeeded") == (late.trial, late.attempt, late.outcome)
+    assert ("a", 1, outcome) == (late.trial, late.attempt, late.outcome)
     assert late.elapsed >= timed_out.elapsed
-    assert {"b": "b"} == outputs(path)
+    assert ({"b": "b"}, []) == (outputs(path), events(path, AttemptFailed))
     assert TrialFailed(trial="a", attempts=1, reason="timed_out") in events_of(path)
-    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
+    assert (1, 1) == (state.completed, state.failed)
 
 
 def test_an_abandoned_thread_does_not_keep_its_slot(path: Path, released: threading.Event) -> None:
@@ -144,24 +147,6 @@ def test_an_abandoned_thread_does_not_keep_its_slot(path: Path, released: thread
 
     assert {"b": "b", "c": "c"} == outputs(path)
     assert (2, 1) == (outcome.state.completed, outcome.state.failed)
-
-
-def test_a_late_failure_of_a_thread_is_recorded(path: Path) -> None:
-    """A thread that raises after its timeout is late and failed."""
-    abandonment = Abandonment()
-
-    def task(value: str) -> str:
-        if value == "b":
-            return value
-        abandonment.is_timed_out.wait(TIMEOUT)
-        raise ValueError("after all that")
-
-    defined = define(task, "ab", timeout=1.0)
-    defined.score(timeout=None)(abandonment.wait_for_the_late_result)
-    run_and_verify(defined, path, listener=abandonment.listen)
-
-    assert [("a", "failed")] == [(late.trial, late.outcome) for late in events(path, AttemptReturnedLate)]
-    assert [] == events(path, AttemptFailed)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", None])
@@ -200,30 +185,29 @@ async def _waits_for_a_future(value: str) -> str:
     return value
 
 
-@pytest.mark.parametrize("task", [_sleeps, _yields, _waits_for_a_future])
-def test_asyncio_code_declared_for_trio_fails_clearly(path: Path, task: Callable[[Any], Any]) -> None:
-    """A task for asyncio that is declared for trio fails its attempt, and the record has a hint."""
-    outcome = run_and_verify(define(task, "a", loop="trio", retry=Retry(errors=1, base_delay=0.01)), path)
+async def _sleeps_in_trio(value: str) -> str:
+    await trio.sleep(0.01)
+    return value
 
-    (failed,) = events(path, AttemptFailed)
-    assert "asyncio" in failed.message
-    assert "loop" in failed.message
+
+@pytest.mark.parametrize(
+    ("task", "loop", "words"),
+    [
+        (_sleeps, "trio", ["asyncio", "loop"]),
+        (_yields, "trio", ["asyncio", "loop"]),
+        (_waits_for_a_future, "trio", ["asyncio", "loop"]),
+        (_sleeps_in_trio, "asyncio", ["trio"]),
+    ],
+)
+def test_code_declared_for_the_other_loop_fails_clearly(
+    path: Path, task: Callable[[Any], Any], loop: str, words: list[str]
+) -> None:
+    """The attempt fails without a retry, and the record names the loop that the code is for."""
+    outcome = run_and_verify(define(task, "a", loop=loop, retry=Retry(errors=1, base_delay=0.01)), path)
+
+    assert all(word in failed.message for word in words for failed in events(path, AttemptFailed))
+    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
     assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(path)
-    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
-
-
-def test_trio_code_declared_for_asyncio_fails_clearly(path: Path) -> None:
-    """A task for trio that is declared for asyncio fails its attempt, and the record names trio."""
-
-    async def task(value: str) -> str:
-        await trio.sleep(0.01)
-        return value
-
-    outcome = run_and_verify(define(task, "a", loop="asyncio"), path)
-
-    (failed,) = events(path, AttemptFailed)
-    assert "trio" in failed.message
-    assert ("", 1) == (outcome.stop_reason, outcome.state.failed)
 
 
 def test_an_asyncio_task_is_cancelled_at_its_timeout(path: Path) -> None:

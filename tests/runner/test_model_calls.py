@@ -105,18 +105,6 @@ def test_other_parts_of_a_request_that_identify_a_step() -> None:
     assert ask(url=f"{URL}?key=0123456789abcdef") == ask(url=f"{URL}?key=fedcba9876543210")
 
 
-@pytest.mark.parametrize("name", ["q", "key", "token", "page_token", "author", "sig"])
-def test_other_requests_that_differ_in_their_query(name: str) -> None:
-    """Other requests with different queries are different steps, whatever the parameter is called; it may not be a secret."""
-    first, second = (
-        step_of_request("GET", f"https://tools.example/search?{name}={value}", {}, b"")
-        for value in ("0123456789", "9876543210")
-    )
-
-    assert first.input.fingerprint != second.input.fingerprint
-    assert ("GET tools.example/search", "tool") == (first.name, first.kind)
-
-
 def test_keys_are_not_recorded() -> None:
     """Keys in a URL or in a body are not recorded."""
     add_secret("a-very-secret-value")
@@ -276,16 +264,6 @@ def test_a_large_reply_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert not reader.is_complete
     assert "larger than 1 MiB" in str(reader.error(URL))
-
-
-def test_an_error_status() -> None:
-    """The error has status and headers, so that it is classified as usual."""
-    reader = read(JSON | {"retry-after": "3"}, b'{"error":{"message":"slow down"}}', status=429)
-    error: Any = reader.error(URL)
-
-    assert not reader.is_complete
-    assert (429, "3") == (error.status_code, error.headers["retry-after"])
-    assert "slow down" in str(error)
 
 
 @pytest.mark.parametrize(

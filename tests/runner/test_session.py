@@ -20,6 +20,7 @@ from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
+    IntakePaused,
     LimitChanged,
     Noted,
     RetryScheduled,
@@ -428,6 +429,19 @@ async def test_an_outage_loses_nothing(seconds: int, cases: int, slots: int, dis
     outcome = await run_virtual(define(endpoint, numbered_cases(cases), slots=slots), disk)
 
     assert (cases, 0) == (outcome.state.completed, outcome.state.failed)
+
+
+async def test_attempts_start_beside_those_that_hang(disk: SimulatedDisk) -> None:
+    """When no call ends for a while, a probe starts beside those that hang; once it is answered, the others follow."""
+    cases = numbered_cases(40)
+    hanging = {case.input for case in cases[8:12]}
+    task = Scripted(lambda value, n: Hang() if value in hanging and n == 1 else Return("yes", 1.0))
+    await run_virtual(define(task, cases, slots=4, timeout=60.0), disk)
+
+    (pause,) = events(disk, IntakePaused)
+    (probe,) = [event for event in events(disk, AttemptStarted) if event.probe]
+    assert ("no_response", 4) == (pause.reason, probe.slot)
+    assert 40 > [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptSucceeded)][35]
 
 
 async def test_trials_that_always_fail_do_not_delay_others(disk: SimulatedDisk) -> None:
