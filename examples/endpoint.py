@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("capitals.jsonl").read_text(encoding="utf-8").splitlines()]
-CAPITALS = {row["question"]: row["answer"] for row in ROWS}
+CAPITALS = {row["question"].removesuffix("?").rpartition(" ")[2]: row["answer"] for row in ROWS}
 CALLS = itertools.count(1)
 
 
@@ -26,7 +26,7 @@ def answer(text: str) -> str:
     """Answer a question about a capital, loudly if it starts with M; as a judge, choose the first verdict."""
     if verdict := re.search(r"followed by one of: ([\w ]+)", text):
         return f"It does what the rubric demands.\nverdict: {verdict[1]}"
-    capital = next((capital for question, capital in CAPITALS.items() if question in text), "I do not know.")
+    capital = next((capital for country, capital in CAPITALS.items() if country in text), "I do not know.")
     return capital.upper() if capital.startswith("M") else capital
 
 
@@ -62,7 +62,7 @@ class Endpoint(BaseHTTPRequestHandler):
             identity = {"id": "chat-1", "object": "chat.completion", "created": int(time.time()), "model": request["model"]}
             self._send(200, {**identity, "choices": [choice], "usage": usage})
         else:
-            self._send(200, {"output": answer(request["input"])})
+            self._send(200, {"output": answer(json.dumps(request))})
 
     def _send(self, status: int, reply: dict[str, Any]) -> None:
         body = json.dumps(reply).encode()
