@@ -9,9 +9,9 @@ from evaljournal.replay.render.phrases import (
     brief_score,
     compared_text,
     mean_text,
+    score_value_text,
     sentence,
     unpaired_text,
-    value_text,
     verdict,
     versions_text,
 )
@@ -90,7 +90,9 @@ def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
 
 def _change(change: TrialChange) -> str:
     parts = [f"{stage_text(change.stage_a)} → {stage_text(change.stage_b)}"] if change.stage_a != change.stage_b else []
-    parts += [f"{printable(scorer, 24)} {value_text(a)} → {value_text(b)}" for scorer, (a, b) in change.scores.items()]
+    parts += [
+        f"{printable(scorer, 24)} {score_value_text(a)} → {score_value_text(b)}" for scorer, (a, b) in change.scores.items()
+    ]
     if change.output_changed:
         parts.append("output changed")
     return ", ".join(parts) or "a different error"

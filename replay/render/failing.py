@@ -9,8 +9,7 @@ from textwrap import wrap
 from typing import Any, Final
 
 from evaljournal.journal import Blob, JournalError
-from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
-from evaljournal.journal.readers.reader import RecordReader
+from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import as_json, as_text, plural, printable, quote, shorten
 
@@ -55,10 +54,11 @@ def _case_lines(state: RunState, path: Path | str, names: Sequence[str], width: 
     labels = [printable(name, _NAME_CHARS) for name in names]
     column = max(map(len, labels))
     has_several_scorers = sum(tally.booleans > 0 for tally in state.scores.values()) > 1
-    for name, label, values in zip(names, labels, _outputs(state, path, names), strict=True):
+    for name, label, values in zip(names, labels, _values(state, path, names), strict=True):
         scorers = state.trials[name].failing_scorers
         suffix = f"  ({', '.join(printable(scorer, _NAME_CHARS) for scorer in scorers)})" if has_several_scorers else ""
-        text = "" if values is None else output_and_expected(*values, width - column - len(suffix) - 4)
+        room = width - column - len(suffix) - 4
+        text = "" if values is None else output_and_expected(values.output, values.expected, room)
         yield f"  {label:<{column}}  {text}{suffix}".rstrip()
         for scorer in scorers:
             if reason := state.scores.reasons.get((name, scorer)):
@@ -67,34 +67,32 @@ def _case_lines(state: RunState, path: Path | str, names: Sequence[str], width: 
                 yield from wrap(text, max(40, width), initial_indent=indent, subsequent_indent=f"{indent}  ", max_lines=3)
 
 
-def _outputs(state: RunState, path: Path | str, names: Sequence[str]) -> Iterator[tuple[Any, Any] | None]:
-    """Yield the output and the expected output of each trial; None if they cannot be read."""
-    with RecordReader(path, load_blobs=False) as reader:
-        for name in names:
-            trial = state.trials[name]
-            try:
-                enqueued = reader.find(*trial.input_location).event
-                succeeded = None if trial.output_location is None else reader.find(*trial.output_location).event
-            except (OSError, JournalError):  # The disk may have failed; the report is printed nevertheless.
-                yield None
-            else:
-                assert isinstance(enqueued, TrialEnqueued)
-                yield succeeded.output if isinstance(succeeded, AttemptSucceeded) else None, enqueued.expected
+def _values(state: RunState, path: Path | str, names: Sequence[str]) -> list[TrialValues | None]:
+    """Return the values of trials; None if they cannot be read."""
+    try:
+        return [*read_values(path, state.trials, names)]
+    except (OSError, JournalError):  # The disk may have failed; the report is printed nevertheless.
+        return [None] * len(names)
 
 
 def output_and_expected(output: Any, expected: Any, width: int) -> str:
     """Return `output → expected output` in one line of at most `width` characters; only the output if nothing is expected.
 
-    Values that would look the same, such as "42" and 42, are JSON.
+    Values of different types that would look the same, such as "42" and 42, are JSON.
     """
     if expected is None:
         return shorten(value_text(output), width)
-    left, right = value_text(output), value_text(expected)
-    if left == right and not isinstance(output, Blob):
-        left, right = as_json(output), as_json(expected)
+    left, right = value_texts(output, expected)
     room = max(20, width - len(_ARROW))
     right = shorten(right, max(room // 2, room - len(left)))
     return f"{shorten(left, room - len(right))}{_ARROW}{right}"
+
+
+def value_texts(output: Any, expected: Any) -> tuple[str, str]:
+    """Return an output and an expected output as texts that differ if the values do."""
+    texts = value_text(output), value_text(expected)
+    is_ambiguous = texts[0] == texts[1] and output.__class__ is not expected.__class__
+    return (as_json(output), as_json(expected)) if is_ambiguous else texts
 
 
 def value_text(value: Any) -> str:

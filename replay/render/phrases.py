@@ -22,13 +22,13 @@ _MAX_LABELS: Final = 6
 _MIN_P: Final = 0.0001
 
 
-def value_text(value: float | str | None) -> str:
+def score_value_text(value: float | str | None) -> str:
     """Return the value of a score: `pass`, `fail`, a number, a label."""
     if value is None:
         return "no score"
     if isinstance(value, bool):
         return "pass" if value else "fail"
-    return printable(value, 24) if isinstance(value, str) else number(value)
+    return number(value) if isinstance(value, float) else printable(value, 24)
 
 
 class MeanWithInterval(Protocol):

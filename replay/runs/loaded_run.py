@@ -106,14 +106,6 @@ class LoadedRun:
                 if record.seq >= self.seq:
                     return
 
-    def inputs(self) -> Iterator[tuple[str, Any]]:
-        """Read the name and input of each trial, in the order of enqueueing; large inputs stay on disk."""
-        with RecordReader(self.path, load_blobs=False) as reader:
-            for name, trial in self.state.trials.items():
-                event = reader.find(*trial.input_location).event
-                assert isinstance(event, TrialEnqueued)
-                yield name, event.input
-
     def outputs(self) -> Iterator[tuple[str, Any]]:
         """Read the name and output of each trial that has one and was not withdrawn, in the order of enqueueing."""
         with RecordReader(self.path) as reader:

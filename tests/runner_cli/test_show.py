@@ -1,5 +1,6 @@
 """`evaljournal show`."""
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -22,8 +23,11 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.text import printable
 from tests.journal.samples import complete_run, enqueued, flip, forge, opened, segment, session, started, trial, write_sync
+from tests.replay.trial_events import answered, failed
+from tests.replay.trial_events import enqueued as case_enqueued
 from tests.runner_cli.commands import evaljournal
 
 FAILED_TRIAL: list[Event] = [
@@ -58,17 +62,19 @@ def shown(*arguments: Any) -> dict[str, Any]:
 
 
 def test_a_trial_as_text() -> None:
-    """The text has the input, every attempt with its error and waits, and the result."""
+    """The text has the input, the times and every attempt with its error and waits; what is zero is omitted."""
     write_sync(Path("run"), FAILED_TRIAL)
     result = evaljournal("show", "run", "peru")
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
         "peru  error (timed out), 2 attempts",
-        "queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backoff 0.5 ms · attempts 3 ms · scoring 0 s",
-        "time to completion 5 ms",
         'input     {"question":"Where?\\n\\tReally?"}',
-        "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms, backoff 0 s",
+        (
+            "times     queued at 2026-11-15T00:00:00.004000Z · waited 1.5 ms · backoff 0.5 ms · attempts 3 ms · "
+            "time to completion 5 ms"
+        ),
+        "attempt 1  rate limited after 2 ms  slot 3 · session 1 · seq 5–7 · waited 1 ms",
         "          RateLimited: slow down",
         "          Traceback (most recent call last):",
         "            File x",
@@ -77,23 +83,23 @@ def test_a_trial_as_text() -> None:
         '          usage {"tokens":3}',
         "          tokens 7",
         "          retry in 0.5 ms: rate limited",
-        "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms, backoff 0.5 ms",
+        "attempt 2  timed out after 1 ms of 30 s  slot 0 · session 1 · seq 9–10 · waited 0.5 ms · backoff 0.5 ms",
     ] == result.stdout.splitlines()
 
 
 def test_an_output_and_its_scores() -> None:
-    """The output is shown line by line, and a line per scorer."""
-    failed = ScoringFailed(trial="a", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
+    """The scores come first, then the output, line by line."""
+    unscored = ScoringFailed(trial="a", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     trial_events = trial("a", "Lima\n\x1b[31mPeru")
-    write_sync(Path("run"), [started(), session(), *trial_events[:-1], failed, trial_events[-1]])
+    write_sync(Path("run"), [started(), session(), *trial_events[:-1], unscored, trial_events[-1]])
     result = evaljournal("show", "run", "a")
 
     assert [
-        "output    Lima",
-        "          \\x1b[31mPeru",
         "score     exact pass",
         "score     judge error: OSError: gone",
-    ] == result.stdout.splitlines()[-4:]
+        "output    Lima",
+        "          \\x1b[31mPeru",
+    ] == result.stdout.splitlines()[1:5]
 
 
 def test_notes() -> None:
@@ -133,7 +139,7 @@ def test_a_trial_as_of_a_record() -> None:
     result = evaljournal("show", "run", "peru", "--at", 6)
 
     assert "peru  running, 1 attempt" == result.stdout.splitlines()[0]
-    assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms, backoff 0 s" in result.stdout
+    assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms" in result.stdout
 
 
 def test_one_argument_is_a_trial() -> None:
@@ -162,19 +168,19 @@ def test_an_unknown_trial(arguments: list[str], message: str) -> None:
 
 
 def test_the_list_of_trials() -> None:
-    """Without a trial, all are listed with input, stage, duration and scores."""
-    failed = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
+    """Without a trial, all are listed with scores, output or error, input, status and latency."""
+    unscored = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
-    write_sync(Path("run"), [*FAILED_TRIAL, *trial("a"), *b[:-1], failed, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
+    write_sync(Path("run"), [*FAILED_TRIAL, *trial("a"), *b[:-1], unscored, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
     result, printed = evaljournal("show", "run"), shown("run")
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        ["TRIAL", "INPUT", "STATUS", "ATTEMPTS", "LATENCY", "exact", "judge"],
-        ["peru", '{"question":"Where?\\n\\tReally?"}', "error (timed out)", "2", "–", "–", "–"],
-        ["a", "Where is the capital?", "output", "1", "0.25 s", "pass", "–"],
-        ["b", "Where is the capital?", "output", "1", "0.25 s", "pass", "error"],
-        ["c\\x1b", 7 * "x\\x1b" + "x\\x1…", "queued", "0", "–", "–", "–"],
+        ["TRIAL", "exact", "judge", "OUTPUT", "INPUT", "STATUS", "ATTEMPTS", "LATENCY"],
+        ["peru", "–", "–", "timed out after 30 s", '{"question":"Where?\\n\\tReally?"}', "error (timed out)", "2", "–"],
+        ["a", "pass", "–", "Lima", "Where is the capital?", "output", "1", "0.25 s"],
+        ["b", "pass", "error", "Lima", "Where is the capital?", "output", "1", "0.25 s"],
+        ["c\\x1b", "–", "–", "–", 5 * "x\\x1b" + "x…x1b" + 2 * "x\\x1b", "queued", "0", "–"],
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
     assert ({"exact": True}, "Where is the capital?") == (printed["trials"][1]["scores"], printed["trials"][1]["input"])
     assert ("failed", "timed_out", 2, None) == tuple(
@@ -221,7 +227,7 @@ def test_an_invalid_record() -> None:
 def test_calls_of_scorers() -> None:
     """Each call of a scorer is shown with its outcome, error, retry and waits, as text and in JSON."""
     key, trial_events = "scorer:judge", trial("a")
-    failed = ScorerCallFailed(
+    call_failed = ScorerCallFailed(
         trial="a",
         scorer="judge",
         call=1,
@@ -235,7 +241,7 @@ def test_calls_of_scorers() -> None:
     calls: list[Event] = [
         PaceChanged(after=4.2, reason="rate_limit", key=key),
         ScorerCallStarted(trial="a", scorer="judge", call=1, key=key),
-        failed,
+        call_failed,
         ScorerCallStarted(trial="a", scorer="judge", call=2, key=key),
         TrialScored(trial="a", scorer="judge", version="1", value=True, elapsed=0.001),
     ]
@@ -243,12 +249,17 @@ def test_calls_of_scorers() -> None:
     lines, details = evaljournal("show", "run", "a").stdout.splitlines(), shown("run", "a")
 
     assert [
+        "score     exact pass",
+        "score     judge pass",
+        "output    Lima",
+    ] == lines[1:4]
+    assert [
         "call 1    judge rate limited after 1 ms  session 1 · seq 9 · waited 1 ms (pace: 4.2 starts/s)",
         "          RateLimited: slow\\x1b down",
         "          Retry-After: 2 s",
         "          retry in 0 s",
         "call 2    judge succeeded after 1 ms  session 1 · seq 11 · waited 1 ms (pace: 4.2 starts/s)",
-    ] == lines[lines.index("output    Lima") + 1 : -2]
+    ] == lines[-5:]
     assert [("rate_limited", "pace"), ("succeeded", "pace")] == [
         (call["outcome"], call["waits"][0]["reason"]) for call in details["scorer_calls"]
     ]
@@ -260,6 +271,95 @@ def test_what_an_attempt_waited_for() -> None:
     paced = PaceChanged(after=4.2, reason="rate_limit")
     write_sync(Path("run"), [started(), session(), trial_events[0], paced, *trial_events[1:]])
 
-    assert "waited 2 ms (pace: 4.2 starts/s), backoff 0 s" in evaljournal("show", "run", "a").stdout
+    assert "waited 2 ms (pace: 4.2 starts/s)\n" in evaljournal("show", "run", "a").stdout
     (attempt,) = shown("run", "a")["attempts"]
     assert [{"reason": "pace", "seconds": pytest.approx(0.001), "text": "pace: 4.2 starts/s"}] == attempt["waits"]
+
+
+def several_trials() -> None:
+    """Write a run with a failing score, an error, an error of a scorer, labels and numbers."""
+    unscored = ScoringFailed(trial="c", scorer="exact", version="1", error="OSError", message="gone", elapsed=0.0)
+    passing = answered("a", {"exact": True, "tone": "kind", "near": 1.0})
+    failing = [
+        evolve_fact(case_enqueued("b"), expected="Lima"),
+        *answered("b", {"exact": False, "near": 0.5}, output="Lina")[1:],
+    ]
+    c = answered("c", {"tone": "rude"})
+    write_sync(
+        Path("run"), [started(), session(), *passing, *failing, *c[:-1], unscored, c[-1], *failed("d", message="no city")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--failing"], ["b"]),
+        (["--errors"], ["c", "d"]),
+        (["--failing", "--errors"], ["b", "c", "d"]),
+        (["--score", "exact=fail"], ["b"]),
+        (["--score", "exact=pass"], ["a"]),
+        (["--score", "tone=rude"], ["c"]),
+        (["--score", "near=0.50"], ["b"]),
+        (["--score", "near=x"], []),
+        (["--score", "exact=pass", "--score", "tone=kind"], ["a"]),
+        (["--failing", "--score", "exact=pass"], []),
+        (["a", "--failing"], []),
+    ],
+)
+def test_filters(options: list[str], names: list[str]) -> None:
+    """The list can be restricted to trials with a failing score, an error or some score."""
+    several_trials()
+
+    assert names == [entry["trial"] for entry in shown("run", *options)["trials"]]
+
+
+def test_output_and_expected_output_of_failing_trials() -> None:
+    """The list has outputs and expected outputs; values of different types do not look the same."""
+    several_trials()
+    number = [evolve_fact(case_enqueued("n"), expected="42"), *answered("n", {"exact": False}, output=42)[1:]]
+    write_sync(Path("numbers"), [started(), session(), *number])
+
+    rows = [re.split(r"  +", line) for line in evaljournal("show", "run", "--failing").stdout.splitlines()]
+    assert ["TRIAL", "exact", "tone", "near", "OUTPUT", "EXPECTED", "INPUT", "STATUS", "ATTEMPTS", "LATENCY"] == rows[0]
+    assert [["b", "fail", "–", "0.5", "Lina", "Lima", "b", "output", "1", "0.25 s"]] == rows[1:]
+    assert 'n      fail   42      "42"      n' in evaljournal("show", "numbers").stdout
+    entry = shown("run", "--failing")["trials"][0]
+    assert ("Lina", "Lima", {"exact": False, "near": 0.5}) == (entry["output"], entry["expected"], entry["scores"])
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("exakt=fail", "the run has no score 'exakt'; did you mean 'exact'?"),
+        ("exact", "--score exact needs a value: exact=fail"),
+    ],
+)
+def test_an_invalid_condition(condition: str, message: str) -> None:
+    """An unknown score, or one without a value, is an error."""
+    several_trials()
+    result = evaljournal("show", "run", "--score", condition)
+
+    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
+
+
+def test_the_outputs_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A case with several trials has the outputs of its variants side by side, repeat by repeat; long ones are wrapped."""
+    monkeypatch.setenv("COLUMNS", "60")
+    outputs = {"mini": "Lima is the capital of Peru", "large": "Lima"}
+    trials = [
+        answered("peru", {"exact": name == "large"}, output=output, variant=name, repeat=repeat)
+        for name, output in outputs.items()
+        for repeat in (1, 2)
+    ]
+    write_sync(Path("run"), [started(), session(), *itertools.chain(*trials), *failed("chad")])
+    result = evaljournal("show", "run", "peru")
+
+    first, second = (
+        [
+            f"peru@mini{repeat}".ljust(31) + f"peru@large{repeat}",
+            "exact fail".ljust(31) + "exact pass",
+            "Lima is the capital of Peru".ljust(31) + "Lima",
+        ]
+        for repeat in ("", "#2")
+    )
+    assert ["peru  4 trials", "input     peru", "", *first, "", *second] == result.stdout.splitlines()

@@ -77,7 +77,7 @@ def test_short() -> None:
         '3  model      1 ms  chat.completions gpt-5-mini  {"celsius":21} → It is 21 °C in Lima.  (100 in, 20 out, $0.250)',
         '4  other      2 ms  check  {"answer":"It is 21 °C in Lima."} → true',
         '5  tool       1 ms    units  {"of":"°C"} → Celsius',
-    ] == lines("weather")[-7:-2]
+    ] == lines("weather")[-5:]
     assert any(line.endswith("→ error: BadStatus: 429 Too Many Requests") for line in lines("weather"))
 
 

@@ -1,8 +1,10 @@
 """The command `evaljournal show`."""
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Final
 
 import attrs
@@ -12,27 +14,42 @@ import orjson
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.definition import definition_lines, load_definition
-from evaljournal.replay.render.phrases import value_text
+from evaljournal.replay.render.failing import value_text, value_texts
+from evaljournal.replay.render.phrases import score_value_text
 from evaljournal.replay.render.trajectory import not_reused_text, trajectory_lines
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
+from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.runs.waits import Wait
 from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.text import as_text, as_words, duration, one_line, plural, printable, reason_text, stage_text
+from evaljournal.replay.text import (
+    as_text,
+    as_words,
+    duration,
+    escape_controls,
+    plural,
+    printable,
+    reason_text,
+    shorten,
+    stage_text,
+)
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
-from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import suggest
 
 _MAX_LINES: Final = 40
 """Maximum lines of a value; `--json` has all."""
 _MAX_LINE_LENGTH: Final = 500
-_MAX_INPUT: Final = 40
-"""Maximum characters of an input in the list."""
+_MAX_TEXT: Final = 40
+"""Characters of an output or input in the list, unless it is printed on a terminal."""
+_MIN_TEXT: Final = 12
+_MIN_COLUMN: Final = 24
+"""Characters of a column in which an output can be read."""
 _INDENT: Final = " " * 10
 _TRACEBACK_LINES: Final = 12
 """Last lines of a traceback that are shown."""
@@ -48,32 +65,59 @@ _TRACEBACK_LINES: Final = 12
     default="short",
     help="short: one line per step; full: also its messages and tool calls (default: short).",
 )
+@click.option("--failing", is_flag=True, help="Only trials with a score that fails.")
+@click.option("--errors", is_flag=True, help="Only trials with an error, or with an error of a scorer.")
+@click.option(
+    "--score",
+    "conditions",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Only trials with this score: exact=fail, tone=polite, closeness=0.5; repeatable.",
+)
 @click.option("--definition", is_flag=True, help="Show the definition of the run: prompts, parameters, URLs, source.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def show(  # noqa: PLR0917  # the options
-    run: str | None, trial: str | None, seq: int | None, steps: str, definition: bool, as_json: bool
+    run: str | None,
+    trial: str | None,
+    seq: int | None,
+    steps: str,
+    failing: bool,
+    errors: bool,
+    conditions: Sequence[str],
+    definition: bool,
+    as_json: bool,
 ) -> None:
-    """Show one TRIAL in full: input, request, output, every attempt with its waits and steps, and the scores.
+    """Show one TRIAL in full: scores, output, expected output, input, and every attempt with its waits and steps.
 
-    TRIAL is the id of a trial, otherwise the name of a case; if that has several trials, they are listed. Without TRIAL, all
-    trials are listed with their inputs. A damaged run is shown up to the damage, with exit code 4.
+    TRIAL is the id of a trial, otherwise the name of a case; if that has several trials, their outputs are shown side by side.
+    Without TRIAL, all trials are listed with their scores, outputs and expected outputs. A damaged run is shown up to the
+    damage, with exit code 4.
 
     \b
+    evaljournal show --failing
     evaljournal show peru
     evaljournal show peru --steps full
+    evaljournal show runs/capitals/0001 --score exact=fail --json | jq .trials
     evaljournal show runs/capitals/0001 --definition
-    evaljournal show runs/capitals/0001 peru --json | jq .output
-    evaljournal show runs/capitals/0001 | grep fail
     """
     path, trial = run_and_trial(run, trial)
     view = open_run(path, seq)
     problem: JournalError | None = view.problem
-    matching_trials = [] if trial is None else _matching_trials(view, trial)
-    if definition and (trial is None or matching_trials):
+    matching_trials = list(view.state.trials) if trial is None else _matching_trials(view, trial)
+    is_filtered = bool(failing or errors or conditions)
+    if trial is not None and not matching_trials:
+        exit_if_damaged(problem)  # The trial may be after the damage.
+        position = "" if seq is None else f" at record {seq:,}"
+        raise UsageError(
+            f"{path} has no trial {trial!r}{position}{suggest(trial, view.state.trials)}",
+            hint=f"`evaljournal show {path}` lists its trials",
+        )
+    if definition:
         _print_definition(view, as_json=as_json)
-    elif trial is None or len(matching_trials) > 1:
-        _print_list(view, matching_trials or None, as_json=as_json)
-    elif matching_trials:
+    elif trial is None or is_filtered or len(matching_trials) > 1:
+        names = _filter_trials(view.state, matching_trials, failing=failing, errors=errors, conditions=conditions)
+        _print_list(view, names, case=None if is_filtered else trial, as_json=as_json)
+    else:
         trial_details = view.trial(matching_trials[0])
         problem = trial_details.problem or problem
         if as_json:
@@ -82,14 +126,41 @@ def show(  # noqa: PLR0917  # the options
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
                 echo("\n".join(_trial_lines(trial_details, view.state, full=steps == "full")))
-    else:
-        exit_if_damaged(problem)  # The trial may be after the damage.
-        position = "" if seq is None else f" at record {seq:,}"
-        raise UsageError(
-            f"{path} has no trial {trial!r}{position}{suggest(trial, view.state.trials)}",
-            hint=f"`evaljournal show {path}` lists its trials",
-        )
     exit_if_damaged(problem, quiet=as_json)
+
+
+def _filter_trials(
+    state: RunState, names: Iterable[str], *, failing: bool, errors: bool, conditions: Sequence[str]
+) -> list[str]:
+    """Return the trials that fail or have an error, if that is asked for, and that meet all conditions on scores."""
+    scores = [condition.partition("=")[::2] for condition in conditions]
+    for scorer, value in scores:
+        if scorer not in state.scores:
+            raise UsageError(f"the run has no score {scorer!r}{suggest(scorer, state.scores)}")
+        if not value:
+            raise UsageError(f"--score {scorer} needs a value: {scorer}=fail")
+
+    def is_selected(trial: TrialState) -> bool:
+        has_error = trial.stage == "failed" or bool(trial.unscored)
+        has_problem = (failing and bool(trial.failing_scorers)) or (errors and has_error)
+        latest = [(trial.score(scorer), value) for scorer, value in scores]
+        return (has_problem or not (failing or errors)) and all(
+            score is not None and _equals(score[1], value) for score, value in latest
+        )
+
+    return [name for name in names if is_selected(state.trials[name])]
+
+
+def _equals(score: float | str, text: str) -> bool:
+    """Return whether a score has this value: `pass` or `fail`, a number, a label."""
+    if isinstance(score, bool):
+        return text.casefold() in (("pass", "true", "1") if score else ("fail", "false", "0"))
+    if isinstance(score, str):
+        return score == text
+    try:
+        return score == float(text)
+    except ValueError:
+        return False
 
 
 def _print_json(path: Path, problem: JournalError | None, **fields: Any) -> None:
@@ -112,34 +183,100 @@ def _matching_trials(view: LoadedRun, trial: str) -> list[str]:
     return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
 
 
-def _print_list(view: LoadedRun, trials: Collection[str] | None = None, *, as_json: bool) -> None:
+def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, as_json: bool) -> None:
+    """List trials; if they are those of one case, show their outputs side by side."""
     state = view.state
-    inputs = ((name, value) for name, value in view.inputs() if trials is None or name in trials)
+    rows = read_values(view.path, state.trials, names)
     if as_json:
         entries = [
-            {**_entry(name, trial := state.trials[name], value), "task_version": state.task_version(trial)}
-            for name, value in inputs
+            {**_entry(state.trials[values.trial], values), "task_version": state.task_version(state.trials[values.trial])}
+            for values in rows
         ]
         _print_json(view.path, view.problem, trials=entries)
+    elif not names:
+        echo("no such trial" if state.trials else "the run has no trials yet", err=True)
+    elif case is not None:
+        echo("\n".join(_case_lines(state, sorted(rows, key=lambda values: state.trials[values.trial].repeat))))
     else:
-        scorers = list(state.scores)
-        has_versions = state.task_versions > 1
-        head = ("TRIAL", "INPUT", "STATUS", "ATTEMPTS", "LATENCY", *(printable(scorer, 24) for scorer in scorers))
-        rows = [
-            (*_columns(name, trial := state.trials[name], value, scorers), str(state.task_version(trial) or "–"))
-            for name, value in inputs
+        _print_trials(state, list(rows))
+
+
+def _print_trials(state: RunState, rows: Sequence[TrialValues]) -> None:
+    """Print a table of trials: scores, output, expected output and input, the texts as wide as the terminal allows."""
+    scorers, has_versions = list(state.scores), state.task_versions > 1
+    has_expected = any(values.expected is not None for values in rows)
+    names = [printable(scorer, 24) for scorer in scorers]
+    head = ["TRIAL", *names, "OUTPUT", *(["EXPECTED"] if has_expected else []), "INPUT", "STATUS", "ATTEMPTS", "LATENCY"]
+    cells = [_cells(values.trial, state.trials[values.trial], scorers) for values in rows]
+    width = _MAX_TEXT
+    if sys.stdout.isatty():
+        fixed = [max(map(len, column)) for column in zip(("TRIAL", *names, *head[-3:]), *cells, strict=True)]
+        width = max(_MIN_TEXT, (line_width() - sum(fixed) - 2 * (len(head) - 1)) // (len(head) - len(fixed)))
+    table = [[*head, *(["VERSION"] if has_versions else [])]]
+    for row, values in zip(cells, rows, strict=True):
+        trial = state.trials[values.trial]
+        output, expected = value_texts(values.output, values.expected)
+        output = _output_text(trial, output)
+        texts = [output, *(["–" if values.expected is None else expected] if has_expected else []), value_text(values.input)]
+        row[-3:-3] = [shorten(text, width) for text in texts]
+        table.append([*row, *([str(state.task_version(trial) or "–")] if has_versions else [])])
+    print_table(table)
+
+
+def _cells(name: str, trial: TrialState, scorers: Sequence[str]) -> list[str]:
+    """Return the cells of a trial that are not shortened: its id, scores, status, attempts and latency."""
+    latency = duration(trial.latency) if trial.output_location is not None else "–"
+    scores = [_cell(trial, scorer) for scorer in scorers]
+    reason = f" ({reason_text(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
+    return [printable(name, 60), *scores, f"{stage_text(trial.stage)}{reason}", str(trial.attempts), latency]
+
+
+def _output_text(trial: TrialState, output: str) -> str:
+    """Return the output of a trial, or its error."""
+    if trial.stage == "failed":
+        return trial.error or reason_text(trial.reason)
+    return "–" if trial.output_location is None else output
+
+
+def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
+    """Yield the input and the expected output of a case, and the outputs of its variants side by side, repeat by repeat."""
+    first, scorers, width = rows[0], list(state.scores), line_width()
+    yield f"{printable(state.trials[first.trial].case, _MAX_LINE_LENGTH)}  {plural(len(rows), 'trial')}"
+    yield from _value_lines("input", first.input)
+    yield from _value_lines("expected", first.expected) if first.expected is not None else ()
+    variants = len({state.trials[values.trial].variant for values in rows})
+    columns = max(1, min(variants if variants > 1 else len(rows), width // _MIN_COLUMN))
+    column_width = (width - 2 * (columns - 1)) // columns
+    for start in range(0, len(rows), columns):
+        blocks = [
+            [*_column_lines(state.trials[values.trial], values, scorers, column_width)]
+            for values in rows[start : start + columns]
         ]
-        table = [(*head, "VERSION"), *rows]
-        print_table(table if has_versions else [row[:-1] for row in table])
+        yield ""
+        for line in itertools.zip_longest(*blocks, fillvalue=""):
+            yield "  ".join(f"{cell:<{column_width}}" for cell in line).rstrip()
 
 
-def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
+def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str], width: int) -> Iterator[str]:
+    """Yield the id, the scores and the output of a trial in lines of at most `width` characters."""
+    yield shorten(values.trial, width)
+    yield from (shorten(f"{scorer} {_cell(trial, scorer)}", width) for scorer in scorers if scorer in trial.scores)
+    text = _output_text(trial, value_text(values.output))
+    lines = [line for row in text.splitlines() for line in wrap(escape_controls(row.expandtabs()), width) or [""]]
+    yield from lines[:_MAX_LINES]
+    if len(lines) > _MAX_LINES:
+        yield f"… {plural(len(lines) - _MAX_LINES, 'more line')}"
+
+
+def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
     return {
-        "trial": name,
+        "trial": values.trial,
         "case": trial.case,
         "variant": trial.variant or None,
         "repeat": trial.repeat,
-        "input": _to_json(None, None, value),
+        "input": _to_json(None, None, values.input),
+        "expected": _to_json(None, None, values.expected),
+        "output": _to_json(None, None, values.output),
         "stage": trial.stage,
         "reason": trial.reason or None,
         "error": trial.error or None,
@@ -150,18 +287,10 @@ def _entry(name: str, trial: TrialState, value: Any) -> dict[str, Any]:
     }
 
 
-def _columns(name: str, trial: TrialState, value: Any, scorers: Sequence[str]) -> Sequence[str]:
-    values = [_cell(trial, scorer) for scorer in scorers]
-    reason = f" ({reason_text(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
-    latency = duration(trial.latency) if trial.output_location is not None else "–"
-    text = printable(value, _MAX_INPUT) if isinstance(value, Blob) else one_line(as_text(value), _MAX_INPUT)
-    return (printable(name, 60), text, f"{stage_text(trial.stage)}{reason}", str(trial.attempts), latency, *values)
-
-
 def _cell(trial: TrialState, scorer: str) -> str:
     if scorer not in trial.scores:
         return "error" if scorer in trial.unscored else "–"
-    return value_text(trial.scores[scorer][1])
+    return score_value_text(trial.scores[scorer][1])
 
 
 def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
@@ -191,34 +320,43 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
     yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {stage_text(trial_details.stage)}{reason}, {attempts}{steps}"
-    yield (
-        f"queued at {printable(trial_details.enqueued_at)} · waited {duration(times.queue_time)} · "
-        f"backoff {duration(times.backoff_time)} · attempts {duration(times.run_time)} · scoring {duration(times.scoring_time)}"
-    )
-    seconds = {"latency": trial_details.latency, "time to completion": trial_details.time_to_completion}
-    if texts := [f"{name} {duration(value)}" for name, value in seconds.items() if value is not None]:
-        yield " · ".join(texts)
-    yield from _value_lines("input", trial_details.input)
-    for label, value in (("expected", trial_details.expected), ("metadata", trial_details.metadata)):
-        if value is not None:
+    for score in trial_details.scores.values():
+        yield from _score_lines(score)
+    if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
+        yield from _value_lines("output", trial_details.output)
+    for label, value in (
+        ("expected", trial_details.expected),
+        ("input", trial_details.input),
+        ("metadata", trial_details.metadata),
+    ):
+        if value is not None or label == "input":
             yield from _value_lines(label, value)
+    if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
+        changes = [(session, [name for name in session.adopted if name.startswith(("task", "file "))]) for session in sessions]
+        adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
+        yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
+    seconds = {
+        "waited": times.queue_time,
+        "backoff": times.backoff_time,
+        "attempts": times.run_time,
+        "scoring": times.scoring_time,
+        "latency": trial_details.latency,
+        "time to completion": trial_details.time_to_completion,
+    }
+    parts = [f"queued at {printable(trial_details.enqueued_at)}"]
+    yield from _value_lines(
+        "times", " · ".join([*parts, *(f"{name} {duration(value)}" for name, value in seconds.items() if value)])
+    )
     request = None
     for attempt in trial_details.attempts:
         session = _session_text(attempt.span.session, sessions)
         yield from _attempt_lines(attempt, session, None if attempt.request == request else attempt.request, full=full)
         request = attempt.request
-    if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
-        yield from _value_lines("output", trial_details.output)
-    if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
-        changes = [(session, [name for name in session.adopted if name.startswith(("task", "file "))]) for session in sessions]
-        adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
-        yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
     for call in trial_details.scorer_calls:
-        yield from _call_lines(call, _session_text(call.session, sessions))
+        if call.outcome != "succeeded" or call.waits:
+            yield from _call_lines(call, _session_text(call.session, sessions))
     for score in trial_details.superseded_scores:
         yield from _score_lines(score, "superseded")
-    for score in trial_details.scores.values():
-        yield from _score_lines(score)
 
 
 def _session_text(number: int, sessions: Sequence[SessionState]) -> str:
@@ -229,7 +367,8 @@ def _session_text(number: int, sessions: Sequence[SessionState]) -> str:
 
 def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, full: bool) -> Iterator[str]:
     span = attempt.span
-    waits = f"waited {duration(span.queue_time)}{_wait_text(attempt.waits)}, backoff {duration(span.backoff_time)}"
+    waits = [f" · waited {duration(span.queue_time)}{_wait_text(attempt.waits)}"] if span.queue_time else []
+    waits += [f" · backoff {duration(span.backoff_time)}"] if span.backoff_time else []
     outcome = as_words(span.outcome) or "in flight"
     detail = f": {printable(attempt.detail)}" if attempt.detail else ""
     reason = f" ({as_words(attempt.reason)}{detail})" if attempt.reason else ""
@@ -238,7 +377,7 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, f
     yield (
         f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot}{worker} · {session} · "
-        f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''} · {waits}"
+        f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''}{''.join(waits)}"
     )
     if new_request is not None:
         yield from _value_lines("  request", new_request)
@@ -294,7 +433,7 @@ def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
         yield from _value_lines("score", f"{details.scorer} error: {details.error}: {details.message}{suffix}")
     else:
         reason = f"  {details.reason}" if details.reason else ""
-        yield from _value_lines("score", f"{details.scorer} {value_text(details.value)}{reason}{suffix}")
+        yield from _value_lines("score", f"{details.scorer} {score_value_text(details.value)}{reason}{suffix}")
 
 
 def _value_lines(label: str, value: Any) -> Iterator[str]:
