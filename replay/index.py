@@ -42,8 +42,6 @@ TIMELINE_EVENTS: Final = frozenset({*_STAGE_AFTER, *get_args(events.PolicyEvent)
 """The events that an index needs for times and series."""
 
 MAX_INT64: Final = (1 << 63) - 1
-_MAX_VALUE: Final = 1 << 62
-"""Maximum limit and pace; a forged one must fit into 64 bits."""
 _MAX_INTEGER: Final = 1 << 40
 """Maximum integer in usage; sums of such integers fit into 64 bits."""
 _BATCH_RECORDS: Final = 4_096
@@ -312,12 +310,7 @@ class Index:
         self._flushed_seq, self._pending_bytes = self.seq, 0
 
     def _insert(self, table: str, rows: Iterable[Any]) -> None:
-        rows = list(rows)
-        try:
-            self._database.executemany(self._inserts[table], rows)
-        except OverflowError:  # An integer of a foreign record has more than 64 bits.
-            fitting_rows = ([_fit(value) for value in row] for row in rows)
-            self._database.executemany(self._inserts[table], fitting_rows)
+        self._database.executemany(self._inserts[table], rows)
 
     def skip(self, record: Record) -> None:
         """Advance the time to that of the next record, and ignore its event, unless it starts a session."""
@@ -727,10 +720,10 @@ class Index:
             return  # It applies to scorer calls, not to attempts.
         if isinstance(event, events.LimitChanged):
             self._limits[key] = event.after
-            self._limit = _clamp(sum(self._limits.values()))
+            self._limit = sum(self._limits.values())
         else:
-            self._paces[key] = _clamp(1_000 * (event.after or 0.0))
-            self._pace = _clamp(sum(self._paces.values()))
+            self._paces[key] = round(1_000 * (event.after or 0.0))
+            self._pace = sum(self._paces.values())
         self._add_point(t, seq)
 
     def _pause(self, event: events.IntakePaused | events.IntakeResumed, t: float, seq: int) -> None:
@@ -798,11 +791,3 @@ def _add_time(trial: TrialRow, t: float) -> None:
         trial.run_time += seconds
     elif trial.phase == SCORING:
         trial.scoring_time += seconds
-
-
-def _fit(value: Any) -> Any:
-    return float(value) if isinstance(value, int) and abs(value) > MAX_INT64 else value
-
-
-def _clamp(number: float) -> int:
-    return round(max(-_MAX_VALUE, min(number, _MAX_VALUE)))

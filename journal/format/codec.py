@@ -29,7 +29,9 @@ Encoder = Callable[[Any, int, str, float], dict[str, Any]]
 RECORD_LIMIT: Final = 1 << 20
 """Maximum length of a line in bytes, without its hash."""
 MAX_TIME: Final = 1e12
-"""Bound of `t` in seconds, so that sums and differences of times are finite and exact to a millisecond."""
+"""Bound of times and durations in seconds, so that their sums and differences are finite and exact to a millisecond."""
+MAX_INTEGER: Final = 1 << 53
+"""Bound of integers, which every JSON parser reads exactly up to here."""
 _MAX_REPR: Final = 80
 _MAX_DEPTH: Final = 255
 """Maximum depth of the search for a value that JSON cannot represent; orjson supports one level less."""
@@ -38,6 +40,10 @@ _OPTIONS: Final = orjson.OPT_PASSTHROUGH_DATACLASS
 _OPEN_LISTS: Final = frozenset({"reason", "category"})
 """Fields of which a later minor version may have further values; readers and copies accept any text."""
 _UNCHANGED_BY_JSON: Final = frozenset({str, int, float, bool})
+_MINIMA: Final = {"until": -MAX_TIME, "step": 1}
+"""Minimum of a number, if it is not 0; `until` is a time on the clock of `t`, all other numbers of seconds are durations."""
+_EARLIER_STEPS: Final = frozenset({"parent", "continues"})
+"""Fields with the number of a step that started before the step of the event; 0: none."""
 _SMALL: Final = frozenset({type(None), int, float, bool})
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _WITH_LENGTH: Final = _CONTAINERS | {str}
@@ -73,7 +79,7 @@ _MAY_CONTAIN_NAN: Final = frozenset(
 def _decoder(cls: type[KnownEvent]) -> Decoder:
     """Generate a function that sets the fields directly, which takes half the time of calling the class.
 
-    It checks types, because the correct hashes of a foreign journal do not imply correct types.
+    It checks every value, because the correct hashes of a foreign journal do not imply correct values; readers rely on that.
     """
     names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_value, "mapping": _is_mapping_of_text}
     lines = ["def decode_event(fields):", "event = new(cls)"]
@@ -85,26 +91,31 @@ def _decoder(cls: type[KnownEvent]) -> Decoder:
             indent = "    "
         lines.append(f"{indent}event.{name} = value = fields[{name!r}]")
         if not is_payload(field):
-            check, names[f"legal_{name}"] = _type_check(field)
+            check, names[f"legal_{name}"] = _check(field)
             condition = check.format(value="value", legal=f"legal_{name}")
             lines.append(f"{indent}if {condition}: raise invalid({name!r}, value)")
     exec("\n    ".join([*lines, "return event"]), names)  # noqa: S102  # built from our own field names
     return cast("Decoder", names["decode_event"])
 
 
-def _type_check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
+def _check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
     """Return an expression that is true if `{value}` is invalid, and the types or values that are `{legal}` in it."""
-    if get_origin(field.type) is Literal and field.name in _OPEN_LISTS:
-        return "{value}.__class__ is not {legal}", str
-    if get_origin(field.type) is Literal:
-        return "{value} not in {legal}", get_args(field.type)
-    if get_origin(field.type) is Mapping:
+    origin, annotation = get_origin(field.type), cast("Any", field.type)
+    if origin is Literal and field.name not in _OPEN_LISTS:
+        return "{value} not in {legal}", get_args(annotation)
+    if origin is Mapping:
         return "{value}.__class__ is not {legal} or not mapping({value})", dict
-    annotation: Any = field.type
-    types = set(get_args(annotation) or (annotation,))
+    types = {str} if origin is Literal else set(get_args(annotation) or (annotation,))
+    is_number, is_optional = types <= {int, float, type(None)}, type(None) in types
+    check = "{value}.__class__ not in {legal}"
+    if is_number:
+        minimum = _MINIMA.get(field.name, 0)
+        maximum = "event.step - 1" if field.name in _EARLIER_STEPS else MAX_TIME if float in types else MAX_INTEGER
+        check += f" or not {minimum} <= {{value}} <= {maximum}"
     if len(types) == 1 and float not in types:
-        return "{value}.__class__ is not {legal}", types.pop()
-    return "{value}.__class__ not in {legal}", frozenset(types | {int} if float in types else types)
+        return check.replace("not in", "is not", 1), types.pop()
+    legal = types - {type(None)} | ({int} if float in types else set())
+    return f"{{value}} is not None and ({check})" if is_optional else check, frozenset(legal)
 
 
 def _is_mapping_of_text(value: dict[str, Any]) -> bool:
@@ -176,7 +187,7 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
         is_required, assignment = field.default is attrs.NOTHING, f"fields[{key!r}] = {key}"
         checks.append(f"{key} = event.{key}")
         if not is_payload(field):
-            check, names[f"legal_{key}"] = _type_check(field)
+            check, names[f"legal_{key}"] = _check(field)
             checks.append(f"if {check.format(value=key, legal=f'legal_{key}')}: raise invalid(event, {key!r})")
         else:
             checks.append(f"if {key}.__class__ not in small: reject_large({key}, {cls.__name__!r}, {key!r})")

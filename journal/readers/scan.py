@@ -6,6 +6,7 @@ A `Cursor` has the number, the previous hash and the file that are expected of t
 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +27,10 @@ MAX_LINE: Final = RECORD_LIMIT + chain.LINE_TAIL
 """Maximum length of a line in bytes."""
 _BLOCK: Final = 4096
 """Block size in bytes for reading a file that is partly unreadable."""
+
+_MAX_WALL_TIME: Final = 40
+"""Maximum characters of `at`."""
+_parse_wall_time: Final = datetime.fromisoformat
 
 Fields = dict[str, Any]
 
@@ -200,8 +205,11 @@ def _has_correct_hash(line: bytes, header: Fields) -> bool:
 def record_fields(fields: Fields) -> tuple[int, str, float, int]:
     """Return `seq`, `at`, `t` and `d` of a record; raise `ValueError` if one has an invalid value."""
     seq, at, t, d = fields["seq"], fields["at"], fields["t"], fields["d"]
-    if seq.__class__ is not int or at.__class__ is not str or d.__class__ is not int or d < 0:
-        raise ValueError(f"invalid seq, at or d: {seq!r:.80}, {at!r:.80}, {d!r:.80}")
+    if seq.__class__ is not int or d.__class__ is not int or d < 0:
+        raise ValueError(f"invalid seq or d: {seq!r:.80}, {d!r:.80}")
+    if at.__class__ is not str or at[-1:] != "Z" or len(at) > _MAX_WALL_TIME:
+        raise ValueError(f"invalid at: {at!r:.80}")
+    _parse_wall_time(at)
     if (t.__class__ is not float and t.__class__ is not int) or not -MAX_TIME < t < MAX_TIME:
         raise ValueError(f"invalid t: {t!r:.80}")
     return seq, at, t, d

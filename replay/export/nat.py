@@ -144,11 +144,8 @@ def _usage(sums: Mapping[str, float], kind: str) -> dict[str, Any]:
 
 
 def _times(end: str, elapsed: float) -> tuple[float, float]:
-    """Return the start and the end of what ended at a wall time, in seconds since 1970; the end is 0 if it is invalid."""
-    try:
-        timestamp = datetime.fromisoformat(end).timestamp()
-    except (ValueError, OverflowError):
-        timestamp = 0.0
+    """Return the start and the end of what ended at a wall time, in seconds since 1970; the end is 0 if it is unknown."""
+    timestamp = datetime.fromisoformat(end).timestamp() if end else 0.0
     return round(timestamp - elapsed, 6), timestamp
 
 

@@ -1,7 +1,7 @@
 """Tables as Parquet files; needs `pip install 'evaljournal[parquet]'`."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from importlib import import_module
 from typing import Any, Final
 
@@ -48,7 +48,7 @@ def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterat
         for column, values in zip(columns, group, strict=True):
             value = column_value(column, column.get(row))
             if column.kind == "time":
-                value = _time(value)
+                value = datetime.fromisoformat(value) if value else None
             values.append(value)
             size += len(value) if isinstance(value, str) else 0
         if len(group[0]) >= _GROUP_ROWS or size >= _GROUP_CHARS:
@@ -56,12 +56,3 @@ def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterat
             group, size = [[] for _ in columns], 0
     if group[0]:
         yield group
-
-
-def _time(wall_time: Any) -> datetime | None:
-    """Parse a wall time; None if it is missing or invalid."""
-    try:
-        time = datetime.fromisoformat(wall_time)
-    except (TypeError, ValueError):
-        return None
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time

@@ -169,8 +169,5 @@ def iso_time(nanoseconds: int) -> str:
 
 
 def _nanoseconds(time: str) -> int:
-    """Return a record's wall time in nanoseconds since 1970; 0 if it is invalid."""
-    try:
-        return (datetime.fromisoformat(time) - _EPOCH) // timedelta(microseconds=1) * 1_000
-    except (ValueError, TypeError):
-        return 0
+    """Return a record's wall time in nanoseconds since 1970."""
+    return (datetime.fromisoformat(time) - _EPOCH) // timedelta(microseconds=1) * 1_000

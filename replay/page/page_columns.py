@@ -157,20 +157,20 @@ def _spans(content: Content, after_seq: int) -> dict[str, Any]:
         query = f"SELECT {name} FROM attempts WHERE changed > ? ORDER BY id"  # noqa: S608  # our own names
         return map(itemgetter(0), index.rows(query, after_seq))
 
-    ends = _to_microseconds(column("iif(outcome = '', start, end)"))
+    ends = map(microseconds, column("iif(outcome = '', start, end)"))
     return {
         "index": _deltas(column("id")),
         "trial": column("trial"),
         "attempt": column("attempt"),
         "slot": column("slot"),
         "session": column("session"),
-        "start": _deltas(_to_microseconds(column("start"))),
-        "duration": map(sub, ends, _to_microseconds(column("start"))),
+        "start": _deltas(map(microseconds, column("start"))),
+        "duration": map(sub, ends, map(microseconds, column("start"))),
         "outcome": map(_OUTCOME_NUMBERS.__getitem__, column("outcome")),
         "seq": _deltas(column("seq")),
         "end_seq": _deltas(column("end_seq")),
-        "queue_time": _to_microseconds(column("queue_time")),
-        "backoff_time": _to_microseconds(column("backoff_time")),
+        "queue_time": map(microseconds, column("queue_time")),
+        "backoff_time": map(microseconds, column("backoff_time")),
         "details": _details(content, after_seq),
     }
 
@@ -281,8 +281,8 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
     def times(name: str, phase: int) -> Iterator[int]:
         now = index.now
         trials = rows(f"{name}, phase, phase_start")
-        return _to_microseconds(
-            seconds + (now - start if current_phase == phase else 0.0) for seconds, current_phase, start in trials
+        return (
+            microseconds(seconds + (now - start if current_phase == phase else 0.0)) for seconds, current_phase, start in trials
         )
 
     def texts(name: str) -> Iterator[Text]:
@@ -363,15 +363,11 @@ def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, i
     if index.axis.shards and not start:
         offsets = [session.offset for session in index.sessions]
         for t, value, _, session in sums(index, name):
-            yield round((t - offsets[session - 1]) * MICRO), value, session
+            yield microseconds(t - offsets[session - 1]), value, session
         return
     for session, end in enumerate((*index.session_points[1:], index.point_count), start=1):
         if end > start:
-            yield from ((round(t * MICRO), value, session) for t, value, _ in points(index, name, session, start))
-
-
-def _to_microseconds(times: Iterable[float]) -> Iterator[int]:
-    return (round(seconds * MICRO) for seconds in times)
+            yield from ((microseconds(t), value, session) for t, value, _ in points(index, name, session, start))
 
 
 def _deltas(numbers: Iterable[int]) -> Iterator[int]:

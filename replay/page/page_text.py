@@ -8,7 +8,6 @@ import orjson
 from evaljournal.journal import Blob
 from evaljournal.journal.errors import BlobDamaged
 from evaljournal.journal.format.blobs import content
-from evaljournal.journal.format.codec import MAX_TIME
 
 MICRO: Final = 1_000_000
 Text = str | list[str] | dict[str, Any] | None
@@ -17,8 +16,8 @@ Text = str | list[str] | dict[str, Any] | None
 
 
 def microseconds(seconds: float) -> int:
-    """Return a recorded duration as a 64-bit integer; unlike `t`, a duration in a foreign record may be any number."""
-    return round(max(-MAX_TIME, min(seconds, MAX_TIME)) * MICRO)
+    """Return a time or a duration in microseconds."""
+    return round(seconds * MICRO)
 
 
 def page_text(value: Any, length: int) -> Text:

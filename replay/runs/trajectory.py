@@ -141,8 +141,7 @@ def steps_with_depth(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDe
     numbers = {step.number for step in sorted_steps}
     inner_steps: defaultdict[int, list[StepDetails]] = defaultdict(list)
     for step in sorted_steps:
-        is_called = 0 < step.parent < step.number and step.parent in numbers  # In a foreign journal it may be any number.
-        inner_steps[step.parent if is_called else 0].append(step)
+        inner_steps[step.parent if step.parent in numbers else 0].append(step)
     stack = [(0, step) for step in reversed(inner_steps.pop(0, ()))]
     while stack:
         depth, step = stack.pop()

@@ -88,11 +88,8 @@ class WallTime:
 
 
 def seconds_between(start: str, end: str) -> float:
-    """Return the seconds between two wall times; 0 if one is invalid."""
-    try:
-        return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
-    except (ValueError, TypeError):
-        return 0.0
+    """Return the seconds between two wall times."""
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()
 
 
 @attrs.define

@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, cast
 
 import outcome
-from attrs import frozen
+from attrs import field, frozen
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.replay.text import duration
 from evaljournal.runner.retries.providers import matching_rule
 from evaljournal.runner.retries.providers.rule import ErrorFields, Rule, error_fields
-from evaljournal.runner.retries.retry_after import requested_wait, wait_in_error, wait_until_reset
+from evaljournal.runner.retries.retry_after import LONGEST_WAIT, requested_wait, wait_in_error, wait_until_reset
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.signals import is_from_signal
 
@@ -46,6 +46,10 @@ class Fatal(Exception):
     """Raise this from a task when no further attempt at this trial can succeed."""
 
 
+def _limit_wait(seconds: float | None) -> float | None:
+    return None if seconds is None else min(seconds, LONGEST_WAIT)
+
+
 @frozen(kw_only=True)
 class Failure:
     """What an exception means for its trial."""
@@ -53,7 +57,7 @@ class Failure:
     category: FailureCategory
     """`error`: may succeed next time. `parse_error`: the output may have been invalid. `rate_limited`. `unavailable`: 5xx or a
     connection error. `fatal`: the next attempt would fail in the same way."""
-    retry_after: float | None = None
+    retry_after: float | None = field(default=None, converter=_limit_wait)
     """Seconds to wait before the next call, counted from the failure, from `Retry-After` or an equivalent."""
     stop_reason: Literal["unauthorized", "quota"] | None = None
     """Why the run stops, if every other call would fail in the same way: the API key is unauthorized or the account has no

@@ -14,6 +14,9 @@ from evaljournal.runner.retries.providers.rule import ErrorFields
 _MIN_TIMESTAMP, _MIN_MILLISECONDS = 1_000_000_000, 1_000_000_000_000
 """The smallest numbers that are read as seconds or milliseconds since 1970 (September 2001), not as a duration."""
 
+LONGEST_WAIT = 1e9
+"""Longest wait in seconds, which a journal can record."""
+
 _MAX_UNVERIFIED_WAIT = 60.0
 """Longest wait, in seconds, for a date that comes without the server's own time."""
 

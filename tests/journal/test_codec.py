@@ -21,9 +21,11 @@ from evaljournal.journal.events import (
     Noted,
     TrialEnqueued,
 )
-from evaljournal.journal.fact import fields_of
+from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.journal.format.codec import (
     EVENT_TYPES,
+    MAX_INTEGER,
+    MAX_TIME,
     RECORD_FIELDS,
     decode,
     encode,
@@ -43,7 +45,8 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dicti
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Draw values of a field's type."""
-    simple = {str: TEXTS, int: NUMBERS, float: FLOATS, bool: st.booleans(), type(None): st.none(), Any: JSON}
+    counts, durations = st.integers(0, MAX_INTEGER), st.floats(0, MAX_TIME)
+    simple = {str: TEXTS, int: counts, float: durations, bool: st.booleans(), type(None): st.none(), Any: JSON}
     if kind in simple:
         return simple[kind]
     if get_origin(kind) is Literal:
@@ -56,7 +59,14 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 def events_of(kind: type[KnownEvent]) -> st.SearchStrategy[KnownEvent]:
     """Draw events of one kind."""
     fields = {field.name: JSON if is_payload(field) else values_of(field.type) for field in fields_of(kind)}
-    return st.builds(kind, **fields)
+    others = {
+        "until": st.floats(-MAX_TIME, MAX_TIME),
+        "value": fields.get("value", JSON) | NUMBERS | FLOATS,
+        "step": st.integers(8, MAX_INTEGER),
+        "parent": st.integers(0, 7),
+        "continues": st.integers(0, 7),
+    }
+    return st.builds(kind, **{name: others.get(name, values) for name, values in fields.items()})
 
 
 def rejection(event: Event) -> Unserializable:
@@ -81,6 +91,23 @@ def test_events_round_trip(kind: type[KnownEvent], data: st.DataObject) -> None:
 
     assert event == decode(fields)
     assert repr(event) == repr(decode(fields))
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES.values(), ids=EVENT_TYPES)
+@examples(10)
+@given(data=st.data())
+def test_numbers_out_of_range_are_rejected(kind: type[KnownEvent], data: st.DataObject) -> None:
+    """A number that no run can have is neither written nor read, so that no view has to expect one; a score may be any."""
+    event = data.draw(events_of(kind))
+    too_large = {int: MAX_INTEGER + 1, float: 1.001 * MAX_TIME}
+    for field in fields_of(kind):
+        for number in {int, float} & {field.type, *get_args(field.type)} if field.name != "value" else ():
+            minimum = -1.001 * MAX_TIME if field.name == "until" else -1
+            maximum = event.step if field.name in {"parent", "continues"} else too_large[number]  # type: ignore[union-attr]  # it is a step
+            for value in (minimum, maximum):
+                with pytest.raises(ValueError, match=f"^{field.name} is"):
+                    decode({**event_fields(event), field.name: value})
+                assert field.name == rejection(evolve_fact(event, **{field.name: value})).field
 
 
 @given(name=TEXTS, data=st.dictionaries(TEXTS.filter(lambda name: name not in RECORD_FIELDS), JSON, max_size=3))

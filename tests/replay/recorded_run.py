@@ -82,7 +82,9 @@ def rewrite(events: Iterable[TimedEvent]) -> list[Record]:
 
     async def main() -> None:
         nonlocal now
-        async with writing(PATH, new=True, clock=lambda: ("now", now), files=disk, in_thread=inline, run=RUN) as journal:
+        async with writing(
+            PATH, new=True, clock=lambda: ("2026-11-15T00:00:00Z", now), files=disk, in_thread=inline, run=RUN
+        ) as journal:
             for t, event in events:
                 now = t
                 has_correct_head = isinstance(event, RunFinished) and event.head in heads

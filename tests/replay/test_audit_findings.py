@@ -103,7 +103,6 @@ def doubling(kind: type, n: int = 0) -> Change:
 CHANGES: dict[str, tuple[str, Change]] = {
     "occupied slot": ("slots", in_an_occupied_slot),
     "slot above the limit": ("slots", changing(AttemptStarted, 3, slot=24)),
-    "negative slot": ("slots", changing(AttemptStarted, 3, slot=-1)),
     "limit below the attempts in flight": ("limit", changing(LimitChanged, after=1)),
     "limit above the slots": ("limit", changing(LimitChanged, after=25)),
     "limit of 0": ("limit", changing(LimitChanged, -1, after=0)),
@@ -113,7 +112,6 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "early retry": ("delay", changing(RetryScheduled, delay=1000.0)),
     "shorter attempt": ("elapsed", shorter_elapsed),
     "longer attempt": ("elapsed", changing(AttemptSucceeded, elapsed=3.0)),
-    "negative duration": ("elapsed", changing(AttemptFailed, elapsed=-1.0)),
     "other timeout": ("elapsed", changing(AttemptTimedOut, timeout=3.5)),
     "early timeout": ("elapsed", changing(AttemptTimedOut, timeout=5.0)),
     "longer scorer call": ("elapsed", changing(TrialScored, -1, elapsed=500.0)),

@@ -45,7 +45,7 @@ def events(trials: int) -> Iterator[Event]:
 def completed_trials(trials: int) -> Iterator[Record]:
     """Yield the records of these events, a tenth of a second apart."""
     for seq, event in enumerate(events(trials), start=1):
-        yield Record(seq, "", seq / 10, event, 0, "", 1, seq * 300)
+        yield Record(seq, "2026-11-15T00:00:00Z", seq / 10, event, 0, "", 1, seq * 300)
 
 
 def fold_run(trials: int) -> RunState:

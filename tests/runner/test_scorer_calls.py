@@ -53,7 +53,7 @@ async def judged_run() -> Timed:
 
 
 def failed_checks(timed: Timed) -> set[str]:
-    records = [Record(seq, "", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed, 1)]
+    records = [Record(seq, "2026-11-15T00:00:00Z", t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed, 1)]
     return {finding.check for finding in audit(records, rules=retry_rules).findings}
 
 

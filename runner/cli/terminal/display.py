@@ -149,10 +149,7 @@ def age(state: RunState, now: float) -> float:
     """Return the seconds since the last record; 0 if it was written on another host, whose clock may differ."""
     if not state.sessions or state.sessions[-1].host != socket.gethostname():
         return 0.0
-    try:
-        return max(0.0, now - datetime.fromisoformat(state.at).timestamp())
-    except ValueError:
-        return 0.0
+    return max(0.0, now - datetime.fromisoformat(state.at).timestamp())
 
 
 def render_screen(run: LoadedRun, now: float, width: int) -> "Group":
