@@ -145,7 +145,7 @@ class Auditor:
         if isinstance(event, events.SessionStarted):
             self._begin_session(event, record)
         elif isinstance(event, events.JournalSalvaged):
-            self._note_gaps(record)
+            self._note_gaps(event, record)
         elif self._lifecycle.stage == "in_session" or isinstance(event, events.RunStopped | events.RunFinished):
             if record.t < self._t:
                 message = f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
@@ -178,9 +178,11 @@ class Auditor:
             return None
         return rules
 
-    def _note_gaps(self, record: Record) -> None:
-        """Remove the findings about salvaged records."""
+    def _note_gaps(self, event: events.JournalSalvaged, record: Record) -> None:
+        """Remove the findings about salvaged records: those of a shard that was salvaged before it was merged, or all."""
         first_seq, length, count = self._before_run
+        if event.kept > record.seq - first_seq + 1:  # More than the shard has: the merged run was salvaged.
+            first_seq, length, count = 1, 0, 0
         self._findings.truncate(length, count)
         gaps = "were salvaged from a damaged journal, with gaps: only their order was checked"
         self._findings.note(f"records {first_seq:,} to {record.seq:,} {gaps}")
@@ -260,7 +262,7 @@ class Auditor:
         (self._probes.add if event.probe else self._probes.discard)(event.trial)
         for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
             self._add(record, check, message)
-        if event.key in state.limits and not 0 <= event.slot < max(self._highest_limit + self._hung_attempts, len(self._slots)):
+        if event.key in state.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)
         backoff_end = state.backing_off.get(event.trial, 0.0)

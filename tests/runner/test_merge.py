@@ -306,8 +306,23 @@ async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
     assert {True} == {shard.is_finished for shard in result.shards}
     assert outcome(undivided.state) == outcome(result.state)
     assert (True, (), True) == (verify(tmp_path / "new").ok, audited.findings, "salvaged" in audited.notes[0])
+    assert not audited.notes[0].startswith("records 1 to")
     with pytest.raises(JournalDamaged):
         await merge([paths[0], *paths[1:]], tmp_path / "damaged", files=FILES, in_thread=inline)
+
+
+async def test_a_salvaged_merged_run_is_not_accused(tmp_path: Path) -> None:
+    """If the session of a shard is lost, its records are not checked against the settings of another shard."""
+    defined, _ = flaky_evaluation(12)
+    paths = [(await run_shard(defined, tmp_path, number, slots=slots)).path for number, slots in ((1, 1), (2, 4), (3, 1))]
+    await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
+    second_session = next(record for record in read(tmp_path / "new") if getattr(record.event, "session", 0) == 2)
+    flip(segment(tmp_path / "new"), second_session.offset + 60)
+    await salvage(tmp_path / "new", tmp_path / "salvaged", files=FILES, in_thread=inline)
+    audited = audit(read(tmp_path / "salvaged"), rules=retry_rules)
+
+    assert (True, ()) == (verify(tmp_path / "salvaged").ok, audited.findings)
+    assert audited.notes[0].startswith("records 1 to")
 
 
 def test_the_command_reports_missing_shards_and_checks_gates(tmp_path: Path) -> None:
