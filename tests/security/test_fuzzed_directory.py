@@ -11,15 +11,14 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
-from click.testing import CliRunner
 
 from evaljournal.journal import events
-from evaljournal.journal.format.codec import EVENT_TYPES, decode
-from evaljournal.runner.cli import cli
+from evaljournal.journal.fact import fields_of
+from evaljournal.journal.format.codec import EVENT_TYPES, MAX_INTEGER, MAX_TIME, decode
 from tests.journal.samples import RUN, event_fields, forge, opened, overwrite, write_sync
 from tests.processes import Forks
 from tests.security import commands
@@ -100,7 +99,7 @@ def event_samples() -> list[dict[str, Any]]:
         events.AttemptStarted(attempt=1, **start),
         events.Noted(name="evaljournal.quota", value={"remaining": 1}, trial="case-1", attempt=1),
         events.StepCompleted(**step, step=1, input={"messages": ["a"]}, output="b", usage=usage, parent=0, continues=0),
-        events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", parent=3, continues=1, reusable=False),
+        events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", parent=1, continues=1, reusable=False),
         events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", parent=3, continues=2),
         events.AttemptFailed(
             **trial_1, **failure, attempt=1, traceback="t", location="w:1", category="rate_limited", usage=usage, worker="w"
@@ -303,32 +302,60 @@ def test_replaced_files(forks: Forks, tmp_path: Path) -> None:
     check_files(forks, tmp_path, random.Random(0).sample([*itertools.product(NAMES, KINDS)], SAMPLE), SAMPLE)
 
 
-@pytest.mark.parametrize(
-    ("event", "field"), [("attempt_succeeded", "elapsed"), ("retry_scheduled", "delay"), ("intake_paused", "until")]
+def write_extreme(run: Path, kind: str) -> None:
+    """Write a run in which every number that does not identify anything is the largest or the smallest that is valid."""
+    samples = event_samples()[:-1]
+    for fields in samples[1:]:
+        for field in fields_of(EVENT_TYPES[fields["type"]]) if fields["type"] in EVENT_TYPES else ():
+            numbers = {int, float} & {field.type, *get_args(field.type)}
+            if numbers and field.name not in {"value", "attempt", "attempts", "session", "step", "parent", "continues", "call"}:
+                fields[field.name] = 0 if kind == "smallest" else MAX_TIME if float in numbers else MAX_INTEGER
+    forge(run, samples)
+
+
+@pytest.mark.parametrize("kind", ["largest", "smallest"])
+def test_extreme_numbers(forks: Forks, tmp_path: Path, kind: str) -> None:
+    """Every view shows a run with numbers at their limits: views do not check what readers have checked."""
+    for _, codes in check_all(forks, tmp_path, [(kind,)], write_extreme, 1):
+        assert {0, 1, 3} >= {codes[f"{name} /run"] for name in ("status", "log", "show", "watch", "replay")}
+
+
+def write_later_version(run: Path, kind: str) -> None:
+    """Write a run with an extension; or with an event, and all reasons and categories, that only a later version has."""
+    samples = event_samples()[:-1]
+    samples.insert(5, {"type": "x-batch" if kind == "known" else "batch_submitted", "trials": 3, "reason": "size"})
+    for fields in samples if kind == "later" else ():
+        fields.update({name: "of_a_later_version" for name in ("reason", "category") if name in fields})
+    forge(run, samples)
+
+
+def test_a_later_minor_version(forks: Forks, tmp_path: Path) -> None:
+    """With unknown events, reasons and categories, every command and export ends as it does without them."""
+    known, later = [codes for _, codes in check_all(forks, tmp_path, [("known",), ("later",)], write_later_version, 1)]
+
+    assert known == later
+    assert {0, 1, 3} >= {later[f"{name} /run"] for name in ("status", "log", "show", "watch", "replay")}
+
+
+OUT_OF_RANGE = (
+    ("attempt_succeeded", "elapsed", "huge"),
+    ("retry_scheduled", "delay", "negative"),
+    ("intake_paused", "until", "large"),
+    ("limit_changed", "after", "large"),
+    ("pace_changed", "after", "huge"),
+    ("session_started", "session", "large"),
+    ("step_completed", "parent", "large"),
+    ("trial_enqueued", "at", "text"),
 )
-@pytest.mark.parametrize("value", ["large", "huge"])
-def test_a_report_of_a_very_long_duration(tmp_path: Path, event: str, field: str, value: str) -> None:
-    """A duration that does not fit into 64 bits of microseconds is shown, not reported as a bug."""
-    index = next(index for index, fields in enumerate(event_samples()) if fields["type"] == event)
-    write_changed(tmp_path / "run", index, field, value)
-    result = CliRunner().invoke(cli, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "report.html")])
-
-    assert 0 == result.exit_code, result.output
 
 
-@pytest.mark.timeout(100)
-@pytest.mark.parametrize(
-    ("event", "field"), [("limit_changed", "after"), ("pace_changed", "after"), ("session_started", "session")]
-)
-@pytest.mark.parametrize("value", ["large", "huge"])
-def test_a_very_large_number(tmp_path: Path, event: str, field: str, value: str) -> None:
-    """A number that no run reaches neither ends a page early nor makes `salvage` write without end."""
-    index = next(index for index, fields in enumerate(event_samples()) if fields["type"] == event)
-    write_changed(tmp_path / "run", index, field, value)
-    salvaged = CliRunner().invoke(cli, ["salvage", str(tmp_path / "run"), "-o", str(tmp_path / "new")])
-
-    assert salvaged.exit_code in CODES, salvaged.output
-    commands.view(str(tmp_path / "run"))
+def test_a_number_out_of_range_is_damage(forks: Forks, tmp_path: Path) -> None:
+    """A number that no run can have, or a wall time that is none, is reported by every view as an invalid record."""
+    types = [fields["type"] for fields in event_samples()]
+    cases = [(types.index(event), field, value) for event, field, value in OUT_OF_RANGE]
+    views = {*(f"{name} /run" for name in ("status", "log", "show", "watch", "replay", "verify")), "diff /run /run"}
+    for case, codes in check_all(forks, tmp_path, cases, write_changed, 4):
+        assert {4} == {codes[view] for view in views & codes.keys()}, case
 
 
 def test_large_files(forks: Forks, tmp_path: Path) -> None:
