@@ -5,12 +5,11 @@ import inspect
 import json
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from evaljournal import Retry, Score, note
 from evaljournal.journal import verify
@@ -147,96 +146,62 @@ def test_a_system_exit_in_a_note_is_recorded(path: Path) -> None:
     assert ["Model cannot be converted: SystemExit: 0", 1] == [event.value for event in events(path, Noted)]
 
 
-@pytest.mark.parametrize("count", [0, 20])
-def test_a_system_exit_in_a_generator_of_cases(tmp_path: Path, count: int) -> None:
-    """A generator that ends the process is a usage error before the run, and an unfinished run (3) after its start."""
-    result = run_file(
-        tmp_path,
-        f"""
-        def cases():
-            for number in range({count}):
-                yield Case(name=str(number), input=number)
-            raise SystemExit(0)
+ENDING = """
+class Cases(list):
+    def __iter__(self):
+        raise SystemExit(0)
 
-        @evaluation(cases=cases)
-        async def task(number):
-            return number
-        """,
-    )
+def cases(count):
+    for number in range(count):
+        yield Case(name=str(number), input=number)
+    raise SystemExit(0)
 
-    assert (3 if count else 2) == result.exit_code
-    assert "SystemExit: 0" in result.output
+@evaluation(cases={cases})
+async def task(number):
+    return number
+"""
+STOPPING = """
+import asyncio
 
+async def exits():
+    raise SystemExit(0)
 
-def test_a_system_exit_in_a_dry_run(tmp_path: Path) -> None:
-    """A list of cases that ends the process is a usage error."""
-    source = """
-        class Cases(list):
-            def __iter__(self):
-                raise SystemExit(0)
-
-        @evaluation(cases=Cases([1]))
-        async def task(number):
-            return number
-        """
-
-    assert 2 == run_file(tmp_path, source, "--dry-run").exit_code
-    assert 2 == run_file(tmp_path, source).exit_code
+@evaluation(cases=range(8), timeout=20, retry=Retry(errors=0))
+async def task(number):
+    if number == 2:
+        asyncio.get_running_loop().stop()
+    if number == 3:
+        asyncio.create_task(exits()).add_done_callback(lambda task: task.exception())
+    await asyncio.sleep(0.001)
+    return number
+"""
+LONG_NAME = '(Case(name="n" * 600_000 if number == 20 else str(number), input=number) for number in range(30))'
+LONG_KEY = '[Case(name="a", input=1, metadata={"key": "k" * 600_000})], limit_key="key"'
 
 
-def test_a_name_that_is_too_long_stops_the_run(tmp_path: Path) -> None:
-    """A case whose name no record can contain ends an unfinished run with 3."""
-    result = run_file(
-        tmp_path,
-        """
-        @evaluation(cases=(Case(name="n" * 600_000 if number == 20 else str(number), input=number) for number in range(30)))
-        async def task(number):
-            return number
-        """,
-    )
+@pytest.mark.parametrize(
+    ("source", "options", "code", "message"),
+    [
+        (ENDING.replace("{cases}", "lambda: cases(0)"), [], 2, "SystemExit: 0"),
+        (ENDING.replace("{cases}", "lambda: cases(20)"), [], 3, "SystemExit: 0"),
+        (ENDING.replace("{cases}", "Cases([1])"), [], 2, "SystemExit"),
+        (ENDING.replace("{cases}", "Cases([1])"), ["--dry-run"], 2, "SystemExit"),
+        (ENDING.replace("{cases}", LONG_NAME), [], 3, "600,000 characters"),
+        (ENDING.replace("{cases}", LONG_KEY), [], 2, "600,000 characters"),
+        (STOPPING, [], 0, "8 outputs · 0 errors"),
+    ],
+    ids=["no case", "later case", "list", "dry run", "long name", "long rate-limit key", "event loop"],
+)
+def test_files_that_end_or_stop_the_process(tmp_path: Path, source: str, options: list[str], code: int, message: str) -> None:
+    """Cases that end the process, or that no record can contain, are a usage error (2), or 3 once the run has started.
 
-    assert 3 == result.exit_code
-    assert "600,000 characters" in result.stdout
+    A task that stops the asyncio loop, or raises SystemExit in it, affects no other call.
+    """
+    (tmp_path / "task.py").write_text("from evaljournal import Case, Retry, evaluation\n" + source)
+    result = CliRunner().invoke(cli, ["run", "task.py", *options])
 
-
-def test_a_limit_key_that_is_too_long_starts_nothing(tmp_path: Path) -> None:
-    """A rate-limit key that no record can contain is a usage error."""
-    result = run_file(
-        tmp_path,
-        """
-        @evaluation(cases=[Case(name="a", input=1, metadata={"key": "k" * 600_000})], limit_key="key")
-        async def task(number):
-            return number
-        """,
-    )
-
-    assert 2 == result.exit_code
-    assert "600,000 characters" in result.stderr
-
-
-def test_a_task_that_stops_its_event_loop(tmp_path: Path) -> None:
-    """A task that stops the asyncio loop, or raises SystemExit in it, affects no other call."""
-    result = run_file(
-        tmp_path,
-        """
-        import asyncio
-
-        async def exits():
-            raise SystemExit(0)
-
-        @evaluation(cases=range(8), timeout=20, retry=Retry(errors=0))
-        async def task(number):
-            if number == 2:
-                asyncio.get_running_loop().stop()
-            if number == 3:
-                asyncio.create_task(exits()).add_done_callback(lambda task: task.exception())
-            await asyncio.sleep(0.001)
-            return number
-        """,
-    )
-
-    assert 0 == result.exit_code, result.stderr
-    assert "8 outputs · 0 errors" in result.output
+    assert code == result.exit_code, result.output
+    assert message in result.output
 
 
 DRIVER = """
@@ -360,13 +325,6 @@ def test_streams_files_and_threads(tmp_path: Path) -> None:
     assert 2 == log.count('"exit_code"')
     for journal in (tmp_path / "runs").glob("*/*"):
         assert verify(journal).ok, journal
-
-
-def run_file(directory: Path, source: str, *arguments: str) -> Result:
-    """Run an evaluation that is written to a file, in this process."""
-    file = directory / f"task{len(list(directory.glob('*.py')))}.py"
-    file.write_text("from evaljournal import Case, Retry, evaluation\n" + textwrap.dedent(source))
-    return CliRunner().invoke(cli, ["run", str(file), *arguments])
 
 
 DELETING = """

@@ -10,16 +10,7 @@ import pytest
 from evaljournal.journal import Record, read, verify, writing
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import Noted, SegmentOpened, SegmentSealed
-from tests.journal.samples import (
-    RUN,
-    complete_run,
-    fake_clock,
-    inline,
-    lines_of,
-    segment,
-    started,
-    write,
-)
+from tests.journal.samples import RUN, complete_run, fake_clock, inline, lines_of, segment, started, write
 
 
 class RecordingDisk(Files):

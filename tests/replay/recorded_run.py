@@ -12,10 +12,7 @@ import trio.testing
 
 from evaljournal import Fatal, RateLimited
 from evaljournal.journal import Record, read, verify, writing
-from evaljournal.journal.events import (
-    FileEvent,
-    RunFinished,
-)
+from evaljournal.journal.events import FileEvent, RunFinished
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun

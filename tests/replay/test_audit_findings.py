@@ -42,15 +42,7 @@ from evaljournal.runner.testing import Return, Scripted, deterministic_options
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started
-from tests.replay.recorded_run import (
-    audit_of,
-    change_event,
-    index_of,
-    recorded_events,
-    records_of_run,
-    rewrite,
-    run_virtually,
-)
+from tests.replay.recorded_run import audit_of, change_event, index_of, recorded_events, records_of_run, rewrite, run_virtually
 from tests.replay.trial_events import TimedEvent
 from tests.runs import PATH, define, numbered_cases
 

@@ -38,12 +38,7 @@ from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN
-from tests.replay.recorded_run import (
-    UnreliableTask,
-    audit_of,
-    records_of_run,
-    run_virtually,
-)
+from tests.replay.recorded_run import UnreliableTask, audit_of, records_of_run, run_virtually
 from tests.runs import PATH, define, flaky_evaluation, numbered_cases
 
 

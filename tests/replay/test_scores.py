@@ -7,10 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal import Event
-from evaljournal.journal.events import (
-    TrialScored,
-    TrialWithdrawn,
-)
+from evaljournal.journal.events import TrialScored, TrialWithdrawn
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.phrases import score_text

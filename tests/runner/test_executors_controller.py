@@ -21,96 +21,40 @@ def test_initial_target() -> None:
     assert 7 == ConcurrencyController(max_concurrency=10, initial_target=7).target_concurrency
 
 
-def test_a_window_without_failures_adds_a_step() -> None:
-    """Every window of 5 s with a success and no failure adds 0.5."""
+SUCCESS, ERROR, TIMEOUT = "success", "error", "timeout"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "calls", "targets"),
+    [
+        # Every window of 5 s with a success and no failure adds 0.5.
+        ({}, [(0, SUCCESS), *[(5, SUCCESS)] * 6], [40, 40, 41, 41, 42, 42, 43]),
+        # The first window starts at construction.
+        ({"increase_step": 1}, [(4, SUCCESS), (1, SUCCESS)], [40, 41]),
+        # The call that ends a window belongs to it.
+        ({}, [*[(5, SUCCESS)] * 4, (5, ERROR)], [40, 41, 41, 42, 21]),
+        # A window ends with the first result after its time, however late, and adds one step.
+        ({"increase_step": 1}, [(0, SUCCESS), (500, SUCCESS), (4, SUCCESS)], [40, 41, 41]),
+        # A window with a failure halves the target once, at its end.
+        ({}, [(0, SUCCESS), (0, ERROR), (5, SUCCESS)], [40, 40, 20]),
+        ({}, [(0, SUCCESS), (0, TIMEOUT), (5, SUCCESS)], [40, 40, 20]),
+        # Two failures within 15 s reduce the target to 1 immediately; further apart, they only halve it.
+        ({}, [(0, ERROR), (14.9, TIMEOUT)], [40, 1]),
+        ({}, [(0, ERROR), (15.1, TIMEOUT)], [40, 20]),
+        ({"collapse_error_threshold": 4, "collapse_window_seconds": 60}, [(0, ERROR)] * 4, [40, 40, 40, 1]),
+    ],
+)
+def test_windows(arguments: dict[str, float], calls: list[tuple[float, str]], targets: list[int]) -> None:
+    """The target changes at the end of a window, or with the failure that collapses it."""
     clock = Clock()
-    controller = ConcurrencyController(10, 3, clock=clock)
-    targets = []
-    for _ in range(7):
-        controller.record_success(1.0)
-        targets.append(controller.target_concurrency)
-        clock.now += 5.0
-
-    assert [3, 3, 4, 4, 5, 5, 6] == targets
-
-
-def test_the_first_window_starts_at_construction() -> None:
-    """A success at 4 s and one at 5 s end the first window; counted from the first call, it would end at 9 s."""
-    clock = Clock()
-    controller = ConcurrencyController(10, 3, increase_step=1, clock=clock)
-    targets = []
-    for seconds in (4.0, 1.0):
+    controller = ConcurrencyController(100, 40, clock=clock, **arguments)  # type: ignore[arg-type]
+    reached = []
+    for seconds, kind in calls:
         clock.now += seconds
-        controller.record_success(latency_seconds=1.0)
-        targets.append(controller.target_concurrency)
+        controller.record_success(1.0) if kind == SUCCESS else getattr(controller, f"record_{kind}")()
+        reached.append(controller.target_concurrency)
 
-    assert [3, 4] == targets
-
-
-def test_the_call_that_ends_a_window_belongs_to_it() -> None:
-    """With one success per window, as with Phoenix, the first window has a success: 4, 4.5, 5."""
-    clock = Clock()
-    controller = ConcurrencyController(10, 4, clock=clock)
-    targets = [controller.target_concurrency]
-    for _ in range(4):
-        clock.now += 5.0
-        controller.record_success(1.0)
-        targets.append(controller.target_concurrency)
-    clock.now += 5.0
-    controller.record_error()
-    targets.append(controller.target_concurrency)
-
-    assert [4, 4, 5, 5, 6, 3] == targets
-
-
-def test_a_long_silence_is_one_window() -> None:
-    """A window ends with the first result after its time, however late; it adds one step."""
-    clock = Clock()
-    controller = ConcurrencyController(10, 3, increase_step=1, clock=clock)
-    controller.record_success(1.0)
-    clock.now += 500.0
-    controller.record_success(1.0)
-    clock.now += 4.0
-    controller.record_success(1.0)
-
-    assert 4 == controller.target_concurrency
-
-
-@pytest.mark.parametrize("failures", ["record_error", "record_timeout"])
-def test_a_window_with_a_failure_halves(failures: str) -> None:
-    """One error or timeout in a window multiplies the target by `decrease_ratio` once, at the end of the window."""
-    clock = Clock()
-    controller = ConcurrencyController(100, 40, clock=clock)
-    controller.record_success(1.0)
-    getattr(controller, failures)()
-    assert 40 == controller.target_concurrency
-    clock.now += 5.0
-    controller.record_success(1.0)
-
-    assert 20 == controller.target_concurrency
-
-
-@pytest.mark.parametrize(("gap", "expected"), [(14.9, 1), (15.1, 20)])
-def test_frequent_failures_collapse_the_target(gap: float, expected: int) -> None:
-    """Two failures within 15 s reduce the target to 1 immediately; further apart, they only halve it."""
-    clock = Clock()
-    controller = ConcurrencyController(100, 40, clock=clock)
-    controller.record_error()
-    clock.now += gap
-    controller.record_timeout()
-
-    assert expected == controller.target_concurrency
-
-
-def test_collapse_arguments() -> None:
-    """`collapse_error_threshold` within `collapse_window_seconds`."""
-    controller = ConcurrencyController(100, 40, collapse_error_threshold=4, collapse_window_seconds=60, clock=Clock())
-    targets = []
-    for _ in range(4):
-        controller.record_error()
-        targets.append(controller.target_concurrency)
-
-    assert [40, 40, 40, 1] == targets
+    assert targets == reached
 
 
 def test_the_target_stays_within_bounds() -> None:

@@ -4,6 +4,8 @@ import asyncio
 import contextvars
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -31,44 +33,34 @@ def plain(value: int) -> tuple[int, str]:
     return value, USER.get()
 
 
-def test_from_a_script() -> None:
-    """Functions for asyncio and trio and plain ones work; context variables are passed on."""
-    USER.set("me")
-
-    assert [(1, "me"), (2, "me")] == [output[:2] for output in AsyncExecutor(in_asyncio).run([1, 2])[0]]
-    assert [1, 2] == AsyncExecutor(in_trio).run([1, 2])[0]
-    assert [(1, "me"), (2, "me")] == AsyncExecutor(plain).run([1, 2])[0]
-    assert [(1, "me"), (2, "me")] == SyncExecutor(plain).run([1, 2])[0]
+def in_a_thread(call: Callable[[], Any]) -> Any:
+    """Call a function in a thread that is not the main one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result(TIMEOUT)
 
 
-def test_from_a_thread() -> None:
-    """The same functions work in a thread that is not the main one."""
-    results: list[Any] = []
+def in_a_loop(run: Callable[..., Any]) -> Callable[[Callable[[], Any]], Any]:
+    """Return a function that calls another inside a running loop, as a notebook does."""
 
-    def work() -> None:
-        results.append([output[0] for output in AsyncExecutor(in_asyncio).run([1, 2])[0]])
-        results.append(AsyncExecutor(in_trio).run([1, 2])[0])
-        results.append([output[0] for output in SyncExecutor(plain).run([1, 2])[0]])
+    def call_inside(call: Callable[[], Any]) -> Any:
+        async def cell() -> Any:
+            return call()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join(TIMEOUT)
+        return run(cell() if run is asyncio.run else cell)
 
-    assert [[1, 2]] * 3 == results
+    return call_inside
 
 
-def test_inside_a_running_loop() -> None:
-    """`run` works inside a running loop, as in a notebook, without patches."""
+@pytest.mark.parametrize("caller", [lambda call: call(), in_a_thread, in_a_loop(asyncio.run), in_a_loop(trio.run)])
+def test_run_can_be_called_from_everywhere(caller: Callable[[Callable[[], Any]], Any]) -> None:
+    """Functions for asyncio and trio and plain ones work in a script, a thread and a loop; context variables are passed on."""
 
-    async def cell() -> list[Any]:
-        return [
-            [output[0] for output in AsyncExecutor(in_asyncio).run([1, 2])[0]],
-            AsyncExecutor(in_trio).run([1, 2])[0],
-            [output[0] for output in SyncExecutor(plain).run([1, 2])[0]],
-        ]
+    def call() -> Any:
+        USER.set("me")
+        assert [1, 2] == AsyncExecutor(in_trio).run([1, 2])[0]
+        return [executor.run([1, 2])[0] for executor in (AsyncExecutor(in_asyncio), AsyncExecutor(plain), SyncExecutor(plain))]
 
-    assert [[1, 2]] * 3 == asyncio.run(cell())
-    assert [[1, 2]] * 3 == trio.run(cell)
+    assert [[(1, "me"), (2, "me")]] * 3 == [[output[:2] for output in outputs] for outputs in caller(call)]
 
 
 def test_awaited_in_asyncio_the_function_runs_in_the_callers_loop() -> None:

@@ -12,18 +12,7 @@ import pytest
 from evaljournal.journal import read
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import Lock, is_held
-from tests.journal.samples import (
-    complete_run,
-    content,
-    flip,
-    forge,
-    opened,
-    segment,
-    session,
-    started,
-    trial,
-    write_sync,
-)
+from tests.journal.samples import complete_run, content, flip, forge, opened, segment, session, started, trial, write_sync
 from tests.processes import TIMEOUT, small_environment
 from tests.runner_cli.commands import evaljournal
 
