@@ -27,16 +27,16 @@ def prices(models: tuple[str, ...], path: Path | None, as_json: bool) -> None:
     """
     table, day = read_prices(path or DEFAULT_PRICES), date_of_prices(path or DEFAULT_PRICES)
     prices_by_model = {model: price_of(model, table) for model in models} if models else dict(table)
-    known = {model: price for model, price in prices_by_model.items() if price is not None}
-    missing = [model for model in prices_by_model if model not in known]
+    known_prices = {model: price for model, price in prices_by_model.items() if price is not None}
+    missing = [model for model in prices_by_model if model not in known_prices]
     if as_json:
-        rows = {model: attrs.asdict(price) for model, price in known.items()}
+        rows = {model: attrs.asdict(price) for model, price in known_prices.items()}
         print_json({"date": None if day is None else day.isoformat(), "models": rows, "missing": missing})
         return
-    if known:
-        tiers = sorted({tier for price in known.values() for tier in price.tiers})
+    if known_prices:
+        tiers = sorted({tier for price in known_prices.values() for tier in price.tiers})
         header = ["model", "input", "cached", "cache write", "1 h", "output", *tiers, "above"]
-        print_table([header, *([model, *_cells(price, tiers)] for model, price in known.items())])
+        print_table([header, *([model, *_cells(price, tiers)] for model, price in known_prices.items())])
         echo(f"dollars per million tokens, {'without a date' if day is None else f'as of {day}'}; service tiers are factors")
     for model in missing:
         echo(f"no price: {model}; add it to a table and pass the table with --prices")
