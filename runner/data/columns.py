@@ -4,10 +4,12 @@ Usual column names are recognized; where they are ambiguous, the user must choos
 """
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Literal
 
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 Role = Literal["id", "input", "expected"]
 
@@ -52,7 +54,9 @@ class Columns:
                 if "input" in self._recognized_keys
                 else f"one of {list_names(_NAMES['input'])}"
             )
-            raise UsageError(f"no input column; expected {names}, got {list_names(columns)}", hint=column_hint("input"))
+            similar_columns = [column for column in columns if get_close_matches(str(column).casefold(), _NAMES["input"])]
+            guess = f"; is it {similar_columns[0]!r}?" if similar_columns else ""
+            raise UsageError(f"no input column; expected {names}, got {list_names(columns)}{guess}", hint=column_hint("input"))
         return self._key("id", columns), input_key, self._key("expected", columns)
 
     def _key(self, role: Role, columns: tuple[str, ...]) -> str | None:
@@ -60,7 +64,8 @@ class Columns:
             key = self._user_keys[role]
             if key not in columns:
                 flags = f"--{role}-key{' or --turns' if role == 'input' else ''}, {role}_key in Python"
-                raise UsageError(f"{key!r} is not a column ({flags}); columns: {list_names(columns)}")
+                names = list_names(columns)
+                raise UsageError(f"{key!r} is not a column ({flags}); columns: {names}{suggest(key, map(str, columns))}")
             return key
         column = _usual_column(role, tuple(name for name in columns if name not in self._user_keys.values()))
         if column is not None and column != self._recognized_keys.setdefault(role, column):

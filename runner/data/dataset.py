@@ -86,7 +86,10 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 class Dataset:
-    """A source of cases, and the roles of its columns. With `nan="null"`, NaN is read as None; by default it is an error."""
+    """A source of cases, and the roles of its columns. With `nan="null"`, NaN is read as None; by default it is an error.
+
+    `delimiter` separates the columns of a CSV file; by default it is detected in the header.
+    """
 
     def __init__(
         self,
@@ -96,6 +99,7 @@ class Dataset:
         input_key: str | None = None,
         expected_key: str | None = None,
         nan: Literal["error", "null"] = "error",
+        delimiter: str | None = None,
     ) -> None:
         self.source: Path | Iterable[Any] | Callable[[], Iterable[Any]]
         if isinstance(source, str | os.PathLike):
@@ -113,6 +117,9 @@ class Dataset:
         if nan not in {"error", "null"}:
             raise UsageError("must be 'error' or 'null'", setting="nan", value=nan)
         self._nan = nan
+        self._delimiter = "\t" if delimiter == "tab" else delimiter
+        if self._delimiter is not None and (len(self._delimiter) != 1 or self._delimiter in '"\r\n'):
+            raise UsageError("must be one character, or 'tab'", setting="delimiter", value=delimiter)
         self._is_used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
 
@@ -158,7 +165,7 @@ class Dataset:
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.source, Path):
-            return readers.rows(self.source)
+            return readers.rows(self.source, self._delimiter)
         if callable(self.source):
             return enumerate(self.source(), 1)
         if isinstance(self.source, Iterator):

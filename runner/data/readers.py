@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
 
 Row = dict[str, Any]
 NumberedRow = tuple[int, Row]
@@ -24,16 +25,28 @@ _OTHER_UNICODE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE,
 _FIELD_LIMIT = 2**31 - 1
 """Characters in one CSV field; Python's default of 131,072 is too small for long prompts."""
 
-_SEPARATORS = (";", "\t", ",")
+_SEPARATORS = (";", "\t", ",", "|")
 """Separators that spreadsheets use, depending on the locale."""
 
 
-def rows(path: Path) -> Iterator[NumberedRow]:
-    """Yield the rows of a file; its suffix selects the format."""
+def rows(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
+    """Yield the rows of a file; its suffix selects the format, and a CSV file may have a `delimiter`."""
     try:
-        yield from _READERS[_suffix(path)](path)
+        reader = _READERS[_suffix(path)]
+        if delimiter is not None and reader is not _csv:
+            raise UsageError("only a CSV file has a delimiter", path=path)
+        yield from reader(path) if delimiter is None else _csv(path, delimiter)
     except OSError as exc:
-        raise UsageError(f"cannot read the file: {exc.strerror or exc}", path=path) from exc
+        raise UsageError(f"cannot read the file: {exc.strerror or exc}{_similar_files(path)}", path=path) from exc
+
+
+def _similar_files(path: Path) -> str:
+    """Return the dataset files in the same directory whose names are similar, as a question."""
+    try:
+        names = [file.name for file in path.parent.iterdir() if file.suffix.lower() in _READERS and file.name != path.name]
+    except OSError:
+        return ""
+    return suggest(path.name, names, render=lambda name: str(path.parent / name))
 
 
 def place(path: Path, number: int) -> str:
@@ -143,22 +156,41 @@ def _json(path: Path) -> Iterator[NumberedRow]:
         raise error_at(end, f"unexpected text after the list: {text[end : end + 20]!r}")
 
 
-def _csv(path: Path) -> Iterator[NumberedRow]:
-    delimiter = "\t" if _suffix(path) == ".tsv" else ","
+def _delimiter(path: Path) -> str:
+    """Return the separator of the header: that of the suffix if it separates columns, otherwise the only other that does."""
+    usual_delimiter = "\t" if _suffix(path) == ".tsv" else ","
+    counts: dict[str, int] = {}
+    for separator in (usual_delimiter, *(other for other in _SEPARATORS if other != usual_delimiter)):
+        try:
+            counts[separator] = len(next(csv.reader((line for _, line in _lines(path)), delimiter=separator, strict=True), ()))
+        except csv.Error:
+            counts[separator] = 0
+        if counts[usual_delimiter] > 1:
+            return usual_delimiter
+    others = [separator for separator, count in counts.items() if count > 1]
+    if len(others) > 1:
+        names = " or ".join(map(repr, others))
+        raise UsageError(f"fields may be separated by {names}; pass --delimiter, or delimiter=… in Python", path=path, line=1)
+    return others[0] if others else usual_delimiter
+
+
+def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
     csv.field_size_limit(_FIELD_LIMIT)
+    if is_detected := delimiter is None:
+        delimiter = _delimiter(path)
     reader = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
         if duplicates := sorted(_duplicates(header)):
             raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, duplicates))}", path=path, line=1)
-        separators = [separator for separator in _SEPARATORS if separator != delimiter and separator in "".join(header)]
-        if len(header) == 1 and separators:
-            raise UsageError(f"fields are separated by {separators[0]!r}, expected {delimiter!r}", path=path, line=1)
         end = reader.line_num
         for fields in reader:
             start, end = end + 1, reader.line_num
             if fields and len(fields) != len(header):
-                raise UsageError(f"{len(fields)} columns, expected {len(header)}", path=path, line=start)
+                hint = (
+                    f"the columns are separated by {delimiter!r}; pass --delimiter for another separator" if is_detected else ""
+                )
+                raise UsageError(f"{len(fields)} columns, expected {len(header)}", path=path, line=start, hint=hint)
             if fields:
                 yield start, dict(zip(header, fields, strict=True))
     except csv.Error as exc:

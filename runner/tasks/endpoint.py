@@ -21,7 +21,7 @@ from evaljournal.runner.data.templates import Fields, MissingField, fill_body, h
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, OutputMissing, Reply
+from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, OutputMissing, Reply
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import ReportedStep, Task, TrialInput
@@ -266,7 +266,11 @@ def output_of(reply: Reply, output_path: str | None, error_path: str | None, don
         return _join_chunks(reply, output_path, error_path, done_path)
     if output_path is None and error_path is None and "json" not in reply.media:
         return reply.text()
-    value = reply.json()
+    try:
+        value = reply.json()
+    except InvalidReply as exc:
+        fix = "check the URL" if output_path is None else "check the URL, or omit --output-path to use the text"
+        raise InvalidReply(f"{exc}; {fix}") from exc
     raise_error_in(value, error_path)
     try:
         return value if output_path is None else value_at(value, output_path)

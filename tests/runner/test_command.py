@@ -132,11 +132,13 @@ def test_a_failure_has_its_reason(path: Path, script: Callable[[str], str], text
 
 
 def test_unexpected_output_fails(path: Path) -> None:
-    """Text instead of JSON, or JSON without the path, is a failure."""
+    """Text instead of JSON, or JSON without the path, is a failure that names the output and the fix."""
     run_real(define_real(Command("echo hello", output="json")), path)
     run_real(define_real(Command(["echo", "[1]"], output_path="a")), path.with_name("2"))
 
-    assert "is not JSON" in failure(path).message
+    message = failure(path).message
+    assert (True, True) == ("stdout is not JSON" in message, "'hello\\n'; print one JSON value, and logs to stderr" in message)
+    assert message.endswith("or omit --output-format json to use the text")
     assert "has no 'a': no 'a' in the value, which is a list of length 1" in failure(path.with_name("2")).message
 
 

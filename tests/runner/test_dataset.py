@@ -231,8 +231,9 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
         ("qa.csv", "", "qa.csv has no cases"),
         ("qa.txt", "", "qa.txt: unknown suffix '.txt', expected one of .jsonl,"),
         ("-", "", ".parquet; save piped data to a file"),
-        ("qa.csv", "id;question\r\na;b\r\n", "line 1: fields are separated by ';', expected ','"),
-        ("qa.tsv", "id,question\na,b\n", "line 1: fields are separated by ',', expected '\\t'"),
+        ("qa.csv", "id;a|question\na;b|c\n", "qa.csv, line 1: fields may be separated by ';' or '|'; pass --delimiter"),
+        ("qa.csv", "my question; or task\nWhy?\n", "qa.csv, line 2: 1 columns, expected 2; the columns are separated by ';'"),
+        ("qa.csv", "id,questoin\na,b\n", "got 'id', 'questoin'; is it 'questoin'?; choose the column with --input-key"),
     ],
 )
 def test_an_invalid_file_is_rejected(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
@@ -243,9 +244,38 @@ def test_an_invalid_file_is_rejected(tmp_path: Path, name: str, content: str | b
     assert error.startswith(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("qa.csv", 'id;question\r\na;"b;c"\r\n'),
+        ("qa.csv", "id\tquestion\na\tb;c\n"),
+        ("qa.csv", '"id";"question"\n"a";"b;c"\n'),
+        ("qa.tsv", 'id,question\na,"b;c"\n'),
+        ("qa.csv", "id|question\na|b;c\n"),
+        ("qa.csv", "id,question\na,b;c\n"),
+    ],
+)
+def test_the_delimiter_is_detected_in_the_header(tmp_path: Path, name: str, content: str) -> None:
+    """The separator of the suffix is used if it separates the header; otherwise the only other one that does."""
+    assert [Case(name="a", input="b;c")] == cases(write(tmp_path, name, content))
+
+
+def test_a_delimiter_can_be_set(tmp_path: Path) -> None:
+    """`delimiter` overrides the header; it is one character or `tab`, and other formats have none."""
+    path = write(tmp_path, "qa.csv", "input;id,x\n1;a,b\n")
+
+    assert ["a,b"] == [case.name for case in cases(path, delimiter=";", id_key="id,x")]
+    assert ["1"] == [case.input for case in cases(write(tmp_path, "t.csv", "input\tid\n1\ta\n"), delimiter="tab")]
+    assert "only a CSV file has a delimiter" in error_of(write(tmp_path, "qa.jsonl", "{}"), delimiter=";")
+    with pytest.raises(UsageError, match="must be one character"):
+        Dataset(path, delimiter="ab")
+
+
 def test_a_missing_file_is_rejected(tmp_path: Path) -> None:
-    """A missing file, or a path that is not a file, is an error."""
+    """A missing file, or a path that is not a file, is an error; similar files are suggested."""
     assert "cannot read the file: No such file or directory" in error_of(tmp_path / "qa.jsonl")
+    write(tmp_path, "questions.jsonl", "")
+    assert error_of(tmp_path / "question.jsonl").endswith(f"; did you mean {tmp_path}/questions.jsonl?")
     (tmp_path / "folder.jsonl").mkdir()
 
     assert "folder.jsonl: cannot read the file: " in error_of(tmp_path / "folder.jsonl")
@@ -257,9 +287,9 @@ def test_keys_can_be_named(tmp_path: Path) -> None:
     (case,) = cases(path, input_key="question", expected_key="ref")
 
     assert Case(name="a", input="1?", expected="one", metadata={"input": "context", "answer": "x"}) == case
-    assert "line 1: 'refs' is not a column (--expected-key, expected_key in Python); columns: 'input', 'question'" in error_of(
-        path, input_key="question", expected_key="refs"
-    )
+    error = error_of(path, input_key="question", expected_key="refs")
+    assert "line 1: 'refs' is not a column (--expected-key, expected_key in Python); columns: 'input', 'question'" in error
+    assert error.endswith("; did you mean 'ref'?")
 
 
 def test_usual_names() -> None:

@@ -81,10 +81,10 @@ def test_the_next_command_after_an_unknown_model(server: Server, name: str) -> N
     """If some trials are done, the next command resumes with the recorded options, of which the user corrects one."""
     url = server.url(name, "ok,404,ok", "v1")
     result = evaljournal("run", *("--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--slots", 1, "--limit", 2))
-    edit, _, command = result.stdout.splitlines()[-1].partition(", then evaljournal ")
-    resumed = evaljournal(*shlex.split(command))
+    edit, retry = [line for line in result.stdout.splitlines() if "the model name" in line or "  retry: " in line]
+    resumed = evaljournal(*shlex.split(retry.removeprefix("  retry: evaljournal ")))
 
-    assert (1, "next: correct the model name or the URL") == (result.exit_code, edit)
+    assert (1, "    correct the model name or the URL") == (result.exit_code, edit)
     assert 0 == resumed.exit_code, resumed.stderr
     assert "2 of 2 trials done" in resumed.stdout
 

@@ -61,6 +61,31 @@ def test_repeated_options_give_the_product(server: Server, name: str, url: str) 
     assert 8 + 4 == len(events(TrialEnqueued))
 
 
+def test_a_prompt_can_be_named(server: Server, name: str, url: str) -> None:
+    """`--prompt NAME=TEXT` names a variant, also if the text is in a file; `resume` finds both again."""
+    Path("polite.txt").write_text("please: {question}")
+    options = (
+        "--data",
+        "qa.jsonl",
+        "--chat",
+        "a",
+        "--prompt",
+        "short={question}",
+        "--prompt",
+        "kind=@polite.txt",
+        "--limit",
+        1,
+    )
+    result = evaljournal("run", *options, "--base-url", url, "--score", "exact", "--policy", "fixed")
+
+    assert 0 == result.exit_code, result.stderr
+    assert ["peru@short", "peru@kind"] == [event.trial for event in events(TrialEnqueued)]
+    assert {("a", "lima"), ("a", "please: lima")} == bodies(server, name)
+    assert "is finished: 2 outputs" in evaljournal("resume").stderr
+    (started,) = events(RunStarted)
+    assert {"prompt": "{question}"} == started.definition["variants"]["short"]["parameters"]
+
+
 def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`[[variant]]` tables may have other addresses, keys and targets; what the file sets is shared."""
     monkeypatch.setenv("OTHER_KEY", "secret-of-no-shape")

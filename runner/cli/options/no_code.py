@@ -44,6 +44,7 @@ from evaljournal.runner.tasks.arguments import TARGETS, new_task
 DEFINITION: Final = frozenset(["config", *(option.name for option in OPTIONS if is_definition(option))])
 _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
 """Options whose value may be read from a file: `@prompt.txt`."""
+_NAMED_TEXT: Final = re.compile(r"([A-Za-z0-9][\w.-]*)=(.*)", re.DOTALL)
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
 _URLS: Final = ("endpoint", "base_url", "judge_url")
 _NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.*)")
@@ -136,8 +137,15 @@ def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(name: str, value: Any) -> Any:
-    """Return a value as it is used in the names of variants: for a text in a file, the name of the file."""
-    return Path(value[1:]).stem if name in _TEXTS and value.startswith("@") else value
+    """Return a value as it is used in the names of variants: the name of a prompt or, for a text in a file, of the file."""
+    label, text = _named(name, value)
+    return label or (Path(text[1:]).stem if name in _TEXTS and text.startswith("@") else text)
+
+
+def _named(name: str, value: Any) -> tuple[str, Any]:
+    """Return the name of a prompt (`short=Answer briefly: {question}`) and its text; other values have no name."""
+    match = _NAMED_TEXT.fullmatch(value) if name == "prompt" else None
+    return (match[1], match[2]) if match else ("", value)
 
 
 def is_on_command_line(ctx: click.Context, name: str) -> bool:
@@ -245,6 +253,7 @@ def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
 
 def _value(name: str, value: Any) -> Any:
     """Return the value of an option as its target expects it."""
+    value = _named(name, value)[1]
     if name in _TEXTS and value.startswith("@"):
         try:
             value = Path(value[1:]).read_text(encoding="utf-8")

@@ -132,6 +132,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--id-key COLUMN", "Column of the case name (default: id, name, key, …).", "dataset", '"id"'),
         Option("--input-key COLUMN", "Column of the input (default: input, question, prompt, …).", "dataset", '"question"'),
         Option("--expected-key COLUMN", "Column of the expected output (default: expected, answer, …).", "dataset", '"answer"'),
+        Option("--delimiter CHAR", "Column separator of a CSV file, or 'tab' (default: that of its header).", "dataset", '";"'),
         Option(
             "--nan CHOICE",
             "NaN in the dataset: 'error' rejects it, 'null' reads it as null (default: error).",
@@ -219,7 +220,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Prompt": (
         Option(
             "--prompt TEXT",
-            "User prompt with {fields} of the case; @FILE reads it from a file; repeatable (default: the input).",
+            "User prompt with {fields} of the case; @FILE reads it from a file; NAME=TEXT names its variant; repeatable "
+            "(default: the input).",
             "chat",
             '"Answer briefly: {question}"',
             varies=True,
@@ -403,7 +405,7 @@ nan skip shuffle seed method error-path done-path idempotency-header connect-tim
 messages turns model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
-verbose
+delimiter verbose
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
