@@ -3,7 +3,7 @@
 
 class CasesLayout {
   constructor(side) {
-    Object.assign(this, { run: side.run, unit: "case", resultName: "variant", rows: [], variants: [], hasTargets: true });
+    Object.assign(this, { run: side.run, unit: "case", resultName: "variant", wrongName: "failing", rows: [], variants: [], hasTargets: true });
     this.scorer = ""; // Name of the score in the cells.
     this.changes = { differ: { label: "differ", keep: (row) => row.differs } };
   }

@@ -186,6 +186,7 @@ class Page {
       const row = layout.byName.get(name);
       if (!row) return;
       this.results.select(row);
+      this.drawer.element.classList.toggle("compared", row.members.length > 1);
       this.drawer.open(name, layout.sidesOf(row), row.trials.includes(-1) ? "AB"[row.trials.indexOf(-1)] : "");
     } else {
       const trial = this.run.numbers.get(name), row = layout.rowOf(trial);

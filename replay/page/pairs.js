@@ -12,7 +12,7 @@ const markedTexts = (a, b) => difference(a, b) ?? [[escapeInvisible(a)], [escape
 
 class PairsLayout {
   constructor(sides, comparison) {
-    Object.assign(this, { sides, comparison, unit: "trial", resultName: "score", isPresent: true, hasTargets: false, rows: [] });
+    Object.assign(this, { sides, comparison, unit: "trial", resultName: "score", wrongName: "broken", isPresent: true, hasTargets: false, rows: [] });
     this.changes = { ...Object.fromEntries(Object.entries(CHANGES).filter(([id]) => id !== "open").map(([id, label]) => [id, { label, keep: (row) => row.change === id }])), slower: { label: "slower", keep: (row) => row.slower !== undefined } };
   }
 

@@ -136,7 +136,7 @@ class ResultsView {
     if (this.search.value !== this.query) this.search.value = this.query;
     this.drawChips(rows);
     const { length } = this.matches, total = layout.rows.length, others = length - this.matches.filter((row) => layout.isWrong(row)).length;
-    setText(this.count, `${length === total ? plural(length, layout.unit) : `${groupDigits(length)} of ${plural(total, layout.unit)}`}${column || !length || others === length ? "" : ", failing first"}`);
+    setText(this.count, `${length === total ? plural(length, layout.unit) : `${groupDigits(length)} of ${plural(total, layout.unit)}`}${column || !length || others === length ? "" : `, ${layout.wrongName} first`}`);
     this.table.setAttribute("aria-rowcount", length + 1);
     this.render();
   }
@@ -154,7 +154,7 @@ class ResultsView {
     const cost = ({ min }) => min + 0.9;
     let room = isCards ? Infinity : width - [...shown].reduce((sum, column) => sum + cost(column), 0);
     for (const column of columns.filter(({ id }) => !this.chosenColumns.has(id)).sort((a, b) => a.priority - b.priority)) {
-      if (isCards ? column.priority > 6 : shown.size > 1 && room < cost(column)) continue;
+      if (isCards ? column.priority > 5 : shown.size > 1 && room < cost(column)) continue;
       shown.add(column);
       room -= cost(column);
     }
@@ -286,7 +286,7 @@ class ResultsView {
 
 // One row for each trial of a run.
 class TrialsLayout {
-  constructor(side) { Object.assign(this, { side, run: side.run, unit: "trial", resultName: "score", isPresent: true, hasTargets: false }); }
+  constructor(side) { Object.assign(this, { side, run: side.run, unit: "trial", resultName: "score", wrongName: "failing", isPresent: true, hasTargets: false }); }
 
   update() {
     const { run } = this;

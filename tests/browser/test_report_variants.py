@@ -83,6 +83,20 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
+def test_a_phone_clips_nothing(tmp_path: Path, open_tab: OpenTab) -> None:
+    """On a narrow screen, rows are cards with all scores, and no cell of a table ends outside the screen."""
+    run = three_variants(tmp_path / "run")
+    pages = [[run], [Path(f"{run}@large"), Path(f"{run}@mini")]]
+    outside = """() => [...document.querySelectorAll('main :is(td, th, .cell, .text, .chips > *)')]
+        .filter(each => each.offsetParent && each.getBoundingClientRect().right > 400).map(each => each.textContent)"""
+    for number, runs in enumerate(pages):
+        tab = open_tab(write_report(tmp_path / f"{number}.html", *runs), width=400)
+
+        assert ([], False) == (tab.evaluate(outside), tab.page.is_visible(".row.head"))
+        assert 400 >= tab.evaluate("() => document.documentElement.scrollWidth")
+    assert "pass → fail" in tab.page.inner_text("[data-trial=chad]")
+
+
 def test_score_against_cost(tmp_path: Path, open_tab: OpenTab) -> None:
     """Each variant is a point with its name and interval; the front is a line; variants without a cost are not shown."""
     run = three_variants(tmp_path / "run")
