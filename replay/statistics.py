@@ -1,4 +1,4 @@
-"""Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
+"""Means, shares and paired differences with 95 % confidence intervals and exact p-values; Holm's correction, pass@k, quantiles.
 
 Pure arithmetic without random sampling, so the same journal always gives the same interval.
 """
@@ -24,8 +24,10 @@ _SERIES_MIN: Final = 100
 """Degrees of freedom from which four terms of the series for Student's t give ten correct digits."""
 _NEGLIGIBLE: Final = 1e-18
 """Share of the largest term of a sum below which the remaining terms are omitted."""
-_NORMAL_MIN: Final = 100_000
-"""Degrees of freedom from which p-values of Student's t are computed from a normal distribution, to nine decimals."""
+_BLOCKS: Final = 256
+"""Maximum number of signs that `sign_flip` flips; of more cases, several share a sign."""
+_UNITS: Final = 60
+"""Minimum number of units into which `sign_flip` divides the largest difference; a multiple of 2, 3, 4, 5 and 6 repeats."""
 
 
 @attrs.frozen
@@ -42,18 +44,12 @@ class Estimate:
     """Two-sided p-value of a paired difference; None for other means."""
 
 
-@lru_cache(maxsize=64)
-def z_quantile(level: float = LEVEL) -> float:
-    """Return the half width of an interval of a normal distribution, in standard errors."""
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
 @lru_cache(maxsize=1024)
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
     """Return the half width of an interval of Student's t, in standard errors."""
     if degrees < 1:
         raise ValueError(f"Student's t has at least 1 degree of freedom, not {degrees!r}")
-    z = z_quantile(level)
+    z = NormalDist().inv_cdf((1 + level) / 2)
     g1 = (z**3 + z) / 4
     g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     g3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -64,17 +60,6 @@ def t_quantile(degrees: int, level: float = LEVEL) -> float:
     while (midpoint := (low + high) / 2) not in (low, high):  # Bisection until no float lies between.
         low, high = (midpoint, high) if _t_probability(midpoint, degrees) < level else (low, midpoint)
     return math.tan(low) * math.sqrt(degrees)
-
-
-def t_test(t: float, degrees: int) -> float:
-    """Return the two-sided p-value of a value of Student's t."""
-    if degrees >= _NORMAL_MIN:  # Abramowitz and Stegun, 26.7.8.
-        return _normal_test(t * (1 - 1 / (4 * degrees)) / math.sqrt(1 + t * t / (2 * degrees)))
-    return max(0.0, 1 - _t_probability(math.atan(abs(t) / math.sqrt(degrees)), degrees))
-
-
-def _normal_test(z: float) -> float:
-    return math.erfc(abs(z) / math.sqrt(2))
 
 
 def mcnemar(fixed_pairs: int, broken_pairs: int) -> float:
@@ -89,6 +74,30 @@ def mcnemar(fixed_pairs: int, broken_pairs: int) -> float:
         if terms[-1] <= _NEGLIGIBLE * terms[0]:
             break
     return min(1.0, 2 * math.fsum(terms))
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """Return the p-value of the sign-flip permutation test: a difference is equally likely to be positive and negative.
+
+    All combinations of signs are counted, so there are no random numbers; of ±1 this is McNemar's test. Two simplifications
+    bound the time without more false alarms: differences are rounded to units of the largest, and of more than 256 the sums of
+    every 256th are flipped, in the order given.
+    """
+    sums = [math.fsum(differences[start::_BLOCKS]) for start in range(min(_BLOCKS, len(differences)))]
+    largest = max(map(abs, sums), default=0.0)
+    if not largest:
+        return 1.0
+    units = _UNITS * (_BLOCKS // len(sums))
+    sizes = [size for value in sums if (size := round(value / largest * units))]
+    divisor = math.gcd(*sizes)
+    total, sizes = abs(sum(sizes)) // divisor, sorted(abs(size) // divisor for size in sizes)
+    # A field of this integer counts the combinations in which the negative differences have one sum.
+    counts, width = 1, len(sizes) + 1
+    for size in sizes:
+        counts += counts << (size * width)
+    largest_sum = (sum(sizes) - total) // 2  # The remaining differences then exceed it by the observed total, or more.
+    tail = counts & ((1 << (largest_sum + 1) * width) - 1)
+    return min(1.0, 2 * (tail % ((1 << width) - 1)) / (1 << len(sizes)))  # The remainder is the sum of the fields.
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -172,16 +181,17 @@ def wilson(share: float, n: float) -> tuple[float, float]:
 def paired_numbers(differences: Sequence[float]) -> Estimate:
     """Return the interval of the mean of paired differences, one per case: Student's t over the cases.
 
-    If all differences are equal there is no t: six or more are then significant, as by the sign test, and fewer are not.
+    The p-value is that of the sign-flip test. If all differences are equal there is no t; six or more have an interval of width
+    0.
     """
     n = len(differences)
     mean = math.fsum(differences) / n
     scatter = math.fsum((difference - mean) ** 2 for difference in differences)
+    p = sign_flip(differences)
     if scatter <= ROUNDING * n * mean**2:
         low, high = (mean, mean) if n >= _SIGN_TEST_MIN else (None, None)
-        return Estimate(mean, 0.0 if n > 1 else None, low, high, 0.5 ** (n - 1) if mean else 1.0)
-    estimate = mean_of_numbers(mean, n=n, cases=n, scatter=scatter)
-    return attrs.evolve(estimate, p=t_test(mean / estimate.standard_error, n - 1) if estimate.standard_error else 1.0)
+        return Estimate(mean, 0.0 if n > 1 else None, low, high, p)
+    return attrs.evolve(mean_of_numbers(mean, n=n, cases=n, scatter=scatter), p=p)
 
 
 def paired_shares(differences: Sequence[float]) -> Estimate:
@@ -190,24 +200,18 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     Bonett and Price's interval (2012): the normal interval after adding one fixed and one broken case. The paired t would call
     4 fixed and 0 broken of 143 significant (p = 1/8) and has no width if nothing differs; McNemar's exact test gives no
     interval. This one excludes 0 with at least 6 fixed and 0 broken, as McNemar's test does at 5 % (at least 5 and 0 below 49
-    cases), and works with repeats, whose differences are fractions. The p-value is that of McNemar's exact test, which is valid
-    at any level; with repeats, that of the interval.
+    cases), and works with repeats, whose differences are fractions. The p-value is that of McNemar's exact test; with repeats,
+    that of the sign-flip test.
     """
     n = len(differences)
     total = math.fsum(differences)
-    low, high = bonett_price(n, total, math.fsum(difference * difference for difference in differences))
-    error = (high - low) / (2 * Z)
+    midpoint = total / (n + 2)
+    squares = math.fsum(difference * difference for difference in differences)
+    error = math.sqrt(max(0.0, (squares + 2) / (n + 2) - midpoint**2) / (n + 2))
     counts = Counter(differences)
     has_no_repeats = counts.keys() <= {-1.0, 0.0, 1.0}
-    p = mcnemar(counts[1.0], counts[-1.0]) if has_no_repeats else _normal_test((low + high) / 2 / error)
-    return Estimate(total / n, error, max(-1.0, low), min(1.0, high), p)
-
-
-def bonett_price(n: int, total: float, squares: float, level: float = LEVEL) -> tuple[float, float]:
-    """Return the interval of `paired_shares`, not clipped, from the sum of `n` differences and the sum of their squares."""
-    midpoint = total / (n + 2)
-    half = z_quantile(level) * math.sqrt(max(0.0, (squares + 2) / (n + 2) - midpoint**2) / (n + 2))
-    return midpoint - half, midpoint + half
+    p = mcnemar(counts[1.0], counts[-1.0]) if has_no_repeats else sign_flip(differences)
+    return Estimate(total / n, error, max(-1.0, midpoint - Z * error), min(1.0, midpoint + Z * error), p)
 
 
 def pass_at(k: int, *, n: int, passes: int) -> float:

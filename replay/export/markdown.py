@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.render.ending import ending_text, progress_text
-from evaljournal.replay.render.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text, verdict
+from evaljournal.replay.render.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text
 from evaljournal.replay.render.summary import latency_text, trials_text, usage_text, variant_rows
 from evaljournal.replay.results.comparison import Comparison, Side, TrialChange, compare, output_digests
 from evaljournal.replay.results.pairing import PairedDifference
@@ -135,7 +135,7 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
 
 def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:
     scorer_note = "; the scorer differs" if difference.scorer_changed else ""
-    return [*difference_cells(difference, unit)[:2], f"{sentence(difference, verdict(difference), unit=unit)}{scorer_note}"]
+    return [*difference_cells(difference, unit)[:2], f"{sentence(difference, unit=unit)}{scorer_note}"]
 
 
 def _add_trials_not_passed(document: _Document, source: Source) -> None:

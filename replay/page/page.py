@@ -28,12 +28,13 @@ from evaljournal.replay.page.page_content import Content
 from evaljournal.replay.render.comparison import notes, table_columns
 from evaljournal.replay.render.ending import ending_text, next_command
 from evaljournal.replay.render.phrases import (
-    adjusted_verdict,
     compared_text,
     describe_score,
     difference_cells,
     estimate_text,
+    p_text,
     pass_at_k_texts,
+    power_text,
     unpaired_text,
     verdict,
 )
@@ -42,7 +43,7 @@ from evaljournal.replay.results.comparison import Comparison, Side
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.summary_types import ScoreSummary, Summary
-from evaljournal.replay.results.table import Difference, Row, compare_all
+from evaljournal.replay.results.table import Row, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
@@ -208,23 +209,20 @@ def _variant_row(row: Row, cells: Sequence[str], scorer: str | None) -> dict[str
     }
 
 
-def _table_difference(name: str, difference: Difference) -> dict[str, Any]:
-    result, p_value, power = adjusted_verdict(difference)
-    row = _difference_row(name, difference.paired_difference, "; ".join(filter(None, (result, power))))
-    row["cells"].append(p_value or UNKNOWN)
-    return row | {"is_significant": difference.is_distinguishable}
+def _table_difference(name: str, difference: PairedDifference) -> dict[str, Any]:
+    row = _difference_row(name, difference)
+    row["cells"].append(p_text(difference) or UNKNOWN)
+    return row
 
 
-def _difference_row(name: str, difference: PairedDifference, result: str, unit: str = "") -> dict[str, Any]:
-    """Return a row of a table of differences; `effect` is empty if it is not known which value of a score is better."""
-    higher_is_better = {"pass": True, "latency": False}.get(name if unit else difference.kind)
-    is_better = None if higher_is_better is None else ((difference.difference or 0) > 0) == higher_is_better
+def _difference_row(name: str, difference: PairedDifference, subject: str = "", unit: str = "") -> dict[str, Any]:
+    """Return a row of a table of differences; with a unit, they are times. `effect` is empty if no difference was found."""
+    texts = verdict(difference, subject, is_time=bool(unit)), power_text(difference, unit=unit)
     return {
         "name": printable(name, 60),
         "cells": difference_cells(difference, unit),
-        "verdict": result,
-        "is_significant": difference.significant,
-        "effect": "" if is_better is None else "better" if is_better else "worse",
+        "verdict": "; ".join(filter(None, texts)),
+        "effect": "" if difference.verdict == "no_difference_found" else difference.verdict or "",
     }
 
 
@@ -268,11 +266,10 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
 
     `runs` are the runs of the page, to which the sides belong.
     """
-    verdicts = {scorer: verdict(difference, "B is ") for scorer, difference in comparison.scores.items()}
-    rows = [_difference_row(scorer, difference, verdicts[scorer]) for scorer, difference in comparison.scores.items()]
-    latency = comparison.latency
-    rows.append(_difference_row("latency", latency, verdict(latency, "B is ", ("slower", "faster")), " s"))
-    score_text = "".join(f"{printable(scorer, 40)}: {verdicts[scorer]}. " for scorer, _ in _main_score(comparison.scores))
+    rows = [_difference_row(scorer, difference, "B is ") for scorer, difference in comparison.scores.items()]
+    rows.append(_difference_row("latency", comparison.latency, "B is ", " s"))
+    scores = _main_score(comparison.scores)
+    score_text = "".join(f"{printable(scorer, 40)}: {verdict(difference, 'B is ')}. " for scorer, difference in scores)
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
     task_note = "" if comparison.same_task else "the task differs"
     facts_a, facts_b = map(_facts, sides)

@@ -61,8 +61,8 @@ function fitTiles(tiles) {
 }
 
 // A row of a table of differences.
-function pairedRow({ name, cells, verdict, is_significant: isSignificant, effect }) {
-  const kind = isSignificant ? effect || "distinct" : "faint";
+function pairedRow({ name, cells, verdict, effect }) {
+  const kind = effect || "faint";
   return el("tr", {}, el("th", { scope: "row", text: name }), cells.map(numberCell), el("td", { class: kind, text: escapeInvisible(verdict) }));
 }
 

@@ -5,20 +5,18 @@ from itertools import islice
 from typing import Final
 
 from evaljournal.replay.render.phrases import (
-    adjusted_verdict,
     brief_score,
     compared_text,
     mean_text,
     score_value_text,
     sentence,
     unpaired_text,
-    verdict,
     versions_text,
 )
 from evaljournal.replay.results.comparison import Comparison, TrialChange
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary_types import ScoreSummary
-from evaljournal.replay.results.table import ComparisonTable, Difference, Row
+from evaljournal.replay.results.table import ComparisonTable, Row
 from evaljournal.replay.text import UNKNOWN, duration, money, number, or_dash, plural, printable, stage_text
 
 _WIDTH: Final = 120
@@ -40,12 +38,14 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
             yield f"scorers only in {side}: {', '.join(printable(scorer, 24) for scorer in scorers)}"
     yield compared_text(comparison)
     yield from _score_lines(comparison.scores)
-    yield f"latency  {sentence(comparison.latency, verdict(comparison.latency, 'B is ', ('slower', 'faster')), unit=' s')}"
+    if (comparisons := max((difference.comparisons for difference in comparison.scores.values()), default=0)) > 1:
+        yield _holm_note(comparisons)
+    yield f"latency  {sentence(comparison.latency, 'B is ', unit=' s')}"
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
         yield from (f"  {row}" for row in _score_lines(scores))
     for title, changes in (("broken", comparison.broken), ("fixed", comparison.fixed), ("changed", comparison.changed)):
-        rows = [f"{printable(change.trial)}: {_change(change)}" for change in islice(changes, limit)]
+        rows = [f"{printable(change.trial)}: {change_text(change)}" for change in islice(changes, limit)]
         yield from _list(title, rows, len(changes))
     times = ((printable(trial.trial), duration(trial.seconds_a), duration(trial.seconds_b)) for trial in comparison.slower)
     rows = [f"{trial}: {time_a} → {time_b}" for trial, time_a, time_b in islice(times, limit)]
@@ -68,7 +68,7 @@ def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, difference in scores.items():
-        text = sentence(difference)
+        text = sentence(difference, "B is ")
         if difference.mean_a is not None and difference.mean_b is not None:
             text += f"; {mean_text(difference.kind, difference.mean_a)} → {mean_text(difference.kind, difference.mean_b)}"
             text += f", {difference.higher:,} better, {difference.lower:,} worse" if difference.kind == "pass" else ""
@@ -88,7 +88,8 @@ def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
             yield f"  … and {count - len(rows):,} more (--all lists all)"
 
 
-def _change(change: TrialChange) -> str:
+def change_text(change: TrialChange) -> str:
+    """Return what differs in a trial: `exact pass → fail, output changed`."""
     parts = [f"{stage_text(change.stage_a)} → {stage_text(change.stage_b)}"] if change.stage_a != change.stage_b else []
     parts += [
         f"{printable(scorer, 24)} {score_value_text(a)} → {score_value_text(b)}" for scorer, (a, b) in change.scores.items()
@@ -111,7 +112,7 @@ def table_lines(table: ComparisonTable) -> Iterator[str]:
         yield ""
         yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
         for row in rows:
-            yield f"  {_row_name(row.name):<{width}}  {_difference_text(row.differences[scorer])}"
+            yield f"  {_row_name(row.name):<{width}}  {sentence(row.differences[scorer])}"
     if note_lines := list(notes(table)):
         yield ""
         yield from note_lines
@@ -176,15 +177,14 @@ def _score_text(score: ScoreSummary | None, row: Row) -> str:
     return text if score.mean is None or score.numbers == row.completed else f"{text}, n = {score.numbers:,}"
 
 
-def _difference_text(difference: Difference) -> str:
-    result, p_value, power = adjusted_verdict(difference)
-    return "; ".join(filter(None, (sentence(difference.paired_difference, result, p_value), power)))
+def _holm_note(comparisons: int) -> str:
+    return f"p-values are Holm-corrected across {comparisons:,} comparisons"
 
 
 def notes(table: ComparisonTable) -> Iterator[str]:
     """Yield notes on a table: corrections, trials that are not compared, incomplete figures."""
     if table.comparisons > 1:
-        yield f"p-values are Holm-corrected across {table.comparisons:,} comparisons"
+        yield _holm_note(table.comparisons)
     baseline = _row_name(table.baseline)
     for row in table.rows:
         for note in (*_overlap_notes(row, baseline), *_difference_notes(row, baseline), *_row_notes(row)):
@@ -192,7 +192,7 @@ def notes(table: ComparisonTable) -> Iterator[str]:
 
 
 def _difference_notes(row: Row, baseline: str) -> Iterator[str]:
-    differences = {_name(scorer): difference.paired_difference for scorer, difference in row.differences.items()}
+    differences = {_name(scorer): difference for scorer, difference in row.differences.items()}
     if changed_scorers := [scorer for scorer, difference in differences.items() if difference.scorer_changed]:
         yield f"not the same version of the scorer as in {baseline}: {', '.join(changed_scorers)}"
     exclusions = [

@@ -15,7 +15,6 @@ from evaljournal.replay.text import UNKNOWN, digits, number, one_line, plural, p
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison
     from evaljournal.replay.results.pairing import PairedDifference
-    from evaljournal.replay.results.table import Difference
 
 _MAX_LABELS: Final = 6
 """Maximum number of labels to list, most frequent first."""
@@ -155,8 +154,8 @@ def versions_text(versions: int, from_older_version: int) -> str:
 
 def signed_difference(kind: str, difference: float, unit: str = "") -> str:
     """Return a difference with its sign: `+6.2 points` of passes, `-0.38` of other numbers."""
-    amount = _amount(kind, difference)
-    return f"{'' if amount.startswith('-') else '+'}{amount}{' points' if kind == 'pass' else unit}"
+    text = size_text(kind, difference, unit)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def _amount(kind: str, value: float) -> str:
@@ -183,58 +182,59 @@ def difference_cells(difference: "PairedDifference", unit: str = "") -> list[str
     return [*means, amount, difference_interval(kind, low, high) or UNKNOWN, f"{difference.n:,}"]
 
 
-def verdict(difference: "PairedDifference", subject: str = "", words: tuple[str, str] = ("higher", "lower")) -> str:
-    """Return in a few words whether B differs from A: `B is better` with the subject `B is `, `no significant difference`.
+def verdict(difference: "PairedDifference", subject: str = "", *, is_time: bool = False) -> str:
+    """Return in a few words whether B differs from A: `B is better` with the subject `B is `, `no difference found`.
 
-    `words` are for a higher and a lower value of B; passes are better or worse.
+    Times are slower or faster.
     """
     if not difference.n:
         return "no case has a value in both"
     if difference.kind == "label":
         return f"{difference.changed:,} of {plural(difference.n, 'label')} changed"
-    if _is_unchanged(difference):
-        return "no difference"
-    if not difference.significant or difference.difference is None:
-        return "no significant difference"
-    return f"{subject}{_direction(difference, words)}"
+    if difference.verdict is None or difference.verdict == "no_difference_found":
+        return "no difference found"
+    words = {"worse": "slower", "better": "faster"} if is_time else {"worse": "worse", "better": "better"}
+    return f"{subject}{words[difference.verdict]}"
 
 
-def _is_unchanged(difference: "PairedDifference") -> bool:
-    """Return whether no number differs; passes that do not differ have an interval."""
-    return difference.kind == "number" and not difference.changed
+def sentence(difference: "PairedDifference", subject: str = "", *, unit: str = "") -> str:
+    """Return a verdict with its evidence: `B is better: +6.2 points (95 % CI 1.2 to 11.3, n = 143, p = 0.02)`.
 
-
-def _direction(difference: "PairedDifference", words: tuple[str, str] = ("higher", "lower")) -> str:
-    return (("better", "worse") if difference.kind == "pass" else words)[(difference.difference or 0) < 0]
-
-
-def sentence(difference: "PairedDifference", result: str = "", *notes: str, unit: str = "") -> str:
-    """Return a verdict (default: on B) with its figures: `B is better: +6.2 points (95 % CI 1.2 to 11.3, n = 143)`."""
-    result = result or verdict(difference, "B is ")
+    Without a difference, the minimum detectable one follows: `; differences below 4.2 points would not be seen`.
+    """
+    result = verdict(difference, subject, is_time=bool(unit))
     if not difference.n or difference.kind == "label":
         return result
-    if difference.difference is None or _is_unchanged(difference):
+    if difference.difference is None or (difference.kind == "number" and not difference.changed):
         return f"{result} (n = {difference.n:,})"
     low, high, n = difference.low, difference.high, difference.n
-    return f"{result}: {figures(difference.kind, difference.difference, low, high, n, *notes, unit=unit)}"
+    text = f"{result}: {figures(difference.kind, difference.difference, low, high, n, p_text(difference), unit=unit)}"
+    return "; ".join(filter(None, (text, power_text(difference, unit=unit))))
 
 
-def adjusted_verdict(difference: "Difference") -> tuple[str, str, str]:
-    """Return how a row of a table differs from the baseline, the p-value, and the minimum detectable difference.
+def p_text(difference: "PairedDifference") -> str:
+    """Return the corrected p-value: `p = 0.4`; empty if there is none."""
+    p = difference.p_adjusted
+    return "" if p is None else f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
 
-    For example `not distinguishable`, `p = 0.4` and `minimum detectable difference: 4.2 points`; the last two may be empty.
-    """
-    pairs, p = difference.paired_difference, difference.p_adjusted
-    if p is None or pairs.difference is None or _is_unchanged(pairs):
-        return verdict(pairs), "", ""
-    p_value = f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
-    if difference.is_distinguishable:
-        return _direction(pairs), p_value, ""
-    power = "n is too small to detect any difference"
-    if difference.minimum_detectable is not None:
-        unit = " points" if pairs.kind == "pass" else ""
-        power = f"minimum detectable difference: {_amount(pairs.kind, difference.minimum_detectable)}{unit}"
-    return "not distinguishable", p_value, power
+
+def power_text(difference: "PairedDifference", noun: str = "differences", unit: str = "") -> str:
+    """Return which differences were too small to be found; empty if one was found, or if there was nothing to find."""
+    if difference.verdict != "no_difference_found" or (difference.kind == "number" and not difference.changed):
+        return ""
+    if difference.minimum_detectable is None:
+        return "too few cases to find any difference"
+    return not_seen_text(difference.kind, difference.minimum_detectable, noun, unit)
+
+
+def not_seen_text(kind: str, minimum: float, noun: str = "differences", unit: str = "") -> str:
+    """Return the minimum detectable difference: `differences below 4.2 points would not be seen`."""
+    return f"{noun} below {size_text(kind, minimum, unit)} would not be seen"
+
+
+def size_text(kind: str, size: float, unit: str = "") -> str:
+    """Return the size of a difference: `4.2 points` of passes, `0.38` of other numbers."""
+    return f"{_amount(kind, size)}{' points' if kind == 'pass' else unit}"
 
 
 def compared_text(comparison: "Comparison", baseline: str = "") -> str:

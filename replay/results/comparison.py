@@ -1,6 +1,6 @@
 """Compare two runs or variants: the trials that were fixed, broke or changed, and the difference of each score.
 
-`pairing` selects the trials and computes the differences; `comparison_text` has the text of a comparison.
+`pairing` selects the trials and computes the differences, `decision` decides on them.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import orjson
 from evaljournal.journal import Blob, JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.replay.definition import changed_files, variant_fingerprints
+from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
 from evaljournal.replay.results.summary import has_output, latencies, latency
 from evaljournal.replay.results.summary_types import Latency
@@ -166,9 +167,9 @@ class Comparison:
     """Scorers that the other run does not have; their values are not compared."""
     scores: Mapping[str, PairedDifference]
     latency: PairedDifference
-    """Latency per output in seconds, compared in the same way."""
+    """Latency per output in seconds, compared in the same way but tested alone."""
     completion: PairedDifference
-    """Share of trials that were completed, compared in the same way: failed trials have no score."""
+    """Share of trials with an output, compared in the same way but tested alone: trials with an error have no score."""
     groups: Mapping[str, Mapping[str, PairedDifference]] | None
     """Group → scorer → difference over its cases; None if no grouping was requested."""
 
@@ -211,13 +212,24 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         same_task=_has_same_task(a, b),
         scorers_only_a=[scorer for scorer in a.totals.scores if not b.has_scorer(scorer)],
         scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
-        scores=pairing.scores(scorers),
-        latency=pairing.latency(),
-        completion=pairing.completion(),
+        scores=decide(pairing.scores(scorers)),
+        latency=decide({"": pairing.latency()}, is_time=True)[""],
+        completion=decide({"": pairing.completion()})[""],
         groups=None
         if groups is None
-        else pairing.group_scores(scorers, {key: groups[trial_id] for key, trial_id in ids_a.items() if trial_id in groups}),
+        else _decide_groups(pairing, scorers, {key: groups[trial_id] for key, trial_id in ids_a.items() if trial_id in groups}),
     )
+
+
+def _decide_groups(
+    pairing: Pairing, scorers: Sequence[str], groups: Mapping[Key, str]
+) -> dict[str, dict[str, PairedDifference]]:
+    """Compare the scores of each group; those of all groups are tested together."""
+    scores_by_group = pairing.group_scores(scorers, groups)
+    differences = decide(
+        {(group, scorer): value for group, scores in scores_by_group.items() for scorer, value in scores.items()}
+    )
+    return {group: {scorer: differences[group, scorer] for scorer in scores} for group, scores in scores_by_group.items()}
 
 
 def common_scorers(a: Side, b: Side) -> list[str]:

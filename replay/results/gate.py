@@ -1,13 +1,12 @@
 """Gates against a baseline: whether a run is worse than an earlier one.
 
-Pure functions of two runs and some rules, so the same journals always give the same verdict. A score is compared over the cases
-that both runs have, with the 95 % confidence interval of its paired difference:
+Pure functions of two runs and some rules, so the same journals always give the same verdict. The scores, and the share of
+trials with an output, are decided as in `compare`. A score
 
-- *passed* if the drop at the lower end of the interval is less than the tolerated drop,
-- otherwise *regressed* if the upper end is below 0,
+- *regressed* if it is worse, and its mean dropped by more than is tolerated;
+- *passed* if the lower end of its 95 % interval is above the tolerated drop, or, if it is not worse, above the minimum
+  detectable drop: with these cases, a smaller one would not be seen;
 - otherwise there is *too little evidence*.
-
-The share of completed trials passes if it drops by less than is tolerated: a run without failures needs no evidence.
 """
 
 import math
@@ -17,8 +16,8 @@ from typing import Final, Literal
 import attrs
 
 from evaljournal.replay.results.comparison import Comparison, Side, compare
+from evaljournal.replay.results.decision import decide, more_cases
 from evaljournal.replay.results.pairing import PairedDifference
-from evaljournal.replay.results.power import detectable_drop
 from evaljournal.replay.results.summary import score_of, unscored_counts
 from evaljournal.replay.state.usage import total
 
@@ -26,7 +25,9 @@ Verdict = Literal["passed", "regressed", "too_little_evidence"]
 MAX_DROP: Final = 0.02
 """Tolerated drop of a score without a rule of its own."""
 COMPLETED: Final = "completed"
-"""Name of the share of trials that were completed: failed trials have no score."""
+"""Name of the share of trials with an output: those with an error have no score."""
+BROKEN: Final = "broken"
+"""Name of the number of trials that passed in the baseline and now fail."""
 
 
 @attrs.frozen
@@ -57,6 +58,8 @@ class GateRules:
     """Scorer → its rule; None: every score of both runs may drop by `MAX_DROP`."""
     limits: Mapping[str, Limit] = attrs.field(factory=dict[str, Limit])
     """`cost`, `tokens` or `p95` → its limit."""
+    no_broken: bool = False
+    """Whether no trial may be broken."""
 
 
 @attrs.frozen(kw_only=True)
@@ -64,10 +67,11 @@ class Check:
     """One rule, and whether the run passes it."""
 
     name: str
-    """The score, `completed`, `cost`, `tokens` or `p95`."""
+    """The score, `completed`, `broken`, `cost`, `tokens` or `p95`."""
     rule: Literal["max_drop", "at_least", "at_most", "at_most_ratio"]
     bound: float
     verdict: Verdict
+    kind: Literal["pass", "number"] = "number"
     baseline: float | None
     value: float | None
     n: int | None = None
@@ -77,7 +81,9 @@ class Check:
     high: float | None = None
     """Run minus baseline, with its 95 % confidence interval."""
     minimum_detectable: float | None = None
-    """The minimum drop that a comparison of this many cases detects with 80 % power; None if it is unknown or there is none."""
+    """The larger of `bound` and the minimum drop that this many cases detect; None if they detect none."""
+    more_cases: int | None = None
+    """With too little evidence: about how many more cases would decide; None if unknown."""
 
 
 @attrs.frozen
@@ -109,8 +115,10 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
             if baseline.totals.scores[name].kind != "label":
                 problem = f"the run has no scorer {name!r}, which the baseline has"
                 raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
-    checks = (*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules))
-    return GateReport(_worst_verdict(check.verdict for check in checks), checks, comparison)
+    checks = [*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules)]
+    if rules.no_broken:
+        checks.append(_check_bound(BROKEN, "at_most", 0.0, None, float(len(comparison.broken))))
+    return GateReport(_worst_verdict(check.verdict for check in checks), tuple(checks), comparison)
 
 
 def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
@@ -136,6 +144,7 @@ def _check_uniform(name: str, side: Side) -> None:
 def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterator[Check]:
     scores = {name: difference for name, difference in comparison.scores.items() if difference.kind != "label"}
     score_rules = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
+    scores |= decide({name: scores[name] for name, rule in score_rules.items() if rule.max_drop is not None and name in scores})
     score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP))
     for name, rule in score_rules.items():
         difference = comparison.completion if name == COMPLETED else scores.get(name)
@@ -151,28 +160,30 @@ def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterat
 
 
 def check_drop(name: str, difference: PairedDifference, max_drop: float) -> Check:
-    """Check a score, or the share of completed trials, against the tolerated drop."""
-    low, high = difference.low, difference.high
-    if difference.kind == "number" and not difference.changed:
-        low = high = 0.0  # Nothing differs.
+    """Check a score, or the share of trials with an output, against the tolerated drop."""
+    is_worse, amount, low = difference.verdict == "worse", difference.difference or 0.0, difference.low
+    is_same = not difference.changed and (difference.kind == "number" or name == COMPLETED)
+    minimum = None if is_same else difference.minimum_detectable
+    margin = max_drop if is_worse else max(max_drop, minimum or difference.negligible)
     verdict: Verdict = "too_little_evidence"
-    lower_bound = difference.difference if name == COMPLETED else low  # Failures are counted, not estimated from a sample.
-    if lower_bound is not None and lower_bound > -max_drop:
-        verdict = "passed"
-    elif high is not None and high < 0:
+    if is_worse and amount < -max_drop:
         verdict = "regressed"
+    elif is_same or (low is not None and low > -margin):
+        verdict = "passed"
     return Check(
         name=name,
         rule="max_drop",
         bound=max_drop,
         verdict=verdict,
+        kind="pass" if difference.kind == "pass" else "number",
         baseline=difference.mean_a,
         value=difference.mean_b,
         n=difference.n,
         difference=difference.difference,
         low=low,
-        high=high,
-        minimum_detectable=detectable_drop(difference, max_drop),
+        high=difference.high,
+        minimum_detectable=None if minimum is None else max(max_drop, minimum),
+        more_cases=more_cases(difference, max_drop) if verdict == "too_little_evidence" else None,
     )
 
 

@@ -15,6 +15,7 @@ from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import DONE_STAGES, TrialState, Value
 from evaljournal.replay.statistics import paired_numbers, paired_shares
 
+Verdict = Literal["worse", "better", "no_difference_found"]
 Key = tuple[str, str, int]
 """Case, variant and repeat of a trial; the variant is empty if only one is compared."""
 
@@ -41,10 +42,18 @@ class PairedDifference:
     low: float | None = None
     high: float | None = None
     """95 % confidence interval of the difference."""
-    significant: bool = False
-    """Whether the interval excludes 0."""
     p: float | None = None
-    """Two-sided p-value: by McNemar's exact test for passes, by the interval for numbers and repeats; None for labels."""
+    """Two-sided p-value: of McNemar's exact test for passes, of the sign-flip test for numbers and repeats; None for labels."""
+    verdict: Verdict | None = None
+    """Whether B is worse than A; None for labels, and without values in both. This and the following are set by `decide`."""
+    p_adjusted: float | None = None
+    """The p-value, Holm-corrected over the differences that are tested together."""
+    comparisons: int = 0
+    """Their number."""
+    negligible: float = 0.0
+    """Smaller differences are none."""
+    minimum_detectable: float | None = None
+    """The minimum difference that this many cases detect with 90 % probability; None if they detect none."""
     squared_differences: float | None = None
     """Sum of the squared differences, if every value is 0 or 1."""
     scorer_changed: bool
@@ -72,7 +81,7 @@ class Pairing:
         self._a, self._b = a, b
         fingerprints = {key[:2]: a[key].fingerprint for key in self.common_keys}
         self._cases: dict[str, dict[str, _Pair]] = {}
-        for case, variant in fingerprints:
+        for case, variant in sorted(fingerprints):  # The order of records does not change a result.
             self._cases.setdefault(case, {})[variant] = ([], [])
         for side, trials in enumerate((a, b)):
             for (case, variant, _), trial in trials.items():
@@ -86,7 +95,7 @@ class Pairing:
     def group_scores(self, scorers: Sequence[str], groups: Mapping[Key, str]) -> dict[str, dict[str, PairedDifference]]:
         """Compare the scores of each group."""
         cases_by_group: dict[str, dict[str, Mapping[str, _Pair]]] = {}
-        for key in self.common_keys:
+        for key in sorted(self.common_keys):
             if key in groups:
                 cases_by_group.setdefault(groups[key], {})[key[0]] = self._cases[key[0]]
         return {
@@ -182,7 +191,6 @@ def compare_values(
     n, estimate = len(differences), None
     if n:
         estimate = paired_shares(differences) if is_share else paired_numbers(differences)
-    low, high = (estimate.low, estimate.high) if estimate else (None, None)
     return PairedDifference(
         kind=kind,
         n=n,
@@ -194,9 +202,8 @@ def compare_values(
         mean_b=sum(b) / n if n else None,
         difference=estimate.mean if estimate else None,
         standard_error=estimate.standard_error if estimate else None,
-        low=low,
-        high=high,
-        significant=low is not None and high is not None and (low > 0 or high < 0),
+        low=estimate.low if estimate else None,
+        high=estimate.high if estimate else None,
         p=estimate.p if estimate else None,
         squared_differences=math.fsum(difference**2 for difference in differences) if is_share else None,
         scorer_changed=scorer_changed,

@@ -1,38 +1,19 @@
 """Compare any number of runs or variants: one row for each, and its paired differences from a baseline.
 
-A pure function of the runs. The differences of a table are tested together, with Holm's correction. The text of a table is in
-`comparison_table_text`.
+A pure function of the runs. The differences of a table are tested together, with Holm's correction.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import attrs
 
 from evaljournal.replay.results.comparison import Side, common_scorers
+from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import PairedDifference, Pairing
-from evaljournal.replay.results.power import detectable_difference
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.results.summary_types import Latency, ScoreSummary
 from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.state.usage import as_integer, total
-from evaljournal.replay.statistics import LEVEL, holm
-
-_ALPHA: Final = 1 - LEVEL
-
-
-@attrs.frozen(kw_only=True)
-class Difference:
-    """A score compared with the baseline."""
-
-    paired_difference: PairedDifference
-    """Differences are row minus baseline."""
-    p_adjusted: float | None
-    """The p-value, Holm-corrected across all comparisons of the table; None for labels, and without common values."""
-    is_distinguishable: bool
-    """Whether `p_adjusted` is below 5 %."""
-    minimum_detectable: float | None
-    """The minimum difference that this many cases detect with 80 % power; None if it is unknown or there is none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -75,7 +56,7 @@ class Row:
     """Whether no other row has a higher score at the same or a lower cost per trial, or the same score at a lower cost."""
     overlap: Overlap | None
     """None for the baseline."""
-    differences: Mapping[str, Difference]
+    differences: Mapping[str, PairedDifference]
     """Scorer → its difference from the baseline; empty for the baseline."""
 
 
@@ -95,8 +76,7 @@ class ComparisonTable:
 def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     """Compare runs or variants, each under the name of its row, with one of them."""
     results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
-    keys = [(name, scorer) for name, (_, differences) in results.items() for scorer in differences]
-    differences = dict(zip(keys, assess([results[name][1][scorer] for name, scorer in keys]), strict=True))
+    differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})
     score = _main_score(sides)
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
     rows: list[Row] = []
@@ -123,23 +103,6 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
         rows.append(row)
     comparisons = sum(difference.p_adjusted is not None for difference in differences.values())
     return ComparisonTable(baseline=baseline, score=score, comparisons=comparisons, rows=rows)
-
-
-def assess(differences: Sequence[PairedDifference]) -> list[Difference]:
-    """Test several differences, Holm-corrected across those that can be tested."""
-    p_values = [difference.p for difference in differences if difference.p is not None]
-    adjusted_p_values, level = iter(holm(p_values)), 1 - _ALPHA / max(1, len(p_values))
-    results: list[Difference] = []
-    for difference in differences:
-        p_adjusted = None if difference.p is None else next(adjusted_p_values)
-        result = Difference(
-            paired_difference=difference,
-            p_adjusted=p_adjusted,
-            is_distinguishable=p_adjusted is not None and p_adjusted < _ALPHA,
-            minimum_detectable=None if p_adjusted is None else detectable_difference(difference, level),
-        )
-        results.append(result)
-    return results
 
 
 def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[str, PairedDifference]]:

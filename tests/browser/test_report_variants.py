@@ -69,7 +69,7 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["mini", "large"] == [row["name"] for row in table["rows"] if row["is_pareto_optimal"]]
     assert ["baseline", "◆ Pareto front", "best", "◆ Pareto front"] == tab.texts("table.variants .tag")
     assert "best: large, 75.0 % (30.1–95.4) exact" in tab.text("h1")
-    difference = table["rows"][1]["differences"]["exact"]["paired_difference"]["difference"]
+    difference = table["rows"][1]["differences"]["exact"]["difference"]
     assert ["large", f"+{100 * difference:.1f} points"] == [cells(tab, "table.with-p")[0][at] for at in (0, 3)]
     assert "mini: 1 trial not done" in tab.texts(".notes li")
 

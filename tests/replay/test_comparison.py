@@ -173,49 +173,59 @@ def test_open_trials_are_not_compared() -> None:
     assert "1 of 2 common trials are not done in both runs and are not compared" in list(lines(comparison, limit=None))
 
 
-def test_significant_difference() -> None:
-    """A significant difference is shown with its size, interval and n; failed trials are excluded."""
+def test_a_difference() -> None:
+    """A difference is shown with its size, interval, n and p-value; trials with an error are excluded."""
     a = [index % 3 == 0 for index in range(143)] + [None, PASS]
     b = [index % 3 != 2 for index in range(143)] + [PASS, None]
     exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
 
-    assert (143, 2, True, 48, 0) == (exact.n, exact.missing, exact.significant, exact.higher, exact.lower)
-    assert "B is better: +33.6 points (95 % CI 25.2 to 41.0, n = 143)" == sentence(exact)
+    assert (143, 2, "better", 48, 0) == (exact.n, exact.missing, exact.verdict, exact.higher, exact.lower)
+    assert "B is better: +33.6 points (95 % CI 25.2 to 41.0, n = 143, p < 0.0001)" == sentence(exact, "B is ")
     swapped = compare(scored("exact", b), scored("exact", a)).scores["exact"]
-    assert "B is worse: -33.6 points (95 % CI -41.0 to -25.2, n = 143)" == sentence(swapped)
+    assert "worse: -33.6 points (95 % CI -41.0 to -25.2, n = 143, p < 0.0001)" == sentence(swapped)
 
 
-def test_no_significant_difference() -> None:
-    """Two more passes of 143 are not significant, and neither are equal runs."""
+def test_no_difference_found() -> None:
+    """Two more passes of 143 are no difference, and neither are equal runs; the minimum is shown."""
     a = [index > 20 for index in range(143)]
     b = [index > 18 for index in range(143)]
     few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
 
-    assert "no significant difference: +1.4 points (95 % CI -1.3 to 4.1, n = 143)" == sentence(few.scores["exact"])
-    assert "no significant difference: +0.0 points (95 % CI -1.9 to 1.9, n = 143)" == sentence(none.scores["exact"])
+    assert [
+        "no difference found: +1.4 points (95 % CI -1.3 to 4.1, n = 143, p = 0.5)",
+        "differences below 8.5 points would not be seen",
+    ] == sentence(few.scores["exact"]).split("; ")
+    assert [
+        "no difference found: +0.0 points (95 % CI -1.9 to 1.9, n = 143, p = 1)",
+        "differences below 7.2 points would not be seen",
+    ] == sentence(none.scores["exact"]).split("; ")
 
 
-def test_numbers_are_higher_or_lower_not_better() -> None:
-    """Numbers are higher or lower, not better; the interval is that of the paired t-test."""
-    a, b = [0.1, 0.4, 0.35, 0.8, 0.55], [0.3, 0.5, 0.65, 0.9, 0.85]
+def test_a_difference_of_numbers() -> None:
+    """Higher numbers are better; the interval is that of the paired t-test."""
+    a, b = [0.1, 0.4, 0.35, 0.8, 0.55, 0.5], [0.3, 0.5, 0.65, 0.9, 0.85, 0.7]
     near = compare(scored("near", a), scored("near", b)).scores["near"]
     stats = import_optional("scipy.stats")
     expected = stats.ttest_rel(b, a).confidence_interval(0.95)
 
     assert pytest.approx((expected.low, expected.high)) == (near.low, near.high)
-    assert "B is higher: +0.2 (95 % CI 0.0758 to 0.324, n = 5)" == sentence(near)
-    assert "B is lower: -0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
+    assert "better: +0.2 (95 % CI 0.106 to 0.294, n = 6, p = 0.031)" == sentence(near)
+    assert "worse: -0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        ([0.5], [0.9], "no significant difference: +0.4 (no interval, n = 1)"),
-        ([0.5, 0.7], [0.5, 0.7], "no difference (n = 2)"),
+        ([0.5], [0.9], "no difference found: +0.4 (no interval, n = 1, p = 1); too few cases to find any difference"),
+        ([0.5, 0.7], [0.5, 0.7], "no difference found (n = 2)"),
         ([0.5, None], [None, 0.7], "no case has a value in both"),
         (["x", "y", "z", "x"], ["x", "x", "z", None], "1 of 3 labels changed"),
         (["x", 0.5], [0.5, "x"], "no case has a value in both"),
-        ([float("nan"), 0.5, 0.5], [0.5, float("inf"), 0.75], "no significant difference: +0.25 (no interval, n = 1)"),
+        (
+            [float("nan"), 0.5, 0.5],
+            [0.5, float("inf"), 0.75],
+            "no difference found: +0.25 (no interval, n = 1, p = 1); too few cases to find any difference",
+        ),
     ],
 )
 def test_little_to_compare(a: list[Any], b: list[Any], expected: str) -> None:
@@ -398,7 +408,7 @@ def test_json() -> None:
         }
     ] == content["broken"]
     assert (3, 1, ["c1"]) == (content["common"], content["unchanged"], [change["trial"] for change in content["fixed"]])
-    assert b'"significant":false' in orjson.dumps(content)
+    assert b'"verdict":"no_difference_found"' in orjson.dumps(content)
 
 
 def test_control_characters() -> None:

@@ -78,7 +78,7 @@ def test_rows() -> None:
     assert mini.overlap is None
     assert large.overlap is not None
     assert (5, ["c5@large"]) == (large.overlap.common, large.overlap.only_row)
-    assert (4, 1) == (large.differences["exact"].paired_difference.n, large.differences["exact"].paired_difference.missing)
+    assert (4, 1) == (large.differences["exact"].n, large.differences["exact"].missing)
 
 
 def test_a_run_without_variants_is_paired_with_a_variant() -> None:
@@ -95,7 +95,7 @@ def test_a_run_without_variants_is_paired_with_a_variant() -> None:
     assert overlap is not None
     assert (14, ["c7#2"], ["c7@mini"]) == (overlap.common, list(overlap.only_baseline), list(overlap.different_content))
     assert [f"c{index}@mini#3" for index in range(7)] == list(overlap.only_row)
-    assert (7, 1.0) == (exact.paired_difference.n, exact.paired_difference.difference)
+    assert (7, 1.0) == (exact.n, exact.difference)
 
 
 def test_holm() -> None:
@@ -119,9 +119,9 @@ def test_holm() -> None:
     is_rejected, adjusted, _, _ = multipletests(p_values, 0.05, "holm")
 
     assert 6 == table.comparisons
-    assert [pytest.approx(p) for p in p_values] == [difference.paired_difference.p for difference in differences]
+    assert [pytest.approx(p) for p in p_values] == [difference.p for difference in differences]
     assert [pytest.approx(p) for p in adjusted] == [difference.p_adjusted for difference in differences]
-    assert list(is_rejected) == [difference.is_distinguishable for difference in differences]
+    assert list(is_rejected) == [difference.verdict != "no_difference_found" for difference in differences]
     assert {True, False} == set(is_rejected)
     assert [None] * 3 == [row.differences["tone"].p_adjusted for row in table.rows[1:]]
 
@@ -193,8 +193,8 @@ def test_text() -> None:
     assert output[0].split() == ["exact", "OUTPUTS", "ERRORS", "P50", "P95", "TOKENS", "COST", "PER", "PASS"]
     assert "* b  85.0 % (70.9–92.9)       40       0  0.25 s  0.25 s   4,800  $0.400   $0.0118" in output
     assert "  b  better: +35.0 points (95 % CI 17.6 to 49.0, n = 40, p = 0.00024)" in output
-    power = "minimum detectable difference: 21.8 points"
-    assert f"  c  not distinguishable: +2.5 points (95 % CI -5.7 to 10.4, n = 40, p = 1); {power}" in output
+    power = "differences below 29.0 points would not be seen"
+    assert f"  c  no difference found: +2.5 points (95 % CI -5.7 to 10.4, n = 40, p = 1); {power}" in output
     assert "p-values are Holm-corrected across 2 comparisons" in output
     assert "c: 40 trials in common with a; not compared: 2 only here (c40, c41)" in output
 

@@ -27,7 +27,6 @@ from evaljournal.replay.statistics import (
     pass_at,
     quantile,
     t_quantile,
-    t_test,
     wilson,
 )
 from tests.journal.samples import examples
@@ -383,13 +382,6 @@ def test_mcnemar(fixed: int, broken: int) -> None:
     assert close(float(contingency.mcnemar([[5, fixed], [broken, 5]], exact=True).pvalue), mcnemar(fixed, broken))
 
 
-@examples(50)
-@given(st.floats(-50, 50), st.one_of(st.integers(1, 200), st.sampled_from([99_999, 100_000, 10**6])))
-def test_t_test(t: float, degrees: int) -> None:
-    """The p-value is scipy's."""
-    assert close(2 * float(stats.t.sf(abs(t), degrees)), t_test(t, degrees))
-
-
 @examples(8)  # statsmodels takes 70 ms for each.
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
 def test_holm(p_values: list[float]) -> None:
@@ -401,21 +393,13 @@ def test_holm(p_values: list[float]) -> None:
 @examples(100)
 @given(st.lists(NUMBERS, min_size=2, max_size=30))
 def test_paired_numbers(differences: list[float]) -> None:
-    """Mean, interval and p-value are those of scipy's paired t-test; it is below 5 % exactly if the interval excludes 0."""
+    """Mean and interval are those of scipy's paired t-test."""
     estimate = paired_numbers(differences)
-    assert estimate.p is not None
     if max(differences) - min(differences) > TINY + 1e-5 * abs(np.mean(differences)):  # Otherwise they are equal.
-        expected = stats.ttest_1samp(differences, 0.0)
-        interval = expected.confidence_interval(0.95)
-        numbers = (expected.pvalue, interval.low, interval.high)
-        assert all(
-            close(float(number), actual, within=1e-6)
-            for number, actual in zip(numbers, (estimate.p, estimate.low, estimate.high), strict=True)
-        )
+        interval = stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)
+        assert close(float(interval.low), estimate.low, within=1e-6)
+        assert close(float(interval.high), estimate.high, within=1e-6)
     assert close(float(np.mean(differences)), estimate.mean, within=1e-9)
-    if abs(estimate.p - 0.05) > 1e-6:
-        excludes = estimate.low is not None and estimate.high is not None and (estimate.low > 0 or estimate.high < 0)
-        assert (estimate.p < 0.05) == excludes
 
 
 @examples(100)
@@ -427,15 +411,6 @@ def test_p_of_paired_proportions(differences: list[float]) -> None:
     assert mcnemar(fixed, broken) == estimate.p
     if mcnemar(fixed, broken) < 0.05:
         assert (estimate.low or 0.0) > 0 or (estimate.high or 0.0) < 0
-
-
-@pytest.mark.parametrize("n", [10, 60, 300])
-def test_p_with_repeats(n: int) -> None:
-    """With repeats the differences are fractions, and the p-value is below 5 % exactly if the interval excludes 0."""
-    for higher in range(n + 1):
-        estimate = paired_shares([0.5] * higher + [0.0] * (n - higher))
-        assert estimate.p is not None
-        assert (estimate.p < 0.05) == ((estimate.low or 0.0) > 0) or higher == 0
 
 
 @pytest.mark.parametrize(("differing", "level"), [(0.1, 0.95), (0.8, 0.95), (0.8, 0.99), (0.3, 0.999)])

@@ -38,11 +38,9 @@ def test_variants_of_a_run(tmp_path: Path) -> None:
     assert ("mini", "tiny", 2) == (table["baseline"], with_tiny["baseline"], table["comparisons"])
     assert {str(path)} == {row["path"] for row in table["rows"]}
     assert ["mini", "large", "tiny"] == [row["variant"] for row in table["rows"]]
-    assert [{}, True, True] == [
-        row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in table["rows"]
-    ]
-    assert [True, True, {}] == [
-        row["differences"] and row["differences"]["exact"]["is_distinguishable"] for row in with_tiny["rows"]
+    assert [{}, "better", "worse"] == [row["differences"] and row["differences"]["exact"]["verdict"] for row in table["rows"]]
+    assert ["better", "better", {}] == [
+        row["differences"] and row["differences"]["exact"]["verdict"] for row in with_tiny["rows"]
     ]
     output = evaljournal("compare", path).stdout.splitlines()
     assert f"{path}  head {table['rows'][0]['head']}" == output[0]

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from evaljournal.journal import Event
 from evaljournal.journal.events import RunFinished, RunStopped, TrialScored
-from evaljournal.replay.statistics import bonett_price
+from evaljournal.replay.statistics import paired_shares
 from evaljournal.runner.cli import cli
 from tests.journal.samples import flip, segment, session, started, write_sync
 from tests.replay.trial_events import answered, failed
@@ -42,37 +42,55 @@ def rules(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(
     ("passed", "verdict", "code"),
-    [(50, "too_little_evidence", 5), (45, "too_little_evidence", 5), (40, "regressed", 1), (60, "passed", 0)],
+    [(50, "passed", 0), (45, "passed", 0), (44, "regressed", 1), (60, "passed", 0)],
 )
-def test_the_verdict_follows_the_interval(tmp_path: Path, passed: int, verdict: str, code: int) -> None:
-    """Of 60 cases, 50 pass in the baseline: a tie and 5 broken cases are too little evidence, 10 broken are a regression."""
+def test_the_verdict_is_that_of_the_test(tmp_path: Path, passed: int, verdict: str, code: int) -> None:
+    """Of 60 cases, 50 pass in the baseline: a tie and 5 broken cases are no difference, 6 broken are a regression."""
     result = gate(run(tmp_path / "b", passed), "--baseline", run(tmp_path / "a", 50), "--json")
     report = orjson.loads(result.stdout)
     check = report["checks"][0]
-    low, high = bonett_price(N, passed - 50, abs(passed - 50))
+    estimate = paired_shares([1.0 if passed > 50 else -1.0] * abs(passed - 50) + [0.0] * (N - abs(passed - 50)))
 
     assert (code, verdict) == (result.exit_code, report["verdict"])
     assert ("exact", "max_drop", 0.02, N) == (check["name"], check["rule"], check["bound"], check["n"])
-    assert [pytest.approx(low), pytest.approx(high)] == [check["low"], check["high"]]
+    assert [estimate.low, estimate.high, estimate.mean] == [check["low"], check["high"], pytest.approx(check["difference"])]
     assert {32} == {len(report[name]["head"]) for name in ("baseline", "run")}
 
 
 def test_the_minimum_detectable_drop_is_printed(tmp_path: Path) -> None:
-    """Too little evidence names the minimum detectable drop."""
-    result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
+    """A verdict names what would not be seen, and too little evidence the number of cases that would decide."""
+    passed = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
+    undecided = gate(run(tmp_path / "d", 3, n=4), "--baseline", run(tmp_path / "c", 3, n=4))
 
-    assert 5 == result.exit_code
-    assert "60 cases would show a drop of 0.129 or more" in result.stdout
-    assert ["too little evidence"] == result.stdout.splitlines()[-1:]
+    assert [0, "passed"] == [passed.exit_code, passed.stdout.splitlines()[-1]]
+    assert "drop tolerated: 2.0 points; drops below 16.6 points would not be seen\n" in passed.stdout
+    assert [5, "too little evidence"] == [undecided.exit_code, undecided.stdout.splitlines()[-1]]
+    assert "drop tolerated: 2.0 points; about 2 more cases would decide\n" in undecided.stdout
 
 
-def test_failed_trials_are_a_regression(tmp_path: Path) -> None:
-    """Failed trials have no score, so their share is compared, too; a regression outranks too little evidence."""
+def test_errors_are_a_regression(tmp_path: Path) -> None:
+    """Trials with an error have no score, so their share is compared, too; a regression outranks a score that passed."""
     result = gate(run(tmp_path / "b", 50, broken=20), "--baseline", run(tmp_path / "a", 50), "--json")
-    checks = {check["name"]: check["verdict"] for check in orjson.loads(result.stdout)["checks"]}
+    checks = {check["name"]: (check["verdict"], check["n"]) for check in orjson.loads(result.stdout)["checks"]}
 
     assert 1 == result.exit_code
-    assert {"exact": "too_little_evidence", "completed": "regressed"} == checks
+    assert {"exact": ("passed", 40), "completed": ("regressed", 60)} == checks
+
+
+def test_no_broken(tmp_path: Path) -> None:
+    """With --no-broken, one broken trial fails the gate and is listed, even if the score does not differ."""
+    before, after = run(tmp_path / "a", 50), run(tmp_path / "b", 49)
+    result, report = (
+        gate(after, "--baseline", before, "--no-broken"),
+        gate(after, "--baseline", before, "--no-broken", "--json"),
+    )
+
+    assert [0, 1, 0] == [gate(*pair).exit_code for pair in ((after, "--baseline", before),)] + [
+        result.exit_code,
+        gate(before, "--baseline", after, "--no-broken").exit_code,
+    ]
+    assert "regressed           broken 1 trial (required: none)\n  case-49: exact pass → fail\nregressed\n" in result.stdout
+    assert ["case-49"] == orjson.loads(report.stdout)["broken_trials"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +152,7 @@ def test_an_unknown_cost_is_an_error(tmp_path: Path, usage: Any, problem: str) -
 def test_a_regression_outranks_too_little_evidence(tmp_path: Path) -> None:
     """One rule that is not met decides, whatever the others are."""
     file = rules(tmp_path, "[score.exact]\nmax_drop = 0.01\n[p95]\nat_most = 0.1\n")
-    result = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50), "--rules", file, "--json")
+    result = gate(run(tmp_path / "b", 3, n=4), "--baseline", run(tmp_path / "a", 3, n=4), "--rules", file, "--json")
     report = orjson.loads(result.stdout)
 
     assert ["too_little_evidence", "passed", "regressed"] == [check["verdict"] for check in report["checks"]]

@@ -8,9 +8,10 @@ from typing import Any, Final, TypeVar, cast
 import attrs
 import click
 
-from evaljournal.replay.render.phrases import figures, unpaired_text
+from evaljournal.replay.render.comparison import change_text
+from evaljournal.replay.render.phrases import figures, mean_text, not_seen_text, size_text, unpaired_text
 from evaljournal.replay.results.comparison import NothingInCommon
-from evaljournal.replay.results.gate import COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
+from evaljournal.replay.results.gate import BROKEN, COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
 from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import digits, plural, printable
@@ -38,12 +39,13 @@ RuleT = TypeVar("RuleT", ScoreRule, Limit)
     help="The run to compare with; `newest`: the newest other finished run of the evaluation.",
 )
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
+@click.option("--no-broken", is_flag=True, help="Also fail if any trial that passed in the baseline now fails; lists them.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
-def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) -> None:
+def gate(run: RunReference, baseline: str, rules: Path | None, no_broken: bool, as_json: bool) -> None:
     """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
 
-    Each score is compared over the cases that both runs have. Without --rules, each score and the share of completed
-    trials may drop by at most 0.02.
+    Each score is compared over the cases that both runs have. A run regressed if a score is worse, as in `compare`, and
+    dropped by more than is tolerated: by 0.02 without --rules. The share of trials with an output is checked in the same way.
 
     Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence.
 
@@ -52,7 +54,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
     """
-    gate_rules = GateRules() if rules is None else _read_rules(rules)
+    gate_rules = attrs.evolve(GateRules() if rules is None else _read_rules(rules), no_broken=no_broken)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
@@ -68,7 +70,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, as_json: bool) ->
     if as_json:
         print_json(_report_json(report, heads))
     else:
-        echo("\n".join(_report_lines(report, heads)))
+        echo("\n".join(_report_lines(report, heads, no_broken=no_broken)))
     sys.exit(_EXIT_CODES[report.verdict])
 
 
@@ -139,11 +141,12 @@ def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
         "different_content": len(comparison.different_content),
         "broken": len(comparison.broken),
         "fixed": len(comparison.fixed),
+        "broken_trials": [change.trial for change in comparison.broken],
         "checks": [view_json(check) for check in report.checks],
     }
 
 
-def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
+def _report_lines(report: GateReport, heads: _Heads, *, no_broken: bool) -> Iterator[str]:
     comparison = report.comparison
     for name, (reference, head) in heads.items():
         yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
@@ -152,26 +155,31 @@ def _report_lines(report: GateReport, heads: _Heads) -> Iterator[str]:
     yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
-    if comparison.broken or comparison.fixed:
+    if no_broken:
+        yield from (f"  {printable(change.trial)}: {change_text(change)}" for change in comparison.broken)
+    elif comparison.broken or comparison.fixed:
         counts = f"{len(comparison.broken):,} broken, {len(comparison.fixed):,} fixed"
         yield f"{counts}; `evaljournal compare BASELINE RUN` lists them"
     yield report.verdict.replace("_", " ")
 
 
 def _sentence(check: Check) -> str:
-    """Describe a check: `exact 0.912 → 0.874: -0.038 (95 % CI -0.061 to -0.015, n = 300); drop tolerated: 0.02`."""
-    name = "completed trials" if check.name == COMPLETED else printable(check.name, 40)
+    """Describe a check: `exact 91.2 % → 87.4 %: -3.8 points (95 % CI -6.1 to -1.5, n = 300); drop tolerated: 2.0 points`."""
+    name = "trials with an output" if check.name == COMPLETED else printable(check.name, 40)
+    if check.name == BROKEN:
+        return f"{name} {plural(int(check.value or 0), 'trial')} (required: none)"
     if check.rule != "max_drop":
         relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
         return f"{name} {_text(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
-    difference = figures("number", check.difference or 0.0, check.low, check.high, check.n or 0)
-    sentence = f"{name} {_text(check.baseline)} → {_text(check.value)}: {difference}; drop tolerated: {digits(check.bound, 4)}"
-    if check.verdict == "too_little_evidence":
-        drop = check.minimum_detectable
-        power = "cannot show a drop" if drop is None else f"would show a drop of {_text(drop)} or more"
-        sentence += f"; {plural(check.n or 0, 'case')} {power}"
-    return sentence
+    means = f"{mean_text(check.kind, check.baseline)} → {mean_text(check.kind, check.value)}"
+    difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0)
+    parts = [f"{name} {means}: {difference}", f"drop tolerated: {size_text(check.kind, check.bound)}"]
+    if check.verdict == "passed" and check.minimum_detectable is not None and check.minimum_detectable > check.bound:
+        parts.append(not_seen_text(check.kind, check.minimum_detectable, "drops"))
+    if check.more_cases is not None:
+        parts.append(f"about {plural(check.more_cases, 'more case')} would decide")
+    return "; ".join(parts)
 
 
 def _text(value: float | None) -> str:
