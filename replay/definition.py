@@ -1,18 +1,25 @@
-"""The recorded definition of a run as text, and the diff of two definitions."""
+"""The recorded definition of a run as text, and what differs between two definitions."""
 
 import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+import orjson
+
 from evaljournal.journal import Blob
 from evaljournal.journal.errors import BlobDamaged
+from evaljournal.journal.events import RunStarted
 from evaljournal.replay.text import as_text, printable
 
 _WIDTH: Final = 500
 """Maximum length of a line."""
 _MAX_DIFF: Final = 60
 """Maximum number of lines of a diff."""
+_MAX_VALUE: Final = 40
+"""Maximum length of a parameter of the task whose two values are shown."""
+_REVISION_CHARS: Final = 64
+"""Maximum length of a git revision."""
 
 
 def load_definition(definition: Any) -> Any:
@@ -75,6 +82,75 @@ def _variants(definition: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(variants, dict):
         return {}
     return {name: variant for name, variant in variants.items() if isinstance(variant, dict)}
+
+
+def identity(run_started: RunStarted) -> dict[str, Any]:
+    """Return what the results of a run depend on, as a JSON object for `changes`: much smaller than its definition.
+
+    The parameters of a task without code (model, prompt, address) are included, long ones as digests.
+    """
+    definition = load_definition(run_started.definition)
+    definition = cast("dict[str, Any]", definition) if isinstance(definition, dict) else {}
+    task, git = definition.get("task"), run_started.environment.get("git")
+    parameters = cast("dict[str, Any]", task) if isinstance(task, dict) and "source" not in task else {}
+    return {
+        "name": run_started.evaluation,
+        "task": run_started.task_fingerprint,
+        "parameters": {name: _short(value) for name, value in parameters.items() if value is not None},
+        "cases": run_started.dataset_fingerprint,
+        "revision": git[:_REVISION_CHARS] if isinstance(git, str) else "",
+        "scorers": dict(run_started.scorers),
+        "variants": variant_fingerprints(definition),
+        "code": definition.get("code"),
+    }
+
+
+def _short(value: Any) -> str:
+    text = as_text(value)
+    return text if len(text) <= _MAX_VALUE else hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what differs between two runs, given their identities: `model a → b`, `cases`, `file a.json`, `scorer b (new)`.
+
+    Nothing is known of a run without an identity. `task` is a change of its code, or of parameters that are not recorded.
+    """
+    if not (old and new):
+        return
+    if old["name"] != new["name"]:
+        yield "name"
+    if old["task"] != new["task"]:
+        has_parameters = old["parameters"] and new["parameters"]
+        yield from (has_parameters and [*_changed_values(old["parameters"], new["parameters"])]) or ["task"]
+    if old["cases"] != new["cases"]:
+        yield "cases"
+    yield from (f"file {path}" for path in changed_files(old, new))
+    yield from _changed_names("scorer", old["scorers"], new["scorers"])
+    yield from _changed_names("variant", old["variants"], new["variants"])
+    yield from _changed_values({"revision": old["revision"][:7]}, {"revision": new["revision"][:7]})
+
+
+def _changed_values(old_values: Mapping[str, str], new_values: Mapping[str, str]) -> Iterator[str]:
+    for name in {**old_values, **new_values}:
+        old_value, new_value = old_values.get(name, ""), new_values.get(name, "")
+        if old_value != new_value:
+            is_short = max(len(old_value), len(new_value)) <= _MAX_VALUE
+            yield f"{name} {old_value or 'none'} → {new_value or 'none'}" if is_short else name
+
+
+def _changed_names(kind: str, old_names: Mapping[str, str], new_names: Mapping[str, str]) -> Iterator[str]:
+    for name in {**old_names, **new_names}:
+        if old_names.get(name) != new_names.get(name):
+            change = " (new)" if name not in old_names else " (removed)" if name not in new_names else ""
+            yield f"{kind} {name}{change}"
+
+
+def definition_key(run_identity: Mapping[str, Any], variant: str) -> bytes | None:
+    """Return a value that is equal for two runs of a variant if nothing recorded differs but the cases; None if unknown."""
+    if not run_identity or not run_identity["task"]:
+        return None
+    fields = {name: value for name, value in run_identity.items() if name not in {"name", "cases"}}
+    return orjson.dumps({**fields, "variants": run_identity["variants"].get(variant)}, option=orjson.OPT_SORT_KEYS)
 
 
 def definition_lines(definition: Any, indent: str = "") -> Iterator[str]:

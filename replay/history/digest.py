@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import attrs
 import orjson
 
+from evaljournal.replay.definition import identity
 from evaljournal.replay.render.ending import ending_text, total_trials
 from evaljournal.replay.results.summary import has_output, latency, score_of
 from evaljournal.replay.results.view_json import view_json
@@ -18,11 +19,8 @@ from evaljournal.replay.state.tally import Tally, is_summable
 from evaljournal.replay.state.trial import TrialState, outcome_of
 from evaljournal.replay.state.usage import as_integer, total
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Version of the JSON; change it with the fields."""
-
-_REVISION_CHARS: Final = 64
-"""Maximum length of a git revision."""
 
 PASSED: Final = "p"
 FAILED: Final = "f"
@@ -88,6 +86,8 @@ class RunDigest:
     started_at: str | None
     git: str
     """The git revision; empty if unknown."""
+    identity: Mapping[str, Any]
+    """What its results depend on, as `definition.identity` returns it; empty if unknown."""
     shard: str
     """The shard that it contains, such as `3/8`; empty: all cases."""
     status: str
@@ -113,6 +113,7 @@ def unreadable_digest(problem: str) -> RunDigest:
         evaluation=None,
         started_at=None,
         git="",
+        identity={},
         shard="",
         status="unreadable",
         outcome=problem,
@@ -130,11 +131,12 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
     """Return the digest of a run, and the cases of each of its variants."""
     state, run_started = run.state, run.state.started
     results = list(_results_by_variant(state))
-    git = run_started.environment.get("git") if run_started is not None else None
+    run_identity = {} if run_started is None else identity(run_started)
     run_digest = RunDigest(
         evaluation=run_started.evaluation if run_started else None,
         started_at=state.sessions[0].at if state.sessions else None,
-        git=git[:_REVISION_CHARS] if isinstance(git, str) else "",
+        git=run_identity.get("revision", ""),
+        identity=run_identity,
         shard=run_started.shard if run_started else "",
         status=run.status,
         outcome=short_ending(run),

@@ -5,10 +5,11 @@ both. Pure functions of digests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import attrs
 
+from evaljournal.replay.definition import changes, definition_key
 from evaljournal.replay.history.digest import (
     ERROR,
     MIXED,
@@ -47,6 +48,8 @@ class Point:
     started_at: str | None
     git: str
     """The git revision; empty if unknown."""
+    changed: Sequence[str]
+    """What differs from the run before: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
     head: str
     status: str
     """`running`, `finished`, `stopped`, `interrupted`, `damaged` or `unreadable`; the last two have no results."""
@@ -105,7 +108,7 @@ class History:
     fixed: Sequence[CaseHistory]
     """Cases with a false score in an earlier run that pass now."""
     flaky: Sequence[CaseHistory]
-    """Cases that changed more than once, or whose repeats differ."""
+    """Cases with different results under the same definition: in two runs, or in the repeats of one."""
 
 
 def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str | None = None) -> list[History]:
@@ -123,7 +126,12 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
     if reference is not None and scorer is None:
         scorer = next(filter(None, map(first_score, reference.run.variants)), None)
     version = None if reference is None or scorer is None else _version(reference, scorer)
-    points = [point for entry in entries for point in _points(entry, fingerprints, scorer, version)]
+    changed = changed_since([entry.run for entry in entries])
+    points = [
+        attrs.evolve(point, changed=names)
+        for entry, names in zip(entries, changed, strict=True)
+        for point in _points(entry, fingerprints, scorer, version)
+    ]
     changes = _changes(usable_entries, fingerprints)
     return History(
         evaluation=evaluation,
@@ -177,6 +185,7 @@ def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, v
             variant=variant.variant,
             started_at=run.started_at,
             git=run.git,
+            changed=(),
             head=run.head,
             status=run.status,
             outcome=run.outcome,
@@ -215,8 +224,9 @@ def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[
             rows.setdefault(variant.variant, [no_outcomes] * len(entries))[index] = _outcomes(columns, fingerprints)
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
     for name, by_run in rows.items():
+        keys = [definition_key(run.identity, name) for _, run, _ in entries]
         for case, letters in zip(fingerprints, zip(*by_run, strict=True), strict=True):
-            kind, start = case_change("".join(letters))
+            kind, start = case_change("".join(letters), keys)
             if kind != "unchanged":
                 path = None if start is None else entries[start].path
                 changes[kind].append(CaseHistory(case=case, variant=name, outcomes="".join(letters), since=path))
@@ -236,10 +246,23 @@ def _has_same_cases(columns: CaseColumns, fingerprints: Mapping[str, str]) -> bo
     return columns.cases == [*fingerprints] and columns.fingerprints == [*fingerprints.values()]
 
 
-def case_change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
+def changed_since(runs: Sequence[RunDigest]) -> list[tuple[str, ...]]:
+    """Return what differs between each run and the one before it, oldest first; a run of which nothing is known is skipped."""
+    previous: Mapping[str, Any] = {}
+    changed: list[tuple[str, ...]] = []
+    for run in runs:
+        changed.append(tuple(changes(previous, run.identity)))
+        previous = run.identity or previous
+    return changed
+
+
+def case_change(
+    outcomes: str, definitions: Sequence[bytes | None]
+) -> tuple[Literal["unchanged", "broken", "fixed", "flaky"], int | None]:
     """Return how a case changed over some runs, and the index of the first run in which it is broken or fixed (None otherwise).
 
-    An error before a later result does not count, because an outage must not make a case flaky. An error at the end counts.
+    It is flaky if two runs with the same definition, or repeats of one, differ; None is a definition of its own. An error
+    before a later result does not count, because an outage is no change of the case; one at the end counts as not passing.
     """
     if len({*outcomes} - {OPEN, ERROR}) <= 1 and not outcomes.endswith((ERROR, OPEN, MIXED)):
         return "unchanged", None
@@ -254,6 +277,9 @@ def case_change(outcomes: str) -> tuple[Literal["unchanged", "broken", "fixed", 
     flips = [index for index in range(1, len(passes)) if passes[index] != passes[index - 1]]
     if not flips:
         return "unchanged", None
-    if len(flips) > 1:
+    known_results = {
+        (key, outcome) for index, outcome in results if outcome != ERROR and (key := definitions[index]) is not None
+    }
+    if len({key for key, _ in known_results}) < len(known_results):
         return "flaky", None
-    return "fixed" if passes[-1] else "broken", results[flips[0]][0]
+    return "fixed" if passes[-1] else "broken", results[flips[-1]][0]

@@ -11,6 +11,7 @@ from evaljournal.replay.text import duration, money, or_dash, plural, printable
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MISSING: Final = "·"
 _MARKS: Final = {"p": "✓", "f": "✗", "e": "E", "m": "±", "-": _MISSING}
+_CHANGED_CHARS: Final = 100
 _MAX_CASES: Final = 10
 """Maximum number of cases to list, of each kind."""
 _MAX_RUNS: Final = 20
@@ -33,7 +34,7 @@ def table(history: History) -> list[tuple[str, ...]]:
     has_variants = any(point.variant for point in history.points)
     score = printable(history.scorer, 24) if history.scorer is not None else "SCORE"
     variant = ("VARIANT",) if has_variants else ()
-    rows = [("RUN", *variant, "STARTED", "GIT", "CASES", score, "P95", "COST", "NOTES")]
+    rows = [("RUN", *variant, "STARTED", "GIT", "CASES", score, "P95", "COST", "NOTES", "CHANGED")]
     for point in history.points:
         variant = (printable(point.variant, 40) or "-",) if has_variants else ()
         start_time = printable(point.started_at or "-")[:16].replace("T", " ")
@@ -41,8 +42,14 @@ def table(history: History) -> list[tuple[str, ...]]:
         mean = "-" if point.score is None else estimate_text(point.score)
         p95, cost = or_dash(point.p95, duration), or_dash(point.cost, money)
         notes = "; ".join(_notes(point, history.scorer or "", history.cases))
-        rows.append((printable(point.path, 200), *variant, start_time, git, f"{point.common:,}", mean, p95, cost, notes))
+        figures = f"{point.common:,}", mean, p95, cost
+        rows.append((printable(point.path, 200), *variant, start_time, git, *figures, notes, changed_text(point.changed)))
     return rows
+
+
+def changed_text(changed: Sequence[str]) -> str:
+    """Return what changed since the run before, shortened: `model a → b, scorer exact`."""
+    return printable(", ".join(changed), _CHANGED_CHARS)
 
 
 def _notes(point: Point, scorer: str, cases: int) -> Iterator[str]:

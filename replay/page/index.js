@@ -3,7 +3,7 @@
 
 const WIDTH = 960, HEIGHT = 200, LEFT = 52, RIGHT = 12, TOP = 12, BOTTOM = 24, SERIES = 6;
 const MARKS = { p: "✓", f: "✗", e: "E", m: "±", "-": "·" };
-const SCORE = -4; // The column of the score, from the end.
+const SCORE = -5; // The column of the score, from the end.
 const SHOWN_CASES = 200, SHOWN_OUTCOMES = 40;
 
 const variantsOf = (history) => [...new Set(history.points.map((point) => point.variant))];
@@ -53,7 +53,7 @@ function legend(history) {
 function runsTable(history, links) {
   const rows = [...history.points].reverse().map(({ path, cells: [name, ...cells] }) => {
     const report = links.get(path);
-    return el("tr", { "data-run": path }, el("td", {}, report ? el("a", { href: report, text: name }) : name), cells.map((text, index) => el("td", { class: index < cells.length - 1 ? "tight" : "", text })));
+    return el("tr", { "data-run": path }, el("td", {}, report ? el("a", { href: report, text: name }) : name), cells.map((text, index) => el("td", { class: index < cells.length - 2 ? "tight" : "", text })));
   });
   return table("runs", history.heads, rows);
 }

@@ -16,12 +16,12 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.definition import changed_files, code_version
+from evaljournal.replay.definition import changed_files, changes, code_version, identity
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.pauses import Pause
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
-from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, WallTime, adopted_changes
+from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, WallTime
 from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
 from evaljournal.replay.state.totals import Totals, Variants, VersionLog
@@ -299,10 +299,10 @@ class RunState(Totals):
         if self.started is None or not isinstance(adopted_fields, dict):
             return
         old_start = self.started
-        changes = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
-        changes["definition"] = old_start.definition if definition is None else definition
-        new_start = self.started = evolve_fact(old_start, **changes)
-        self.sessions[-1].adopted = tuple(adopted_changes(old_start, new_start))
+        new_fields = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
+        new_fields["definition"] = old_start.definition if definition is None else definition
+        new_start = self.started = evolve_fact(old_start, **new_fields)
+        self.sessions[-1].adopted = tuple(changes(identity(old_start), identity(new_start)))
         self.scores.set_versions(new_start.scorers)
         if old_start.is_replacement:
             return  # What the trials so far were run with is unknown; the user has named it now.

@@ -1,14 +1,11 @@
 """The sessions of a run: the changes that each adopted, the wall time that they cover, and their position on one axis."""
 
-from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final, get_args
 
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.journal.events import RunStarted
-from evaljournal.replay.definition import changed_files, variant_fingerprints
 from evaljournal.replay.state.shards import MergedShards
 
 IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint", "scorers")
@@ -17,23 +14,6 @@ IDENTITY_FIELDS: Final = ("evaluation", "task_fingerprint", "dataset_fingerprint
 _RUN_EVENTS = (events.JournalRecovered, events.JournalSalvaged, events.RunStarted, events.Extension)
 BETWEEN_SESSIONS: Final = frozenset({*get_args(events.FileEvent), *_RUN_EVENTS})
 """Events that may be recorded outside a session; they have no position on the axis."""
-
-
-def adopted_changes(old_start: RunStarted, new_start: RunStarted) -> Iterator[str]:
-    """Yield what differs between two definitions: `task`, `cases`, `file a.json`, `scorer b (new)`, `variant c (removed)`."""
-    names = {"evaluation": "name", "task_fingerprint": "task", "dataset_fingerprint": "cases"}
-    yield from (name for field, name in names.items() if getattr(old_start, field) != getattr(new_start, field))
-    yield from (f"file {path}" for path in changed_files(old_start.definition, new_start.definition))
-    yield from _changed_fields("scorer", dict(old_start.scorers), dict(new_start.scorers))
-    fingerprints = variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition)
-    yield from _changed_fields("variant", *fingerprints)
-
-
-def _changed_fields(kind: str, old_fields: Mapping[str, str], new_fields: Mapping[str, str]) -> Iterator[str]:
-    for name in {**old_fields, **new_fields}:
-        if old_fields.get(name) != new_fields.get(name):
-            change = " (new)" if name not in old_fields else " (removed)" if name not in new_fields else ""
-            yield f"{kind} {name}{change}"
 
 
 @attrs.define

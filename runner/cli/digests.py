@@ -19,6 +19,7 @@ from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.ownership import private_directory, state_directory
+from evaljournal.replay.definition import identity
 from evaljournal.replay.history.digest import (
     VERSION,
     CaseColumns,
@@ -112,6 +113,7 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
         status="finished",
         evaluation=run_started.evaluation if run_started is not None else None,
         started_at=started_at,
+        identity={} if run_started is None else identity(run_started),
         completed=finish.completed,
         failed=finish.failed,
         trials=finish.completed + finish.failed,

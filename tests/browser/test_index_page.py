@@ -47,17 +47,18 @@ def rows(tab: Tab) -> list[list[str]]:
 def test_all_runs_on_one_page(tmp_path: Path, open_tab: OpenTab) -> None:
     """Each run has a row, the newest first, and a dot with a whisker in the trend; nothing is requested."""
     for number, passed in enumerate((10, 7, 8), start=1):
-        run(tmp_path / "runs" / "capitals" / f"000{number}", passed)
+        run(tmp_path / "runs" / "capitals" / f"000{number}", passed, git=f"{number}ac6b06f")
     address = write_index(tmp_path / "index.html", tmp_path / "runs")
     tab = open_tab(address)
 
     assert ([], [address]) == (tab.messages, tab.requests)
     assert "1 evaluation, 3 runs" == tab.text("h1")
     assert [f"{tmp_path}/runs/capitals/000{number}"[-80:] for number in (3, 2, 1)] == [row[0][-80:] for row in rows(tab)]
-    assert ["8ac6b06", "10", "80.0 % (49.0–94.3)", "0.25 s", money(2.5), ""] == rows(tab)[0][2:]
+    assert ["3ac6b06", "10", "80.0 % (49.0–94.3)", "0.25 s", money(2.5), ""] == rows(tab)[0][2:-1]
+    assert ["revision 2ac6b06 → 3ac6b06", "revision 1ac6b06 → 2ac6b06", ""] == [row[-1] for row in rows(tab)]
     assert (3, 3) == (len(tab.texts(".trend .dot")), len(tab.texts(".trend .whisker")))
-    assert ["broken: 2 cases", "flaky: 1 case"] == tab.texts("summary")
-    assert ["✓✗✓ case-7"] == tab.texts("[data-kind=flaky] li")
+    assert ["broken: 2 cases", "fixed: 1 case"] == tab.texts("summary")
+    assert ["✓✗✓ case-7"] == [text.split(" since ")[0] for text in tab.texts("[data-kind=fixed] li")]
     heights = tab.evaluate("() => [...document.querySelectorAll('.dot')].map(dot => Number(dot.getAttribute('cy')))")
     assert heights[0] < heights[2] < heights[1]
 
@@ -100,7 +101,7 @@ def test_damaged_runs_are_listed(tmp_path: Path, open_tab: OpenTab) -> None:
     flip(segment(tmp_path / "runs" / "2"), 3_000)
     tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"))
 
-    assert ["", "damaged", ""] == [row[-1] for row in rows(tab)]
+    assert ["", "damaged", ""] == [row[-2] for row in rows(tab)]
     assert 2 == len(tab.texts(".trend .dot"))
 
 

@@ -11,6 +11,7 @@ import pytest
 from evaljournal.journal import Event
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import LoadedRun, fold
+from evaljournal.replay.definition import changes, definition_key, identity
 from evaljournal.replay.history.digest import CaseColumns, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from evaljournal.replay.history.history import Entry, History, case_change, histories
 from evaljournal.replay.history.text import change_lines, sparkline, table, trend_lines
@@ -40,9 +41,10 @@ def trials(results: Results, *, data: str = "", version: str = "v1", usage: Any 
 def entry(
     path: str, results: Results, *, at: str = "", is_finished: bool = True, run: RunStarted | None = None, **options: Any
 ) -> Entry:
-    """Return a run with these results; runs are ordered by their paths, unless `at` is passed."""
+    """Return a run with these results and a task of its own; runs are ordered by their paths, unless `at` is passed."""
+    run = run or attrs.evolve(started(), task_fingerprint=path)  # type: ignore[misc]  # an event is an attrs class
     events = [*trials(results, **options), *([finished()] if is_finished else [])]
-    loaded = LoadedRun(Path(path), fold(records(events, run or started())))
+    loaded = LoadedRun(Path(path), fold(records(events, run)))
     run_digest, columns = digest(loaded)
     return Entry(path, attrs.evolve(run_digest, started_at=at or run_digest.started_at), columns)
 
@@ -110,7 +112,7 @@ def test_a_run_of_few_cases_is_not_the_reference() -> None:
     shown = history(entry("a", shares([True] * 4)), entry("b", shares([False])))
 
     assert ("a", 4, [4, 1]) == (shown.reference, shown.cases, [point.common for point in shown.points])
-    assert "1 of the 4 cases" == table(shown)[-1][-1]
+    assert "1 of the 4 cases" == table(shown)[-1][-2]
     assert [False, True] == [point.is_partial for point in shown.points]
     assert [] == list(trend_lines(shown))
 
@@ -133,7 +135,7 @@ def test_damaged_and_unreadable_runs_are_listed() -> None:
 
     assert {"a": 0, "b": 2, "c": 0} == {point.path: point.common for point in shown.points}
     assert ["b"] == shown.runs
-    assert {"damaged", "", "unreadable: permission denied"} == {row[-1] for row in table(shown)[1:]}
+    assert {"damaged", "", "unreadable: permission denied"} == {row[-2] for row in table(shown)[1:]}
 
 
 def test_another_version_of_the_scorer_is_marked() -> None:
@@ -141,7 +143,7 @@ def test_another_version_of_the_scorer_is_marked() -> None:
     shown = history(entry("a", shares([True]), version="v0"), entry("b", shares([True])))
 
     assert [True, False] == [point.scorer_changed for point in shown.points]
-    assert "other version of exact" == table(shown)[1][-1]
+    assert "other version of exact" == table(shown)[1][-2]
 
 
 def test_only_the_newest_runs_are_shown() -> None:
@@ -171,20 +173,39 @@ def test_each_evaluation_has_its_history() -> None:
         ("ppff", "broken", 2),
         ("p--f", "broken", 3),
         ("ffpp", "fixed", 2),
-        ("pfp", "flaky", None),
+        ("pfp", "fixed", 2),
+        ("pfpf", "broken", 3),
         ("pmp", "flaky", None),
         ("ppep", "unchanged", None),
         ("pppee", "broken", 3),
         ("eeepp", "unchanged", None),
         ("fep", "fixed", 2),
-        ("pfpe", "flaky", None),
+        ("pfpe", "broken", 3),
         ("ffe", "unchanged", None),
         ("eee", "unchanged", None),
     ],
 )
 def test_changes_of_a_case(outcomes: str, kind: str, since: int | None) -> None:
-    """One change is a break or a fix, more are flaky; an error counts only at the end."""
-    assert (kind, since) == case_change(outcomes)
+    """The last change of runs with different definitions is a break or a fix; an error counts only at the end."""
+    assert (kind, since) == case_change(outcomes, [None] * len(outcomes))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "definitions", "kind", "since"),
+    [
+        ("pf", "aa", "flaky", None),
+        ("pf", "ab", "broken", 1),
+        ("pfp", "aba", "fixed", 2),  # Reverted.
+        ("pffp", "abba", "fixed", 3),
+        ("pfpp", "aabb", "flaky", None),
+        ("ppe", "aaa", "broken", 2),  # An error is no other result.
+        ("pef", "aab", "broken", 2),
+        ("p-p", "aaa", "unchanged", None),
+    ],
+)
+def test_a_case_is_flaky_only_under_the_same_definition(outcomes: str, definitions: str, kind: str, since: int | None) -> None:
+    """Two results under the same definition are flaky; those under different ones are a break or a fix."""
+    assert (kind, since) == case_change(outcomes, [key.encode() for key in definitions])
 
 
 def test_every_short_sequence_of_outcomes() -> None:
@@ -192,13 +213,53 @@ def test_every_short_sequence_of_outcomes() -> None:
     for length in range(7):
         for letters in itertools.product("pfe-", repeat=length):
             outcomes = "".join(letters)
-            kind, since = case_change(outcomes)
+            kind, since = case_change(outcomes, [None] * length)
             assert (since is not None) == (kind in {"broken", "fixed"}), outcomes
             if since is not None:
                 before = outcomes[:since].replace("-", "").replace("e", "")
                 assert ("f" if kind == "fixed" else "p") == before[-1], outcomes
                 assert set(outcomes[since:]) <= set("pe-" if kind == "fixed" else "fe-"), outcomes
                 assert outcomes[since] in ("p" if kind == "fixed" else "fe"), outcomes
+
+
+CHAT: dict[str, Any] = {"task": {"model": "gpt-5", "prompt": "Answer: {q}"}, "scorers": {}, "code": {"files": {"a.py": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, []),
+        (
+            {"task_fingerprint": "t2", "definition": {**CHAT, "task": {"model": "gpt-5-mini", "prompt": "Answer: {q}"}}},
+            ["model gpt-5 → gpt-5-mini"],
+        ),
+        ({"task_fingerprint": "t2", "definition": {**CHAT, "task": {"model": "gpt-5", "prompt": "Answer " * 20}}}, ["prompt"]),
+        (
+            {"task_fingerprint": "t2", "definition": {**CHAT, "task": {**CHAT["task"], "seed": 1, "prompt": None}}},
+            ["prompt Answer: {q} → none", "seed none → 1"],
+        ),
+        ({"task_fingerprint": "t2", "definition": None}, ["task"]),
+        ({"task_fingerprint": "t2"}, ["task"]),
+        (
+            {"dataset_fingerprint": "d2", "scorers": {"exact": "v2", "near": "v1"}},
+            ["cases", "scorer exact", "scorer near (new)"],
+        ),
+        ({"definition": {**CHAT, "code": {"files": {"a.py": "2"}}}}, ["file a.py"]),
+        ({"definition": {**CHAT, "variants": {"mini": {"fingerprint": "1"}}}}, ["variant mini (new)"]),
+        ({"environment": {"git": "f" * 40}}, ["revision eeeeeee → fffffff"]),
+        ({"environment": {}}, ["revision eeeeeee → none"]),
+        ({"evaluation": "other"}, ["name"]),
+    ],
+)
+def test_what_changed(fields: dict[str, Any], expected: list[str]) -> None:
+    """Two recorded definitions differ in model, prompt and other parameters, cases, files, scorers, variants or revision."""
+    before = attrs.evolve(started(), definition=CHAT, environment={"git": "e" * 40})  # type: ignore[misc]  # an event is an attrs class
+    after = attrs.evolve(before, **fields)  # type: ignore[misc]  # an event is an attrs class
+
+    assert expected == list(changes(identity(before), identity(after)))
+    assert [] == list(changes({}, identity(after)))
+    is_same = definition_key(identity(before), "") == definition_key(identity(after), "")
+    assert is_same == ({*expected} <= {"name", "variant mini (new)"})
 
 
 def test_cases_that_changed() -> None:
@@ -208,11 +269,18 @@ def test_cases_that_changed() -> None:
         {"peru": False, "chad": True, "oslo": False, "rome": True},
     )
     last = {"peru": None, "chad": True, "oslo": True, "rome": [True, False]}
-    shown = history(*(entry(path, results) for path, results in zip("abc", (*runs, last), strict=True)))
+    shown = history(
+        *(
+            entry(path, results, run=attrs.evolve(started(), task_fingerprint=version))  # type: ignore[misc]  # an event is an attrs class
+            for path, results, version in zip("abc", (*runs, last), ("v1", "v2", "v2"), strict=True)
+        )
+    )
 
     assert [("peru", "pfe", "b")] == [(case.case, case.outcomes, case.since) for case in shown.broken]
     assert [("chad", "fpp", "b")] == [(case.case, case.outcomes, case.since) for case in shown.fixed]
     assert [("oslo", "pfp"), ("rome", "ppm")] == [(case.case, case.outcomes) for case in shown.flaky]
+    assert [(), ("task",), ()] == [point.changed for point in shown.points]
+    assert ["CHANGED", "", "task", ""] == [row[-1] for row in table(shown)]
     assert ["broken: 1 case", "  ✓✗E  peru  since b"] == list(change_lines(shown))[:2]
 
 
@@ -250,7 +318,8 @@ def test_a_line_for_each_variant() -> None:
             for case, value in values.items()
             for event in answered(case, {"exact": value}, variant=variant, usage={"cost": 0.5 if variant == "mini" else 2.0})
         ]
-        return Entry(path, *digest(LoadedRun(Path(path), fold(records([*events, finished()])))))
+        run = attrs.evolve(started(), task_fingerprint=path)  # type: ignore[misc]  # an event is an attrs class
+        return Entry(path, *digest(LoadedRun(Path(path), fold(records([*events, finished()], run)))))
 
     first = with_variants("a", {"mini": {"peru": True, "chad": True}})
     second = with_variants("b", {"mini": {"peru": True, "chad": False}, "large": {"peru": True, "chad": True}})

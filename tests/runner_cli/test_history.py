@@ -31,9 +31,9 @@ def in_json(*arguments: object) -> Any:
 
 
 def run(name: str, passed: int, *, n: int = 4, evaluation: str = "capitals") -> Path:
-    """Write a run of `n` trials under runs/, of which the first `passed` pass."""
+    """Write a run of `n` trials under runs/, of which the first `passed` pass, with a task of its own."""
     path = Path("runs") / name
-    start = attrs.evolve(started(), evaluation=evaluation)  # type: ignore[misc]  # an event is an attrs class
+    start = attrs.evolve(started(), evaluation=evaluation, task_fingerprint=name)  # type: ignore[misc]  # an event is an attrs class
     trials = [answered(f"case-{at}", {"exact": at < passed}, usage={"cost": 0.5}) for at in range(n)]
     write_sync(path, [start, session(), *(event for trial in trials for event in trial), finished(n)])
     return path
@@ -49,7 +49,7 @@ def test_history_prints_the_runs() -> None:
     lines = evaljournal("history").stdout.splitlines()
 
     assert "capitals: 2 runs, compared on the 4 cases of runs/capitals/0002" == lines[0]
-    assert ["RUN", "STARTED", "GIT", "CASES", "exact", "P95", "COST", "NOTES"] == lines[1].split()
+    assert ["RUN", "STARTED", "GIT", "CASES", "exact", "P95", "COST", "NOTES", "CHANGED"] == lines[1].split()
     assert "runs/capitals/0001  2026-11-15 00:00  -    4      100.0 % (51.0–100.0)  0.25 s  $2.00" == lines[2]
     assert ["exact  █▁  75.0 % to 100.0 %", "broken: 1 case", "  ✓✗  case-3  since runs/capitals/0002"] == lines[4:]
 
@@ -142,8 +142,19 @@ def test_ls_shows_score_cost_and_duration() -> None:
     header, line = evaljournal("ls").stdout.splitlines()
 
     assert (2.0, 0.75) == (entry["cost"], entry["variants"][0]["scores"]["exact"]["mean"])
-    assert ["OUTPUTS", "ERRORS", "TRIALS", "SCORE", "COST", "DURATION", "ENDED"] == header.split()[3:]
+    assert ["OUTPUTS", "ERRORS", "TRIALS", "SCORE", "COST", "DURATION", "ENDED", "CHANGED"] == header.split()[3:]
     assert "  4        0       4       exact 75.0 %  $2.00  24 ms     finished" in line
+
+
+def test_ls_shows_what_changed() -> None:
+    """Each run is compared with the one of the same evaluation before it, even if another evaluation ran in between."""
+    changes: list[dict[str, Any]] = [{}, {"evaluation": "other"}, {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}]
+    for number, fields in enumerate(changes):
+        start = attrs.evolve(started(), **fields)  # type: ignore[misc]  # an event is an attrs class
+        write_sync(Path(f"runs/{number}"), [start, session(), *answered("peru", {"exact": True}), finished(1)])
+
+    assert [[], [], ["task", "scorer exact"]] == [entry["changed"] for entry in in_json("ls")]
+    assert evaljournal("ls").stdout.endswith("finished  task, scorer exact\n")
 
 
 def test_ls_shows_the_range_over_variants() -> None:

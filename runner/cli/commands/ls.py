@@ -1,11 +1,14 @@
 """The command `evaljournal ls`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from evaljournal.replay.history.digest import RunDigest, first_score
+from evaljournal.replay.history.history import changed_since
+from evaljournal.replay.history.text import changed_text
 from evaljournal.replay.render.phrases import range_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import duration, money, or_dash, printable
@@ -20,7 +23,7 @@ from evaljournal.runner.run_paths import RUNS, runs_under
 @click.argument("directory", type=click.Path(path_type=Path), required=False, default=RUNS)
 @click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
 def ls(directory: Path, as_json: bool) -> None:
-    """List the runs under runs/, or under DIRECTORY, with their first score and their cost.
+    """List the runs under runs/, or under DIRECTORY, with their first score, their cost, and what changed since the run before.
 
     A summary of each intact run that has ended is cached and used until its files change. Of a finished run above 16 MiB,
     only the first and the last records are read: score and cost are shown after `evaljournal history` has read it.
@@ -33,14 +36,28 @@ def ls(directory: Path, as_json: bool) -> None:
         raise UsageError(f"{directory} is not a directory")
     with DigestCache() as cache:
         runs = {path: cache.run(path) for path in runs_under(directory)}
+    changed = _changed(runs)
     if as_json:
-        print_json([{"path": str(path), **view_json(run)} for path, run in runs.items()])
+        views = ({**view_json(run, omit="identity"), "changed": changed[path]} for path, run in runs.items())
+        print_json([{"path": str(path), **view} for path, view in zip(runs, views, strict=True)])
         return
     if not runs:
         echo(f"no runs under {directory}/; start one with `evaljournal run evals/capitals.py`", err=True)
         return
-    header = ("RUN", "EVALUATION", "STARTED", "OUTPUTS", "ERRORS", "TRIALS", "SCORE", "COST", "DURATION", "ENDED")
-    print_table([header, *(_columns(path, run) for path, run in runs.items())])
+    header = ("RUN", "EVALUATION", "STARTED", "OUTPUTS", "ERRORS", "TRIALS", "SCORE", "COST", "DURATION", "ENDED", "CHANGED")
+    print_table([header, *((*_columns(path, run), changed_text(changed[path])) for path, run in runs.items())])
+
+
+def _changed(runs: Mapping[Path, RunDigest]) -> dict[Path, tuple[str, ...]]:
+    """Return what differs between each run and the one of the same evaluation before it."""
+    by_evaluation: dict[str | None, list[Path]] = {}
+    for path in sorted(runs, key=lambda path: (runs[path].started_at or "", path)):
+        by_evaluation.setdefault(runs[path].evaluation, []).append(path)
+    return {
+        path: names
+        for paths in by_evaluation.values()
+        for path, names in zip(paths, changed_since([runs[path] for path in paths]), strict=True)
+    }
 
 
 def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:

@@ -332,7 +332,8 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
         if value is not None or label == "input":
             yield from _value_lines(label, value)
     if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
-        changes = [(session, [name for name in session.adopted if name.startswith(("task", "file "))]) for session in sessions]
+        kinds = ("name", "cases", "scorer ", "variant ")
+        changes = [(session, [name for name in session.adopted if not name.startswith(kinds)]) for session in sessions]
         adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
         yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
     seconds = {
