@@ -192,6 +192,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+def test_pictures() -> None:
+    """Every picture is shown on a page, has less than 150 kB, and an SVG loads nothing from another host."""
+    pictures = {path.name: path for path in (ROOT / "docs" / "pictures").iterdir()}
+    shown = {Path(link).name for page in PAGES for link in _LINK.findall(page.read_text()) if "pictures/" in link}
+
+    assert pictures.keys() == shown
+    assert [] == [name for name, path in pictures.items() if path.stat().st_size >= 150_000]
+    for path in pictures.values():
+        if path.suffix == ".svg":
+            assert {"http://www.w3.org/2000/svg"} == set(re.findall(r"https?://[^\s\"')]+", path.read_text()))
+
+
 def test_the_index_links_to_every_page() -> None:
     """Every page can be reached from docs/index.md."""
     links = set(_LINK.findall((ROOT / "docs" / "index.md").read_text()))
