@@ -674,7 +674,7 @@ async def test_the_time_of_all_sessions_is_recorded() -> None:
     assert (3.0, 11.0) == (round(stopped.state.elapsed, 3), round(finished.state.elapsed, 3))
     assert finished.state.elapsed == fold(read(PATH, files=disk)).elapsed
     assert [11.0] == [round(event.elapsed or 0, 3) for event in events(disk, RunFinished)]
-    assert "\n  took 11 s in 2 sessions\n" in str(finished)
+    assert " · took 11 s in 2 sessions\n" in str(finished)
     records = list(read(PATH, files=disk))
     index = next(index for index, record in enumerate(records) if isinstance(record.event, RunFinished))
     forged = records[index]._replace(event=attrs.evolve(records[index].event, elapsed=5.0))  # type: ignore[misc]  # an attrs class

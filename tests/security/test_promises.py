@@ -39,13 +39,25 @@ def data() -> str:
 
 def test_the_head_of_a_run_is_written(data: str) -> None:
     """`--head-file` writes the head that is printed; `verify` accepts it, and rejects a run from which records were removed."""
-    run = ["run", "--data", data, "--command", "echo Lima", "--score", "exact", "--head-file", "head.txt", "--plain"]
+    run = [
+        "run",
+        "--data",
+        data,
+        "--command",
+        "echo Lima",
+        "--score",
+        "exact",
+        "--head-file",
+        "head.txt",
+        "--plain",
+        "--verbose",
+    ]
     result = CliRunner().invoke(cli, run)
     head = Path("head.txt").read_text()
 
     assert 0 == result.exit_code, result.output
     assert re.fullmatch(r"[0-9a-f]{32}\n", head)
-    assert f"head: {head}" in result.stdout
+    assert f"head {head}" in result.stdout
     verify = ["verify", "runs/qa/0001", "--expect-head", head.strip()]
     assert 0 == CliRunner().invoke(cli, verify).exit_code
     (segment,) = Path("runs/qa/0001").glob("journal-*.jsonl")
