@@ -170,24 +170,12 @@ def test_settle_decides_from_the_state_of_a_trial(
     assert expected == settle("a", trial, Retry(), 0, **options)
 
 
-@given(
-    seed=st.integers() | st.text(st.characters(codec="utf-8")),
-    trial=st.text(st.characters(codec="utf-8")),
-    attempt=st.integers(1),
-)
-def test_jitter_is_deterministic(seed: int | str, trial: str, attempt: int) -> None:
-    """The same seed, trial and attempt give the same number, from 0 up to 1."""
-    drawn = jitter(seed, trial, attempt)
-
-    assert drawn == jitter(seed, trial, attempt)
-    assert 0 <= drawn < 1
-
-
 def test_jitter_is_uniform() -> None:
     """Attempts, trials and seeds give different numbers, evenly distributed, and the same ones on every machine."""
     drawn = [jitter(seed, trial, attempt) for seed in (1, 2) for trial in "abcde" for attempt in range(1, 101)]
 
     assert len(drawn) == len(set(drawn))
+    assert 0 <= min(drawn) < max(drawn) < 1
     assert 0.45 < sum(drawn) / len(drawn) < 0.55
     assert 0.03285312034748822 == jitter("0142", "paris", 2)
 

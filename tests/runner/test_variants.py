@@ -313,8 +313,9 @@ async def test_a_session_records_what_it_adopted(disk: SimulatedDisk) -> None:
     assert list(FOUR) == list(session.adopted["variants"]) == list(session.definition["variants"])
 
 
-def run_with_changes(seed: int) -> None:
-    """Change variants at random from session to session, kill some sessions, and check the calls of the last one."""
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(5, 200))])
+def test_variants_change_from_session_to_session(seed: int) -> None:
+    """However variants are added, changed and removed, and sessions killed, the last session calls exactly the open trials."""
     rng, disk = random.Random(seed), SimulatedDisk()
 
     async def session(calls: Calls, variants: Mapping[str, Mapping[str, Any]], seconds: float | None) -> None:
@@ -355,16 +356,3 @@ def run_with_changes(seed: int) -> None:
         trial: output for trial, output in recorded_outputs.items() if state.trials[trial].stage == "completed"
     }
     assert is_audited(disk)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_variants_change_from_session_to_session(seed: int) -> None:
-    """However variants are added, changed and removed, and sessions killed, the last session calls exactly the open trials."""
-    run_with_changes(seed)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(5, 200))
-def test_variants_change_from_session_to_session_exhaustively(seed: int) -> None:
-    """However variants change, the last session calls exactly the open trials, in many more runs."""
-    run_with_changes(seed)
