@@ -34,13 +34,14 @@ class CasesLayout {
       for (const cell of row.cells) cell.sort((a, b) => trials.repeat[a] - trials.repeat[b]);
       row.results = row.cells.map((cell) => cellResult(run, cell, scorer));
       row.differs = new Set(row.results.map(({ value }) => value).filter((value) => value !== null)).size > 1;
+      row.rank = Math.min(...row.members.map(([, trial]) => wrongness(run, trial)), 0) * (row.differs ? 100 : 1);
     }
     this.range = numberRange(trials.scores[scorer] || []);
   }
 
   // Cases on which variants differ come before those that fail with all of them.
-  order = (row) => Math.min(...row.members.map(([run, trial]) => wrongness(run, trial)), 0) * (row.differs ? 100 : 1);
-  isWrong = (row) => this.order(row) < 0;
+  order = ({ rank }) => rank;
+  isWrong = ({ rank }) => rank < 0;
   rowOf(trial) { return this.byTrial.get(trial); }
   columnOf(row, trial) { return row.cells.findIndex((cell) => cell.includes(trial)); }
 

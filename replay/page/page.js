@@ -232,11 +232,10 @@ class Page {
     this.setTheme(parameters.get("theme"));
     if (this.runs.length > 1) this.chooseRun(parameters.get("run") === "A" ? 0 : 1);
     const sort = parameters.get("sort");
-    this.results.query = parameters.get("q") || "";
-    this.results.chooseLayout(parameters.get("by") || "");
-    this.results.filters = parameters.getAll("where").map(parseFilter).filter(isFilter);
-    this.results.choose(parameters.get("filter") || "all");
-    if (sort) { this.results.sort = { by: sort.replace(/^-/, ""), down: sort.startsWith("-") }; this.results.refresh(); }
+    this.results.restore({
+      query: parameters.get("q") || "", layoutName: parameters.get("by") || "", filter: parameters.get("filter") || "all", filters: parameters.getAll("where").map(parseFilter).filter(isFilter),
+      sort: sort ? { by: sort.replace(/^-/, ""), down: sort.startsWith("-") } : null,
+    });
     if (parameters.has("seq")) this.execution.open = true;
     this.history.go(parameters.has("seq") ? Number(parameters.get("seq")) : this.run.seq);
     if (parameters.has("trial")) this.openName(parameters.get("trial"));

@@ -73,6 +73,15 @@ class ResultsView {
     this.onChange();
   }
 
+  // Show what an address names; nothing is drawn again if that is shown already.
+  restore(state) {
+    const names = Object.keys(state), shown = () => JSON.stringify(names.map((name) => this[name])), before = shown();
+    Object.assign(this, state);
+    if (!this.layouts[this.layoutName]?.isPresent) this.layoutName = "";
+    if (!Object.hasOwn(this.results, this.filter)) this.filter = "all";
+    if (shown() !== before) { this.pageIndex = 0; this.update(); }
+  }
+
   chooseLayout(name) {
     Object.assign(this, { layoutName: this.layouts[name]?.isPresent ? name : "", sort: null });
     this.pageIndex = 0;
