@@ -94,6 +94,7 @@ class RunLoop:
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """Calls from other threads."""
         self._is_woken = False
+        self._waking = threading.Lock()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call a function in the loop's thread, unless the loop has ended; from another thread, soon."""
@@ -101,10 +102,11 @@ class RunLoop:
             function(*arguments)
             return
         self._calls.append((function, arguments))
-        if not self._is_woken:  # Waking the loop costs more than a call; one wake-up makes all queued calls.
-            self._is_woken = True
-            with contextlib.suppress(trio.RunFinishedError):
-                self.token.run_sync_soon(self._make_calls)
+        with self._waking:  # The wake-up of another thread must be queued before this thread can report its result.
+            if not self._is_woken:  # Waking the loop costs more than a call; one wake-up makes all queued calls.
+                self._is_woken = True
+                with contextlib.suppress(trio.RunFinishedError):
+                    self.token.run_sync_soon(self._make_calls)
 
     def _make_calls(self) -> None:
         self._is_woken = False  # First: a call that is added from now on wakes the loop again.
