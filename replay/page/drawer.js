@@ -27,7 +27,7 @@ class Drawer {
     const isSame = this.isOpen && this.name === name, scroll = isSame ? this.element.scrollTop : 0, restore = isSame ? this.saveView() : () => this.element.querySelector("h2").focus({ preventScroll: true });
     if (!this.isOpen) this.opener = document.activeElement;
     this.name = name;
-    const [run, trial] = sides.at(-1), { trials } = run;
+    const [run, trial] = sides.at(-1);
     this.element.replaceChildren(...[
       this.head(name),
       this.variants(run, trial),
@@ -35,10 +35,10 @@ class Drawer {
       missingRun ? el("p", { class: "faint", text: `not in run ${missingRun}` }) : "",
       this.scores(sides),
       ...this.outputs(sides),
-      this.block("Input", trials.input[trial], run, trial),
+      this.caseBlock("Input", "input", sides),
       ...sides.flatMap((side) => this.transcript(...side)),
       ...sides.flatMap((side) => this.attempts(...side)),
-      trials.metadata[trial] === null ? "" : this.block("Metadata", trials.metadata[trial], run, trial),
+      this.caseBlock("Metadata", "metadata", sides),
       ...sides.map((side) => this.records(...side)),
     ].filter(Boolean));
     this.element.hidden = false;
@@ -119,18 +119,28 @@ class Drawer {
 
   // Expected and actual output, with the differences marked; of two runs, their outputs side by side.
   outputs(sides) {
-    const [run, trial] = sides.at(-1), expected = run.trials.expected[trial], [a, b] = sides.map(([side, number]) => side.trials.output[number]);
+    const [run, trial] = sides.at(-1), expected = run.trials.expected[trial], output = run.trials.output[trial];
     const expectedBlock = (marks) => (expected === null ? "" : this.block("Expected", expected, run, trial, marks));
-    if (sides.length > 1) {
-      const marks = difference(fullText(a) ?? "", fullText(b) ?? "") || [];
-      return [expectedBlock(), el("div", { class: "pair" }, sides.map(([side, number, label], index) => this.block(`Output in ${label}`, side.trials.output[number], side, number, marks[index])))];
-    }
+    if (sides.length > 1) return [this.caseBlock("Expected", "expected", sides), this.pair("Output", "output", sides)];
     if (!run.trials.attempts[trial].some((span) => run.outcomeOf(span) === "succeeded")) return [expectedBlock()];
-    if (expected === null || a === null) return [expectedBlock(), this.block("Output", a, run, trial)];
-    if (fullText(expected) === fullText(a)) return [this.block("Output (as expected)", a, run, trial)];
+    if (expected === null || output === null) return [expectedBlock(), this.block("Output", output, run, trial)];
+    if (fullText(expected) === fullText(output)) return [this.block("Output (as expected)", output, run, trial)];
     const passes = run.scorers.map((_, scorer) => run.scoreOf(scorer, trial)).filter((value) => typeof value === "boolean");
-    const [expectedMarks, outputMarks] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(a)) || [];
-    return [el("div", { class: "pair" }, this.block("Output", a, run, trial, outputMarks), expectedBlock(expectedMarks))];
+    const [expectedMarks, outputMarks] = passes.length && passes.every(Boolean) ? [] : difference(fullText(expected), fullText(output)) || [];
+    return [el("div", { class: "pair" }, this.block("Output", output, run, trial, outputMarks), expectedBlock(expectedMarks))];
+  }
+
+  // A value of a case; of both runs if it differs between them. A case always has an input.
+  caseBlock(title, name, sides) {
+    const values = sides.map(([run, trial]) => run.trials[name][trial]), [run, trial] = sides[0];
+    if (new Set(values.map((value) => JSON.stringify(value))).size > 1) return this.pair(title, name, sides);
+    return values[0] === null && name !== "input" ? "" : this.block(title, values[0], run, trial);
+  }
+
+  // A value of both runs side by side, with the differences marked.
+  pair(title, name, sides) {
+    const values = sides.map(([run, trial]) => run.trials[name][trial]), marks = difference(...values.map((value) => fullText(value) ?? "")) || [];
+    return el("div", { class: "pair" }, sides.map(([run, trial, label], index) => this.block(`${title} in ${label}`, values[index], run, trial, marks[index])));
   }
 
   block(title, value, run, trial, marks) {

@@ -43,7 +43,7 @@ class PairsLayout {
     }
     this.byName = new Map(this.rows.map((row) => [row.name, row]));
     for (const row of this.rows) row.members = this.sides.map(({ run }, index) => [run, row.trials[index]]).filter(([, trial]) => trial >= 0);
-    this.hasExpected = this.rows.some((row) => this.last(row, (run, trial) => run.trials.expected[trial]) !== null);
+    this.hasExpected = this.rows.some(({ members }) => members.some(([run, trial]) => run.trials.expected[trial] !== null));
     this.readChanges();
   }
 
@@ -65,13 +65,19 @@ class PairsLayout {
   // The value of the last side that has the trial.
   last(row, value) { return value(...row.members.at(-1)); }
 
+  // A text of the case; both texts if A and B differ.
+  caseText(row, name) {
+    const texts = this.sidesOf(row).map(([run, trial, label]) => [label, rawText(run.trials[name][trial])]);
+    return texts.every(([, text]) => text === texts[0][1]) ? texts[0][1] : texts.map(([label, text]) => `${label}: ${text}`).join("\n");
+  }
+
   columns() {
     const scorers = scorersOf(this.sides), output = (index, label) => ({ id: `output-${label.toLowerCase()}`, label, min: 16, share: 2, priority: 1, cell: (row) => this.output(row, index), key: (row) => (row.trials[index] < 0 ? "" : outputText(this.sides[index].run, row.trials[index]).slice(0, 80)) });
     return [
       { id: "number", label: "trial", min: 7, share: 0.8, priority: 0, isTitle: true, kind: "title", cell: ({ name }) => oneLine(name, 200), key: ({ number }) => number },
       { id: "change", label: "change", min: 6, share: 0.6, priority: 1, cell: (row) => this.change(row), key: this.order },
-      textColumn("input", 9, 0.9, 5, (row) => this.last(row, (run, trial) => run.trials.input[trial])),
-      ...(this.hasExpected ? [textColumn("expected", 9, 0.9, 4, (row) => this.last(row, (run, trial) => run.trials.expected[trial]))] : []),
+      textColumn("input", 9, 0.9, 5, (row) => this.caseText(row, "input")),
+      ...(this.hasExpected ? [textColumn("expected", 9, 0.9, 4, (row) => this.caseText(row, "expected"))] : []),
       output(0, "A"), output(1, "B"),
       ...scorers.map((name) => ({ ...scoreColumn(name, "", (row) => this.scorePair(row, name), (row) => this.last(row, (run, trial) => run.scoreOf(run.scorers.indexOf(name), trial))), min: 6 })),
       { id: "latency", label: "latency", min: 6, priority: 7, cell: (row) => this.pair(row, (run, trial) => (run.trials.latency[trial] === null ? NONE : microseconds(run.trials.latency[trial]))), key: (row) => this.last(row, (run, trial) => run.trials.latency[trial] ?? -1) },

@@ -22,10 +22,11 @@ from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import answered, failed
 
 
-def trial(name: str, *, output: str, expected: str, passed: bool = False) -> list[Event]:
+def trial(name: str, *, output: str, expected: str, passed: bool = False, question: str = "capital") -> list[Event]:
     """Return the events of a completed trial."""
+    text, fingerprint = f"{question} of {name}?", f"{question} {name} {expected}"
     return [
-        TrialEnqueued(trial=name, case=name, repeat=1, input=f"capital of {name}?", expected=expected, fingerprint=f"f-{name}"),
+        TrialEnqueued(trial=name, case=name, repeat=1, input=text, expected=expected, fingerprint=fingerprint),
         AttemptStarted(trial=name, attempt=1, slot=0),
         AttemptSucceeded(trial=name, attempt=1, output=output, elapsed=1.0),
         TrialScored(trial=name, scorer="exact", version="1", value=passed, reason="another city", elapsed=0.0),
@@ -504,6 +505,25 @@ def test_drawer_of_two_runs(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["Output in A", "Output in B", "Input", "Attempts in A", "Attempts in B", "Metadata"] == headings
     assert (["Lima"], ["Cusco"]) == (tab.texts("#drawer mark.removed"), tab.texts("#drawer mark.added"))
     assert ["exact in A✓ pass", "exact in B✗ fail"] == tab.texts("#drawer .scores tr")
+
+
+def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_tab: OpenTab) -> None:
+    """A case whose input or expected output differs between two runs shows both, in the table and in the drawer."""
+    contents = {"a": ("Cusco", "capital"), "b": ("Lima", "largest city")}
+    for name, (expected, question) in contents.items():
+        same, different = (
+            trial("chad", output="x", expected="x"),
+            trial("peru", output="Lima", expected=expected, question=question),
+        )
+        write_sync(tmp_path / name, [started(), session(), *same, *different])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "a", tmp_path / "b"))
+
+    cells = tab.cells("peru")
+    assert ("A: Cusco\nB: Lima", "A: capital of peru?\nB: largest city of peru?") == (cells["expected"], cells["input"])
+    assert ("x", "capital of chad?") == (tab.cells("chad")["expected"], tab.cells("chad")["input"])
+    tab.page.click("[data-trial=peru]")
+    blocks = ["Expected in ACusco", "Expected in BLima", "Output in ALima", "Output in BLima"]
+    assert [*blocks, "Input in Acapital of peru?", "Input in Blargest city of peru?"] == tab.texts("#drawer .block")
 
 
 def test_chosen_run(tmp_path: Path, open_tab: OpenTab) -> None:
