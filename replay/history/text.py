@@ -5,13 +5,12 @@ from itertools import islice
 from typing import Final
 
 from evaljournal.replay.history.history import History, Point
-from evaljournal.replay.render.phrases import estimate_text, range_text
+from evaljournal.replay.render.phrases import changed_text, estimate_text, range_text
 from evaljournal.replay.text import duration, money, or_dash, plural, printable
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _MISSING: Final = "·"
 _MARKS: Final = {"p": "✓", "f": "✗", "e": "E", "m": "±", "-": _MISSING}
-_CHANGED_CHARS: Final = 100
 _MAX_CASES: Final = 10
 """Maximum number of cases to list, of each kind."""
 _MAX_RUNS: Final = 20
@@ -45,11 +44,6 @@ def table(history: History) -> list[tuple[str, ...]]:
         figures = f"{point.common:,}", mean, p95, cost
         rows.append((printable(point.path, 200), *variant, start_time, git, *figures, notes, changed_text(point.changed)))
     return rows
-
-
-def changed_text(changed: Sequence[str]) -> str:
-    """Return what changed since the run before, shortened: `model a → b, scorer exact`."""
-    return printable(", ".join(changed), _CHANGED_CHARS)
 
 
 def _notes(point: Point, scorer: str, cases: int) -> Iterator[str]:

@@ -28,6 +28,7 @@ from evaljournal.replay.page.page_content import Content
 from evaljournal.replay.render.comparison import notes, table_columns
 from evaljournal.replay.render.ending import ending_text, next_command
 from evaljournal.replay.render.phrases import (
+    changed_text,
     compared_text,
     describe_score,
     difference_cells,
@@ -271,13 +272,13 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     scores = _main_score(comparison.scores)
     score_text = "".join(f"{printable(scorer, 40)}: {verdict(difference, 'B is ')}. " for scorer, difference in scores)
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
-    task_note = "" if comparison.same_task else "the task differs"
+    changes_text = f"changed: {changed_text(comparison.definition_changes)}" if comparison.definition_changes else ""
     facts_a, facts_b = map(_facts, sides)
     return {
         **view_json(comparison),
         "headline": f"{score_text}{compared_text(comparison)}.",
         "rows": rows,
-        "note": " · ".join(filter(None, (done_text, unpaired_text(comparison), task_note))),
+        "note": " · ".join(filter(None, (done_text, unpaired_text(comparison), changes_text))),
         "sides": [
             {
                 "run": next(number for number, state in enumerate(runs) if state is side.state),
@@ -299,11 +300,11 @@ def _facts(side: Side) -> dict[str, str]:
     definition = load_definition(run_started.definition)
     task = definition.get("task") if isinstance(definition, dict) else None
     parameters = {} if side.variant is None else variant_parameters(definition, side.variant)
-    values = {"task": run_started.task, **(task if isinstance(task, dict) else {}), **parameters}
+    values = {"task name": run_started.task, **(task if isinstance(task, dict) else {}), **parameters}
     scorers = {f"scorer {name}": version for name, version in run_started.scorers.items()}
     facts = {
         **{name: value for name, value in values.items() if value not in (None, "", {}, []) and name != "name"},
-        "dataset": f"{run_started.dataset} {run_started.dataset_fingerprint}".strip(),
+        "cases": f"{run_started.dataset} {run_started.dataset_fingerprint}".strip(),
         **scorers,
         "revision": run_started.environment.get("git", ""),
     }

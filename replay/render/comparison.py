@@ -6,6 +6,7 @@ from typing import Final
 
 from evaljournal.replay.render.phrases import (
     brief_score,
+    changed_text,
     compared_text,
     mean_text,
     score_value_text,
@@ -31,8 +32,8 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     yield _datasets(comparison)
     if comparison.not_done:
         yield f"{comparison.not_done:,} of {comparison.common:,} common trials are not done in both runs and are not compared"
-    if not comparison.same_task:
-        yield "the task differs between A and B"
+    if comparison.definition_changes:
+        yield f"changed from A to B: {changed_text(comparison.definition_changes)}"
     for side, scorers in (("A", comparison.scorers_only_a), ("B", comparison.scorers_only_b)):
         if scorers:
             yield f"scorers only in {side}: {', '.join(printable(scorer, 24) for scorer in scorers)}"

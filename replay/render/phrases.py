@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison
     from evaljournal.replay.results.pairing import PairedDifference
 
+_CHANGED_CHARS: Final = 100
 _MAX_LABELS: Final = 6
 """Maximum number of labels to list, most frequent first."""
 _MIN_P: Final = 0.0001
@@ -252,3 +253,8 @@ def unpaired_text(comparison: "Comparison", a: str = "A", b: str = "B") -> str:
         "with different content": comparison.different_content,
     }
     return ", ".join(f"{len(trials):,} {place}" for place, trials in lists.items() if trials)
+
+
+def changed_text(changed: Sequence[str]) -> str:
+    """Return what differs between two definitions, shortened: `model a → b, scorer exact`."""
+    return printable(", ".join(changed), _CHANGED_CHARS)

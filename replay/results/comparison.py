@@ -6,14 +6,14 @@
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import attrs
 import orjson
 
 from evaljournal.journal import Blob, JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
-from evaljournal.replay.definition import changed_files, variant_fingerprints
+from evaljournal.replay.definition import changes, identity
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
 from evaljournal.replay.results.summary import has_output, latencies, latency
@@ -77,17 +77,6 @@ class Side:
         if self.variant is None:
             return latency(latencies(self.state))
         return latency(trial.latency for trial in self.trials.values() if has_output(trial))
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the task, under an empty name, and of the variants."""
-        run_started = self.state.started
-        if run_started is None:
-            return {}
-        variants = variant_fingerprints(run_started.definition)
-        if self.variant is not None:
-            variants = {name: variants[name] for name in (self.variant,) if name in variants}
-        return {**variants, "": run_started.task_fingerprint}
 
 
 def sides_by_variant(state: RunState) -> dict[str, Side]:
@@ -160,8 +149,8 @@ class Comparison:
     only_b: Sequence[str]
     different_content: Sequence[str]
     """Trials that are in both but with different content; they are not compared."""
-    same_task: bool
-    """Whether the task is the same, and every variant that both have."""
+    definition_changes: Sequence[str]
+    """What differs between the definitions, as in `history`: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
     scorers_only_a: Sequence[str]
     scorers_only_b: Sequence[str]
     """Scorers that the other run does not have; their values are not compared."""
@@ -209,7 +198,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         only_a=[ids_a[key] for key in pairing.only_a],
         only_b=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
-        same_task=_has_same_task(a, b),
+        definition_changes=_definition_changes(a, b),
         scorers_only_a=[scorer for scorer in a.totals.scores if not b.has_scorer(scorer)],
         scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
         scores=decide(pairing.scores(scorers)),
@@ -246,13 +235,16 @@ def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:
     )
 
 
-def _has_same_task(a: Side, b: Side) -> bool:
-    fingerprints_a, fingerprints_b = a.fingerprints, b.fingerprints
-    has_same_fingerprints = all(
-        fingerprints_a[name] == fingerprints_b[name] for name in fingerprints_a if name in fingerprints_b
-    )
-    definitions = [side.state.started and side.state.started.definition for side in (a, b)]
-    return has_same_fingerprints and not changed_files(*definitions)
+def _definition_changes(a: Side, b: Side) -> list[str]:
+    """Return what differs between the definitions; of two variants, only one that both have by the same name counts."""
+    identities: list[dict[str, Any]] = []
+    for side in (a, b):
+        run_identity = {} if side.state.started is None else identity(side.state.started)
+        if run_identity and (a.variant is not None or b.variant is not None):
+            variants = run_identity["variants"].items()
+            run_identity["variants"] = {name: value for name, value in variants if name == a.variant == b.variant}
+        identities.append(run_identity)
+    return list(changes(*identities))
 
 
 def _classify(

@@ -473,14 +473,14 @@ def test_two_runs_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
 def with_definition(path: Path, model: str, cost: float) -> Path:
     """Write a run of a chat model, with its definition and cost."""
     task = {"name": "chat", "model": model, "prompt": f"Answer {'briefly' if cost < 1 else 'at length'}.", "temperature": 0.2}
-    git = {"git": f"revision-of-{model}"}
-    run_started = attrs.evolve(started(), definition={"task": task}, environment=git)  # type: ignore[misc]  # an event is an attrs class
+    git = {"git": f"{model}-revision"}
+    run_started = attrs.evolve(started(), task_fingerprint=model, definition={"task": task}, environment=git)  # type: ignore[misc]  # an event is an attrs class
     write_sync(path, [run_started, session(), *answered("peru", {"exact": True}, usage={"cost": cost})])
     return path
 
 
 def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> None:
-    """What differs between A and B is at the top: model, prompt, revision; the rest is folded. Costs have a currency."""
+    """What differs is at the top and, as in `history`, in the note; the rest is folded. Costs have a currency."""
     runs = [with_definition(tmp_path / "a", "mini", 0.5), with_definition(tmp_path / "b", "large", 1.5)]
     tab = open_tab(write_report(tmp_path / "report.html", *runs))
 
@@ -488,9 +488,11 @@ def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> N
     assert [
         ["model", "mini", "large"],
         ["prompt", "Answer briefly.", "Answer at length."],
-        ["revision", "revision-of-mini", "revision-of-large"],
+        ["revision", "mini-revision", "large-revision"],
     ] == rows
-    assert "The same in both: task, temperature, dataset, scorer exact" == tab.text(".facts-equal summary")
+    assert "The same in both: task name, temperature, cases, scorer exact" == tab.text(".facts-equal summary")
+    changed = "model mini → large, prompt Answer briefly. → Answer at length."
+    assert f"1 trial done in both · changed: {changed}, revision mini-re → large-r" in tab.texts(".section-head .hint")
     assert ["cost", "$0.500", "$1.50", "+$1.00"] == tab.texts(".paired tbody tr:last-child > *")[:4]
     assert ["+$1.00"] == tab.texts(".paired .worse")
 

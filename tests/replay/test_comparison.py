@@ -308,11 +308,11 @@ def test_a_run_with_variants_and_one_without() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variant_a", "variant_b", "same"),
-    [(None, None, False), ("mini", "mini", False), ("large", "large", True), ("mini", "large", True)],
+    ("variant_a", "variant_b", "changes"),
+    [(None, None, ["variant mini"]), ("mini", "mini", ["variant mini"]), ("large", "large", []), ("mini", "large", [])],
 )
-def test_changed_variant(variant_a: str | None, variant_b: str | None, *, same: bool) -> None:
-    """A variant that both runs have by the same name is part of the task."""
+def test_changed_variant(variant_a: str | None, variant_b: str | None, changes: list[str]) -> None:
+    """A variant that both runs have by the same name is part of the definition."""
 
     def run(fingerprint: str, variant: str | None) -> Side:
         variants = {
@@ -325,7 +325,12 @@ def test_changed_variant(variant_a: str | None, variant_b: str | None, *, same: 
         events = [*answered("x", variant="mini"), *answered("x", variant="large")]
         return Side(fold(records(events, start)), variant=variant)
 
-    assert same == compare(run("old", variant_a), run("new", variant_b)).same_task
+    comparison = compare(run("old", variant_a), run("new", variant_b))
+
+    assert changes == comparison.definition_changes
+    assert (["changed from A to B: variant mini"] if changes else []) == [
+        line for line in lines(comparison, limit=None) if line.startswith("changed")
+    ]
 
 
 def test_changed_scorer() -> None:

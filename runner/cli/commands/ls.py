@@ -8,8 +8,7 @@ import click
 
 from evaljournal.replay.history.digest import RunDigest, first_score
 from evaljournal.replay.history.history import changed_since
-from evaljournal.replay.history.text import changed_text
-from evaljournal.replay.render.phrases import range_text
+from evaljournal.replay.render.phrases import changed_text, range_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import duration, money, or_dash, printable
 from evaljournal.runner.cli.digests import DigestCache
