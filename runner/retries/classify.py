@@ -4,6 +4,7 @@ Exceptions are recognized by shape (status code, headers, class names), so that 
 """
 
 import errno
+import math
 import os
 import socket
 import ssl
@@ -22,7 +23,7 @@ from evaljournal.journal.events import FailureCategory
 from evaljournal.replay.text import duration
 from evaljournal.runner.retries.providers import matching_rule
 from evaljournal.runner.retries.providers.rule import ErrorFields, Rule, error_fields
-from evaljournal.runner.retries.retry_after import LONGEST_WAIT, requested_wait, wait_in_error, wait_until_reset
+from evaljournal.runner.retries.retry_after import LONGEST_WAIT, MAX_RESET, requested_wait, wait_in_error, wait_until_reset
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.signals import is_from_signal
 
@@ -297,7 +298,7 @@ def _recognize(exc: BaseException, now: float) -> Failure | None:
     if rule := matching_rule(status, _fields(exc)):
         return _failure_of_rule(rule, exc, now)
     if status == HTTPStatus.TOO_MANY_REQUESTS or names & _RATE_LIMIT_CLASSES or any(word in code for word in _THROTTLING_CODES):
-        return Failure(category="rate_limited", retry_after=_seconds_to_wait(exc, now, is_rate_limited=True))
+        return Failure(category="rate_limited", retry_after=_seconds_to_wait(exc, now, max_reset=MAX_RESET))
     if status in _UNAUTHORIZED_STATUSES:
         return Failure(category="fatal", stop_reason="unauthorized")
     if _is_unavailable(exc, names, status, code):
@@ -319,7 +320,7 @@ def _is_unavailable(exc: BaseException, names: set[str], status: int | None, cod
 
 
 def _failure_of_rule(rule: Rule, exc: BaseException, now: float) -> Failure:
-    wait = _seconds_to_wait(exc, now, is_rate_limited=rule.verdict in ("rate_limited", "quota"))
+    wait = _seconds_to_wait(exc, now, max_reset={"rate_limited": MAX_RESET, "quota": math.inf}.get(rule.verdict))
     match rule.verdict:
         case "rate_limited" | "unavailable" as category:
             return Failure(category=category, retry_after=wait)
@@ -366,7 +367,7 @@ def _error_code(exc: BaseException) -> str:
     return ""
 
 
-def _seconds_to_wait(exc: BaseException, now: float, *, is_rate_limited: bool = False) -> float | None:
+def _seconds_to_wait(exc: BaseException, now: float, *, max_reset: float | None = None) -> float | None:
     """Return the seconds to wait according to the exception, or to the response that it carries."""
     seconds = _attribute(exc, "retry_after")
     if isinstance(seconds, int | float) and 0 <= seconds < float("inf"):
@@ -377,11 +378,12 @@ def _seconds_to_wait(exc: BaseException, now: float, *, is_rate_limited: bool = 
     sources = (_attribute(response, "headers"), _attribute(exc, "headers"), aws_headers, litellm_headers)
     all_headers = [_lower_case_headers(headers) for headers in sources]
     waits = [requested_wait(headers, now) for headers in all_headers]
-    if is_rate_limited:
+    if max_reset is not None:
         fields = _fields(exc)
         repeated_headers = {name.lower(): values[0] for name, values in fields.items()}  # OpenRouter repeats headers in bodies.
         waits.append(wait_in_error(fields))
-        waits += [wait_until_reset(headers, now) for headers in (*all_headers, repeated_headers)]
+        resets = [wait_until_reset(headers, now) for headers in (*all_headers, repeated_headers)]
+        waits += [min(wait, max_reset) for wait in resets if wait is not None]
     return next((wait for wait in waits if wait is not None), None)
 
 

@@ -20,9 +20,9 @@ LONGEST_WAIT = 1e9
 _MAX_UNVERIFIED_WAIT = 60.0
 """Longest wait, in seconds, for a date that comes without the server's own time."""
 
-_MAX_RESET = 120.0
-"""Longest wait, in seconds, until a reset: it says when a limit is full again, not when the next call succeeds. OpenAI's own
-client does not wait longer for a `Retry-After` either."""
+MAX_RESET = 120.0
+"""Longest wait, in seconds, until a reset before the next call is tried: it says when a limit is full again, not when the next
+call succeeds. OpenAI's own client does not wait longer for a `Retry-After` either."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
@@ -66,8 +66,8 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
         elif match["kind"] != "renewalperiod":
             resets.append(wait)
     if exhausted_resets:
-        return min(max(exhausted_resets), _MAX_RESET)
-    return min([*resets, _MAX_RESET]) if resets else None
+        return max(exhausted_resets)
+    return min(resets, default=None)
 
 
 def wait_in_error(fields: ErrorFields) -> float | None:

@@ -53,22 +53,23 @@ def priced_usage(
 
 def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
     """Return the tokens in one meaning: input includes those of caches, output those of reasoning."""
-    read_apart = _count(provider_usage, "cache_read_input_tokens") or 0
-    written_apart = _count(provider_usage, "cache_creation_input_tokens") or 0
-    input_tokens = _count(provider_usage, "prompt_tokens", "input_tokens", "promptTokenCount")
-    if input_tokens is not None:
-        input_tokens += read_apart + written_apart  # Anthropic counts them separately.
+    details = ("prompt_tokens_details", "input_tokens_details")
+    cached_paths = (*(f"{name}.cached_tokens" for name in details), "cachedContentTokenCount", "cache_read_input_tokens")
+    cached = _count(provider_usage, *cached_paths) or 0
+    written_paths = (*(f"{name}.cache_write_tokens" for name in details), "cache_creation_input_tokens")
+    written = _count(provider_usage, *written_paths) or 0
+    input_tokens = _count(provider_usage, "prompt_tokens", "promptTokenCount")  # They include caches; so do OpenAI's responses.
+    if input_tokens is None and (input_tokens := _count(provider_usage, "input_tokens")) is not None:
+        is_apart = not isinstance(provider_usage.get("input_tokens_details"), Mapping)  # Anthropic counts caches separately.
+        input_tokens += cached + written if is_apart else 0
     output_tokens = _count(provider_usage, "completion_tokens", "output_tokens", "candidatesTokenCount")
     if output_tokens is not None:
         output_tokens += _count(provider_usage, "thoughtsTokenCount") or 0  # Gemini counts them separately.
-    details = ("prompt_tokens_details", "input_tokens_details")
-    cached = _count(provider_usage, *(f"{name}.cached_tokens" for name in details), "cachedContentTokenCount") or 0
-    written = _count(provider_usage, *(f"{name}.cache_write_tokens" for name in details)) or 0
     return {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
-        "cached_tokens": read_apart + cached,
-        "cache_write_tokens": written_apart + written,
+        "cached_tokens": cached,
+        "cache_write_tokens": written,
     }
 
 

@@ -62,6 +62,19 @@ PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
             {"input_tokens": 1000, "output_tokens": 500, "service_tier": "priority"},
             {"input_tokens": 1000, "output_tokens": 500, "unpriced_calls": 1, "unpriced_model": "small"},
         ),
+        (
+            {
+                "prompt_tokens": 1000,
+                "completion_tokens": 0,
+                "prompt_tokens_details": {"cached_tokens": 800},
+                "cache_read_input_tokens": 800,
+            },
+            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 800, "cost": 0.0006},
+        ),
+        (
+            {"input_tokens": 1000, "output_tokens": 0, "input_tokens_details": {"cached_tokens": 800}},
+            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 800, "cost": 0.0006},
+        ),
         ({"cost": float("nan"), "prompt_tokens": 10**30}, {}),
         ({"prompt_tokens": True, "completion_tokens": -1}, {}),
         ("1000", {}),

@@ -13,5 +13,5 @@ RULES: Final = (
     Rule("unauthorized", statuses=(403,), fields={"limit_source": ""}),  # The limit of a key or a budget.
     Rule("declined", statuses=(403,), fields={"flagged_input": ""}),
     Rule("declined", statuses=(403,), fields={"error_type": r"^content_policy_violation$"}),
-    Rule("declined", statuses=(403,), fields={"message": r"guardrail|moderation|request blocked|flagged"}),
+    Rule("declined", statuses=(403,), fields={"message": r"^request blocked|input was flagged|requires moderation"}),
 )
