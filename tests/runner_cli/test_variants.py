@@ -86,6 +86,32 @@ def test_a_prompt_can_be_named(server: Server, name: str, url: str) -> None:
     assert {"prompt": "{question}"} == started.definition["variants"]["short"]["parameters"]
 
 
+@pytest.mark.parametrize("source", ["command line", "file"])
+@pytest.mark.parametrize(
+    ("prompts", "sent"),
+    [
+        (["Question={question}\nAnswer="], {"Question=lima\nAnswer="}),
+        (["Question={question}", "Answer: {question}"], {"Question=lima", "Answer: lima"}),
+        (["long=Q={question}", "short={question}"], {"Q=lima", "lima"}),
+    ],
+    ids=["single", "one-named", "named"],
+)
+def test_only_several_named_prompts_have_names(
+    server: Server, name: str, source: str, prompts: list[str], sent: set[str]
+) -> None:
+    """A prompt is sent verbatim unless there are several and each starts with `NAME=`; `resume` sends the same texts."""
+    options: list[object] = [word for prompt in prompts for word in ("--prompt", prompt)]
+    if source == "file":
+        Path("eval.toml").write_text(f"prompt = {orjson.dumps(prompts if len(prompts) > 1 else prompts[0]).decode()}\n")
+        options = ["--config", "eval.toml"]
+    options += ["--chat", "a", "--base-url", server.url(name, "401,ok", "v1")]
+    result = evaljournal("run", *options, "--data", "qa.jsonl", "--limit", 1, "--slots", 1)
+    resumed = evaljournal("resume")
+
+    assert (3, 0) == (result.exit_code, resumed.exit_code), resumed.stderr
+    assert {("a", prompt) for prompt in sent} == bodies(server, name)
+
+
 def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`[[variant]]` tables may have other addresses, keys and targets; what the file sets is shared."""
     monkeypatch.setenv("OTHER_KEY", "secret-of-no-shape")

@@ -7,7 +7,7 @@ by its name and read again, like a Python file.
 import contextlib
 import re
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,6 +97,8 @@ def _variants(
         if not value_lists:
             return {}
         labels = {name: [_label(name, value) for value in value_list] for name, value_list in value_lists.items()}
+        if named_prompts := _named_prompts(value_lists.get("prompt", ())):
+            labels["prompt"], value_lists["prompt"] = map(list, zip(*named_prompts, strict=True))
         return variants_by_name(
             Variant(name, _parameters(combination), _task(_single_values({**values, **combination}), file_values))
             for name, combination in product(value_lists, labels).items()
@@ -137,15 +139,14 @@ def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(name: str, value: Any) -> Any:
-    """Return a value as it is used in the names of variants: the name of a prompt or, for a text in a file, of the file."""
-    label, text = _named(name, value)
-    return label or (Path(text[1:]).stem if name in _TEXTS and text.startswith("@") else text)
+    """Return a value as it is used in the names of variants: for a text in a file, the name of the file."""
+    return Path(value[1:]).stem if name in _TEXTS and value.startswith("@") else value
 
 
-def _named(name: str, value: Any) -> tuple[str, Any]:
-    """Return the name of a prompt (`short=Answer briefly: {question}`) and its text; other values have no name."""
-    match = _NAMED_TEXT.fullmatch(value) if name == "prompt" else None
-    return (match[1], match[2]) if match else ("", value)
+def _named_prompts(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the names and texts of several prompts (`short=Answer briefly: {question}`); empty unless each has a name."""
+    matches = [match for text in texts if (match := _NAMED_TEXT.fullmatch(text))]
+    return [(match[1], match[2]) for match in matches] if len(matches) == len(texts) else []
 
 
 def is_on_command_line(ctx: click.Context, name: str) -> bool:
@@ -253,7 +254,6 @@ def _task(values: Mapping[str, Any], file_values: Container[str]) -> Any:
 
 def _value(name: str, value: Any) -> Any:
     """Return the value of an option as its target expects it."""
-    value = _named(name, value)[1]
     if name in _TEXTS and value.startswith("@"):
         try:
             value = Path(value[1:]).read_text(encoding="utf-8")

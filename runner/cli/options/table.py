@@ -220,8 +220,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Prompt": (
         Option(
             "--prompt TEXT",
-            "User prompt with {fields} of the case; @FILE reads it from a file; NAME=TEXT names its variant; repeatable "
-            "(default: the input).",
+            "User prompt with {fields} of the case; @FILE reads it from a file; repeatable (default: the input). If each of "
+            "several is NAME=TEXT, the names are those of the variants.",
             "chat",
             '"Answer briefly: {question}"',
             varies=True,
