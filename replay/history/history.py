@@ -1,10 +1,11 @@
 """The history of an evaluation: its results run by run, and the cases that broke, were fixed or are flaky.
 
-Each run is compared with the reference, usually the newest finished run, on the cases that have the same name and content in
-both. Pure functions of digests.
+The runs are compared on the cases of the reference, usually the newest finished run, that have the same name and content in all
+of them. Pure functions of digests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, Final, Literal, NamedTuple
 
 import attrs
@@ -26,8 +27,8 @@ from evaljournal.replay.state.tally import Tally
 
 _UNUSABLE: Final = frozenset(("damaged", "unreadable"))
 _MIN_SHARE: Final = 0.5
-"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; a run with a smaller share of
-the cases of the reference is not part of the trend."""
+"""A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; a run that would leave a
+smaller share of the cases of the reference in common is not part of the trend."""
 
 
 class Entry(NamedTuple):
@@ -58,11 +59,11 @@ class Point:
     cases: int
     """All cases of the run."""
     common: int
-    """Cases with the same name and content as in the reference."""
+    """Cases of the mean: those in common with all runs of the trend; if `is_partial`, with the reference."""
     has_other_data: bool
     """Whether it has cases that are missing in the reference or have different content there."""
     is_partial: bool
-    """Whether `common` is less than half of the cases of the reference; then it is not part of the trend."""
+    """Whether it has too few cases of the reference to be part of the trend."""
     score: ScoreDigest | None
     """The mean over the common cases; None without numbers."""
     scorer_changed: bool
@@ -100,6 +101,8 @@ class History:
     """The run on whose cases the others are compared; None without results."""
     cases: int
     """Cases of the reference."""
+    common: int
+    """Cases of the reference that all runs of the trend have in common."""
     runs: Sequence[str]
     """Paths of the usable runs, oldest first; each letter of `CaseHistory.outcomes` belongs to one."""
     points: Sequence[Point]
@@ -125,12 +128,13 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
     fingerprints = {} if reference is None else _fingerprints(reference)
     if reference is not None and scorer is None:
         scorer = next(filter(None, map(first_score, reference.run.variants)), None)
+    common_cases = _common_cases(usable_entries, reference, fingerprints)
     version = None if reference is None or scorer is None else _version(reference, scorer)
     changed = changed_since([entry.run for entry in entries])
     points = [
         attrs.evolve(point, changed=names)
         for entry, names in zip(entries, changed, strict=True)
-        for point in _points(entry, fingerprints, scorer, version)
+        for point in _points(entry, fingerprints, common_cases, scorer, version)
     ]
     changes = _changes(usable_entries, fingerprints)
     return History(
@@ -138,6 +142,7 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
         scorer=scorer,
         reference=None if reference is None else reference.path,
         cases=len(fingerprints),
+        common=len(common_cases),
         runs=[entry.path for entry in usable_entries],
         points=points,
         broken=changes["broken"],
@@ -155,6 +160,28 @@ def _reference(entries: Sequence[Entry]) -> Entry | None:
     return large_entries[-1] if large_entries else None
 
 
+def _common_cases(entries: Sequence[Entry], reference: Entry | None, fingerprints: Mapping[str, str]) -> set[str]:
+    """Return the cases that the reference and the other runs have in common; the newest runs count first.
+
+    A run with which fewer than half of the cases of the reference would be left is ignored.
+    """
+    cases = set(fingerprints)
+    for entry in (*filter(None, [reference]), *reversed(entries)):
+        for columns in entry.columns:
+            common_cases = cases.intersection(compress(columns.cases, _common_flags(columns, fingerprints)))
+            if len(common_cases) >= _MIN_SHARE * len(fingerprints):
+                cases = common_cases
+    return cases
+
+
+def _common_flags(columns: CaseColumns, fingerprints: Mapping[str, str]) -> list[bool]:
+    """Return for each case whether the reference has it with the same content."""
+    if _has_same_cases(columns, fingerprints):
+        return [True] * len(fingerprints)
+    cases = zip(columns.cases, columns.fingerprints, strict=True)
+    return [fingerprints.get(case) == fingerprint for case, fingerprint in cases]
+
+
 def _fingerprints(entry: Entry) -> dict[str, str]:
     fingerprints: dict[str, str] = {}
     for columns in entry.columns:
@@ -166,7 +193,9 @@ def _version(entry: Entry, scorer: str) -> str | None:
     return next((variant.scores[scorer].version for variant in entry.run.variants if scorer in variant.scores), None)
 
 
-def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, version: str | None) -> Iterator[Point]:
+def _points(
+    entry: Entry, fingerprints: Mapping[str, str], common_cases: set[str], scorer: str | None, version: str | None
+) -> Iterator[Point]:
     run = entry.run
     is_usable = run.status not in _UNUSABLE and run.variants
     no_results = VariantDigest(
@@ -175,10 +204,11 @@ def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, v
     no_cases = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
     variants, all_columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
     for variant, columns in zip(variants, all_columns, strict=True):
-        common_flags = [True] * len(fingerprints)
-        if not _has_same_cases(columns, fingerprints):
-            cases = zip(columns.cases, columns.fingerprints, strict=True)
-            common_flags = [fingerprints.get(case) == fingerprint for case, fingerprint in cases]
+        flags = _common_flags(columns, fingerprints)
+        is_partial = not common_cases.issubset(compress(columns.cases, flags))
+        common_flags = flags
+        if not is_partial:
+            common_flags = [flag and case in common_cases for case, flag in zip(columns.cases, flags, strict=True)]
         score = _score(variant, columns, common_flags, scorer)
         yield Point(
             path=entry.path,
@@ -191,8 +221,8 @@ def _points(entry: Entry, fingerprints: Mapping[str, str], scorer: str | None, v
             outcome=run.outcome,
             cases=len(columns.cases),
             common=sum(common_flags),
-            has_other_data=not all(common_flags),
-            is_partial=sum(common_flags) < _MIN_SHARE * len(fingerprints),
+            has_other_data=not all(flags),
+            is_partial=is_partial,
             score=score,
             scorer_changed=score is not None and score.version != version,
             failed=variant.failed,

@@ -28,6 +28,14 @@ def sparkline(values: Sequence[float | None]) -> str:
     return "".join(_MISSING if height is None else _BARS[height] for height in heights)
 
 
+def basis_text(history: History) -> str:
+    """Return on which cases the runs are compared: `compared on the 40 cases of runs/a/0003`; empty without a reference."""
+    if history.reference is None:
+        return ""
+    share = f"{history.common:,} of " if history.common < history.cases else ""
+    return f"compared on {share}the {plural(history.cases, 'case')} of {printable(history.reference, 200)}"
+
+
 def table(history: History) -> list[tuple[str, ...]]:
     """Return the table of the runs; the first row is the header."""
     has_variants = any(point.variant for point in history.points)

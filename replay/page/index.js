@@ -69,8 +69,7 @@ function changedCases(kind, cases) {
 
 function historySection(history, links, index) {
   const id = `evaluation-${index}`, runs = new Set(history.points.map((point) => point.path)).size;
-  const hint = history.reference === null ? "" : `compared on the ${plural(history.cases, "case")} of ${oneLine(history.reference, 120)}`;
-  return el("section", { "aria-labelledby": id }, sectionHead(id, `${oneLine(history.evaluation, 80)}: ${plural(runs, "run")}`, hint),
+  return el("section", { "aria-labelledby": id }, sectionHead(id, `${oneLine(history.evaluation, 80)}: ${plural(runs, "run")}`, history.basis),
     trend(history), legend(history), runsTable(history, links), ["broken", "fixed", "flaky"].map((kind) => changedCases(kind, history[kind])));
 }
 

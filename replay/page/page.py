@@ -22,6 +22,7 @@ from evaljournal.journal.events import RunStarted
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.replay.definition import definition_lines, load_definition, variant_parameters
 from evaljournal.replay.history.history import History
+from evaljournal.replay.history.text import basis_text
 from evaljournal.replay.history.text import table as history_table
 from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
 from evaljournal.replay.page.page_content import Content
@@ -325,7 +326,7 @@ def index_page(histories: Sequence[History], links: Mapping[str, str]) -> Iterat
     runs = plural(len({point.path for history in histories for point in history.points}), "run")
     title = f"{plural(len(histories), 'evaluation')}, {runs}"
     yield _page_start(title, "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
-    data = [{**view_json(history), "table": history_table(history)} for history in histories]
+    data = [{**view_json(history), "table": history_table(history), "basis": basis_text(history)} for history in histories]
     yield from _data_element({"histories": data, "links": list(links.items())})
     yield _page_end(_INDEX_SCRIPTS)
 

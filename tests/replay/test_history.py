@@ -14,7 +14,7 @@ from evaljournal.replay import LoadedRun, fold
 from evaljournal.replay.definition import changes, definition_key, identity
 from evaljournal.replay.history.digest import CaseColumns, columns_from_json, digest, run_from_json, to_json, unreadable_digest
 from evaljournal.replay.history.history import Entry, History, case_change, histories
-from evaljournal.replay.history.text import change_lines, sparkline, table, trend_lines
+from evaljournal.replay.history.text import basis_text, change_lines, sparkline, table, trend_lines
 from evaljournal.replay.statistics import wilson
 from tests.journal.samples import finished, started
 from tests.replay.trial_events import answered, failed, records
@@ -70,7 +70,7 @@ def test_the_mean_has_its_interval() -> None:
 
 
 def test_cases_count_where_their_content_is_equal() -> None:
-    """A case with other content than in the newest run is excluded from the mean, and its run is marked."""
+    """A case with other content than in the newest run is excluded from the means of all runs, and its run is marked."""
     changed = entry("a", {"peru": True}, data="old")
     older = Entry(
         "a",
@@ -88,13 +88,26 @@ def test_cases_count_where_their_content_is_equal() -> None:
     shown = history(older, newer)
 
     assert ("b", 3) == (shown.reference, shown.cases)
-    assert [(2, 3, True, 0.5), (3, 3, False, pytest.approx(2 / 3))] == [
+    assert "compared on 2 of the 3 cases of b" == basis_text(shown)
+    assert [(2, 3, True, 0.5), (2, 3, False, 1.0)] == [
         (point.common, point.cases, point.has_other_data, point.score.mean if point.score else None) for point in shown.points
     ]
     assert ["chad"] == [case.case for case in shown.fixed]
     assert [] == [*shown.broken, *shown.flaky]
     assert [0, 3] == [point.common for point in history(changed, newer).points]
     assert [None] == [point.score for point in history(changed, newer).points if point.path == "a"]
+
+
+def test_half_of_the_cases_stay_in_common() -> None:
+    """All means are over the same cases; a run that would leave less than half of them is not part of the trend."""
+    names = ["peru", "chad", "oslo", "rome"]
+    runs = [entry("a", dict.fromkeys(["oslo", "rome"], True)), entry("b", dict.fromkeys(["peru", "chad"], False))]
+    shown = history(*runs, entry("c", dict(zip(names, [True, True, False, True], strict=True))))
+
+    assert (4, 2) == (shown.cases, shown.common)
+    assert [(True, 1.0), (False, 0.0), (False, 1.0)] == [
+        (point.is_partial, point.score.mean if point.score else None) for point in shown.points
+    ]
 
 
 def test_repeats_of_common_cases_are_averaged() -> None:

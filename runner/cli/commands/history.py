@@ -7,7 +7,7 @@ import attrs
 import click
 
 from evaljournal.replay.history.history import Entry, History, histories
-from evaljournal.replay.history.text import change_lines, table, trend_lines
+from evaljournal.replay.history.text import basis_text, change_lines, table, trend_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.digests import DigestCache
@@ -98,9 +98,7 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
 
 def _print_history(history: History) -> None:
     runs = plural(len({point.path for point in history.points}), "run")
-    cases = plural(history.cases, "case")
-    reference = "" if history.reference is None else f", compared on the {cases} of {printable(history.reference, 200)}"
-    echo(f"{printable(history.evaluation)}: {runs}{reference}")
+    echo(", ".join(filter(None, [f"{printable(history.evaluation)}: {runs}", basis_text(history)])))
     print_table(table(history))
     for line in (*trend_lines(history), *change_lines(history)):
         echo(line)
