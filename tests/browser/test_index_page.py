@@ -63,6 +63,23 @@ def test_all_runs_on_one_page(tmp_path: Path, open_tab: OpenTab) -> None:
     assert heights[0] < heights[2] < heights[1]
 
 
+def test_words_of_the_table_are_whole(tmp_path: Path, open_tab: OpenTab) -> None:
+    """At 1,300 pixels, no word of the table of runs is broken, except in the paths."""
+    for number, passed in enumerate((10, 7), start=1):
+        run(tmp_path / "runs" / "capitals" / f"000{number}", passed, variants=("mini", "large"), git=f"{number}ac6b06f")
+    tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"), width=1300)
+
+    broken_words = """() => [...document.querySelectorAll('.runs :is(th, td:not(:first-child))')].flatMap((cell) =>
+      [...cell.textContent.matchAll(/[\\p{L}\\d]+/gu)].filter(({ 0: word, index }) => {
+        const range = document.createRange();
+        range.setStart(cell.firstChild, index);
+        range.setEnd(cell.firstChild, index + word.length);
+        return range.getClientRects().length > 1;
+      }).map(([word]) => word))"""
+    assert [] == tab.evaluate(broken_words)
+    assert tab.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+
+
 def test_a_series_for_each_variant(tmp_path: Path, open_tab: OpenTab) -> None:
     """Variants have rows and lines of their own, and a legend."""
     for number in (1, 2):
