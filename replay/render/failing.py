@@ -38,7 +38,8 @@ def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH)
     yield f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{_in_cases(case_count) if case_count < count else ''}:"
     yield from _case_lines(state, path, list(names.values()), width)
     if (more := case_count - len(names)) > 0:
-        yield f"  and {more:,} more: evaljournal show {quote(path)} --failing"
+        others = plural(more, "more case") if case_count < count else f"{more:,} more"
+        yield f"  and {others}: evaljournal show {quote(path)} --failing"
 
 
 def _in_cases(count: int) -> str:

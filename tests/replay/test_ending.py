@@ -121,10 +121,13 @@ def test_reasons_of_failing_scores(tmp_path: Path) -> None:
 
 
 def test_a_failing_case_with_several_trials_is_listed_once(tmp_path: Path) -> None:
-    """Of a case with variants or repeats, the first failing trial is listed."""
+    """Of a case with variants or repeats, the first failing trial is listed; those that are not listed are counted as cases."""
     trials = [answered(case, {"exact": case == "b"}, variant=name) for case in ("a", "b", "c") for name in ("mini", "large")]
 
     assert ["4 of 6 outputs fail, in 2 cases:", "  a@mini  Lima", "  c@mini  Lima"] == write_failing(tmp_path / "r", *trials)
+    more = [answered(f"d{number}", {"exact": False}, variant="mini") for number in range(5)]
+    path = tmp_path / "more"
+    assert f"  and 2 more cases: evaljournal show {path} --failing" == write_failing(path, *trials, *more)[-1]
 
 
 def test_failing_cases_of_a_journal_that_cannot_be_read() -> None:
