@@ -49,6 +49,7 @@ from evaljournal.replay.results.table import Row, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import UNKNOWN, as_text, escape_controls, plural, printable
 
 _FIRST_BYTES: Final = (
@@ -127,7 +128,7 @@ class PageRun:
             "total": self.run.total,
             "summary": view_json(summary),
             "scores": _score_tiles(summary),
-            "usage": billed_usage(summary.usage),
+            "usage": _page_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
             **({} if summary.steps is None else {"usage_saved": saved_usage(summary.steps)}),
             "audit": {
@@ -143,6 +144,12 @@ class PageRun:
             "variants": self.variants,
             "columns": columns(self.content, state, cursor),
         }
+
+
+def _page_usage(usage: Mapping[str, float]) -> dict[str, float]:
+    """Return the tokens and costs in some usage; `cost` includes that of judges, as at the end of a run and in `compare`."""
+    cost = total_usage(usage, "cost")
+    return billed_usage(usage) | ({} if cost is None else {"cost": cost})
 
 
 def _score_tiles(summary: Summary) -> list[dict[str, Any]]:
@@ -285,7 +292,7 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
                 "run": next(number for number, state in enumerate(runs) if state is side.state),
                 "variant": side.variant,
                 "errors": side.totals.failed,
-                "usage": billed_usage(side.totals.usage),
+                "usage": _page_usage(side.totals.usage),
             }
             for side in sides
         ],

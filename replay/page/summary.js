@@ -41,7 +41,7 @@ function summaryTiles({ info }, actions) {
   const costs = Object.entries(usage), lost = Object.entries(usage_without_output).filter(([, value]) => value);
   if (costs.length) {
     const mainCost = costs.find(([name]) => name === "cost") || costs.find(([name]) => /cost/i.test(name)) || costs[0];
-    tiles.push(tile(oneLine(asWords(mainCost[0]), 30), /cost/i.test(mainCost[0]) ? money(mainCost[1]) : number(mainCost[1]), usageText(costs.filter(([name]) => name !== mainCost[0]).slice(0, 6), summary.unpriced_models), lost.length ? `of this, attempts without an output: ${usageText(lost.slice(0, 3))}` : ""));
+    tiles.push(tile(oneLine(asWords(mainCost[0]), 30), /cost/i.test(mainCost[0]) ? money(mainCost[1]) : number(mainCost[1]), Object.hasOwn(usage, "judge.cost") ? `of this, judges: ${money(usage["judge.cost"])}` : "", usageText(costs.filter(([name]) => ![mainCost[0], "judge.cost"].includes(name)).slice(0, 6), summary.unpriced_models), lost.length ? `of this, attempts without an output: ${usageText(lost.slice(0, 3))}` : ""));
   }
   if (summary.budget) tiles.push(...budgetTiles(summary.budget));
   tiles.push(tile("attempts", groupDigits(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",

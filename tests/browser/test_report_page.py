@@ -25,6 +25,7 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
+from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import duration
 from evaljournal.runner.cli import cli
 from tests.browser.conftest import OpenTab, Tab
@@ -206,6 +207,17 @@ def test_models_without_a_price_are_named(tmp_path: Path, open_tab: OpenTab) -> 
 
     assert_harmless(tab)
     assert f"5 calls without a price ({HOSTILE[2]}, ⟨U+202E⟩b, c, 2 more)" in tab.text("main")
+
+
+def test_the_cost_includes_judges(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The tile has the cost of the task and of its judges together, and their part in small print."""
+    note = Noted(name=JUDGE_USAGE, value={"usage": {"cost": 0.5, "input_tokens": 9}}, trial="a", attempt=1)
+    write_sync(tmp_path / "run", [started(), session(), *answered("a", {"exact": True}, usage={"cost": 0.25}), note])
+
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    tiles = tab.evaluate("() => [...document.querySelectorAll('.tile')].map((tile) => tile.innerText.split(/\\n+/))")
+    assert ["$0.750", "of this, judges: $0.500", "judge input tokens 9"] in [parts for _, *parts in tiles]
 
 
 def test_a_budget(tmp_path: Path, open_tab: OpenTab) -> None:
