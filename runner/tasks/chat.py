@@ -20,7 +20,7 @@ from evaljournal.runner.data.templates import Fields, MissingField, Template, fi
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.notes import engine_note, note
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secret_shapes import mask_shapes
@@ -353,6 +353,7 @@ class OpenChat:
         raise_error_in(value, "error")
         try:
             choice = _first_choice(value_at(value, "choices"))
+            raise_error_in(choice, "error")
             message = value_at(choice, "message")
         except MissingField as exc:
             raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
@@ -369,6 +370,7 @@ class OpenChat:
             try:
                 fields |= {name: value for name, value in chunk.items() if value}
                 for choice in [choice for choice in chunk.get("choices") or [] if not choice.get("index")]:
+                    raise_error_in(choice, "error")
                     deltas.append(choice.get("delta") or {})
                     finish_reason = choice.get("finish_reason") or finish_reason
             except (AttributeError, TypeError) as exc:
@@ -385,6 +387,8 @@ class OpenChat:
     def _completion(
         self, reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object, requested_model: str | None
     ) -> Completion:
+        if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
+            raise ErrorReply("the reply ended with finish_reason 'error'")
         content = message.get("content")
         if isinstance(content, list):  # Some APIs return text in parts.
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))

@@ -332,6 +332,24 @@ def test_the_tool_calls_of_a_stream_are_joined(server: Server, path: Path, name:
         (quote('raw:{"choices": [{"message": null}]}'), {}, "error", "its message is 'null'"),
         (quote('raw:{"choices": [{"message": "no"}]}'), {}, "error", "its message is 'no'"),
         (quote("raw:data: [1]\n\n"), {"stream": True}, "error", "a chunk of the stream is not a chat completion: '[1]'"),
+        (
+            quote("raw:" + quote('{"choices": [{"error": {"code": 502, "message": "m"}, "message": {"content": ""}}]}')),
+            {},
+            "unavailable",
+            "the reply contains an error at 'error'",
+        ),
+        (
+            quote("raw:" + quote('{"choices": [{"finish_reason": "error", "message": {"content": "LI"}}]}')),
+            {},
+            "error",
+            "the reply ended with finish_reason 'error'",
+        ),
+        (
+            quote("raw:" + quote('data: {"choices": [{"error": {"code": 429, "message": "m"}, "delta": {}}]}\n\n')),
+            {"stream": True},
+            "rate_limited",
+            "the reply contains an error at 'error'",
+        ),
         (quote('raw:data: {"choices": [1]}\n\n'), {"stream": True}, "error", "is not a chat completion"),
         (
             quote("raw:" + quote('data: {"choices": [{"delta": {"tool_calls": [1]}, "finish_reason": "stop"}]}\n\n')),

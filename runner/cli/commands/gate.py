@@ -58,7 +58,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, no_broken: bool, 
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
-        raise UsageError(f"{base} is the run itself", hint="pass another run, or --baseline newest", setting="baseline")
+        raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
     (view_a, side_a), (view_b, side_b) = open_side(base), open_side(run)
     for view in (view_a, view_b):
         exit_if_damaged(view.problem, quiet=as_json)

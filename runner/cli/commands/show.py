@@ -194,7 +194,7 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, as_j
         ]
         _print_json(view.path, view.problem, trials=entries)
     elif not names:
-        echo("no such trial" if state.trials else "the run has no trials yet", err=True)
+        echo("no trial matches" if state.trials else "the run has no trials yet", err=True)
     elif case is not None:
         echo("\n".join(_case_lines(state, sorted(rows, key=lambda values: state.trials[values.trial].repeat))))
     else:
