@@ -88,7 +88,8 @@ def one_line(text: str, width: int = _WIDTH) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Return text in at most `width` characters, with control characters escaped; what is too long lacks its middle."""
+    """Return text in at most `width` characters, at least one, with control characters escaped; a long one lacks its middle."""
+    width = max(1, width)
     ends = text if len(text) <= 2 * width else f"{text[:width]}…{text[-width:]}"
     escaped_text = "".join(char if char.isprintable() else escape_char(char) for char in ends)
     if len(escaped_text) <= width:

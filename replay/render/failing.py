@@ -19,6 +19,8 @@ _MAX_CASES: Final = 5
 """Failing cases that are listed."""
 _NAME_CHARS: Final = 24
 _ARROW: Final = " → "
+_MIN_WIDTH: Final = 23
+"""Characters of an output and an expected output, even if the line is then longer than the terminal is wide."""
 
 
 def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH) -> Iterator[str]:
@@ -81,10 +83,11 @@ def output_and_expected(output: Any, expected: Any, width: int) -> str:
 
     Values of different types that would look the same, such as "42" and 42, are JSON.
     """
+    width = max(_MIN_WIDTH, width)
     if expected is None:
         return shorten(value_text(output), width)
     left, right = value_texts(output, expected)
-    room = max(20, width - len(_ARROW))
+    room = width - len(_ARROW)
     right = shorten(right, max(room // 2, room - len(left)))
     return f"{shorten(left, room - len(right))}{_ARROW}{right}"
 

@@ -120,6 +120,14 @@ def test_reasons_of_failing_scores(tmp_path: Path) -> None:
     )
 
 
+def test_failing_cases_with_many_scorers(tmp_path: Path) -> None:
+    """If the names of the scorers leave no room, the output has 23 characters nevertheless."""
+    scorers = [letter * 24 for letter in "abcd"]
+    lines = write_failing(tmp_path / "r", answered("c", dict.fromkeys(scorers, False), output=LONG))
+
+    assert f"  c  The capital is …ar away  ({', '.join(scorers)})" == lines[1]
+
+
 def test_a_failing_case_with_several_trials_is_listed_once(tmp_path: Path) -> None:
     """Of a case with variants or repeats, the first failing trial is listed; those that are not listed are counted as cases."""
     trials = [answered(case, {"exact": case == "b"}, variant=name) for case in ("a", "b", "c") for name in ("mini", "large")]

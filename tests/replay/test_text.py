@@ -6,7 +6,7 @@ from evaljournal.journal import Blob
 from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.tally import Tally
-from evaljournal.replay.text import digits, duration, number, printable
+from evaljournal.replay.text import digits, duration, number, printable, shorten
 
 
 def test_durations() -> None:
@@ -41,3 +41,8 @@ def test_printable_text() -> None:
     assert '{"a":[1,2]}' == printable({"a": [1, 2]})
     assert "\\x1b[31m\\u202ex" == printable("\x1b[31m\u202ex")
     assert "aaaa…" == printable("a" * 9, 5)
+
+
+def test_shortened_text() -> None:
+    """A text that is too long lacks its middle; without room, only the mark of the omission is left."""
+    assert ["…", "…", "…", "a…b", "a" * 40 + "b" * 40] == [shorten("a" * 40 + "b" * 40, width) for width in (-25, 0, 1, 3, 80)]
