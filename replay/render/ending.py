@@ -300,10 +300,11 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
     scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if not _has_failures(state, scorer)}
-    if state.outcome == "unauthorized" and (unauthorized_scorer := state.unauthorized_scorer) is not None:
-        message = f": {one_line(unauthorized_scorer.message, 200)}" if unauthorized_scorer.message not in detail else ""
-        yield f"scorer {printable(unauthorized_scorer.scorer, 24)}: unauthorized{message}"
-        scorer_errors.pop(unauthorized_scorer.scorer, None)
+    problem = {"unauthorized": "unauthorized", "quota": "quota used up"}.get(state.outcome)
+    if problem is not None and (stopping_scorer := state.stopping_scorer) is not None:
+        message = f": {one_line(stopping_scorer.message, 200)}" if stopping_scorer.message not in detail else ""
+        yield f"scorer {printable(stopping_scorer.scorer, 24)}: {problem}{message}"
+        scorer_errors.pop(stopping_scorer.scorer, None)
     yield from summary_text.scorer_error_lines(scorer_errors)
     error = state.last_error
     is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"

@@ -79,7 +79,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         retries=dict(state.retries),
         errors=dict(state.errors),
         last_error=state.last_error,
-        unauthorized_scorer=state.unauthorized_scorer if state.outcome == "unauthorized" else None,
+        unauthorized_scorer=state.stopping_scorer if state.outcome == "unauthorized" else None,
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_all_scores(state),
         unscored=unscored_counts(state),

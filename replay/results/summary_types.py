@@ -6,7 +6,7 @@ from typing import Literal
 import attrs
 
 from evaljournal.replay.state.budget import BudgetUse
-from evaljournal.replay.state.session_errors import LastError, UnauthorizedScorer
+from evaljournal.replay.state.session_errors import LastError, StoppingScorer
 from evaljournal.replay.state.workers import WorkerTotals
 
 
@@ -225,7 +225,7 @@ class Summary:
     errors: Mapping[str, int]
     last_error: LastError | None
     """The last failure in the current session."""
-    unauthorized_scorer: UnauthorizedScorer | None
+    unauthorized_scorer: StoppingScorer | None
     """The scorer whose unauthorized call has stopped the run."""
     failed_by_reason: Mapping[str, int]
     """Reason → failed trials."""

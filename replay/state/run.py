@@ -20,7 +20,7 @@ from evaljournal.replay.definition import changed_files, changes, code_version, 
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.pauses import Pause
-from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, UnauthorizedScorer
+from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
 from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, WallTime
 from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
@@ -45,7 +45,8 @@ def max_unscored_outputs(scorer_limit: int) -> int:
 
 
 _MAX_UNPRICED_MODELS: Final = 20
-_UNAUTHORIZED: Final = f"{events.NOTE_PREFIX}unauthorized"
+_STOP_NOTES: Final = frozenset({f"{events.NOTE_PREFIX}unauthorized", f"{events.NOTE_PREFIX}quota"})
+"""Notes with the scorer that stops the run."""
 BLOCKING_CALLS: Final = f"{events.NOTE_PREFIX}blocking_calls"
 """The note that this number of consecutive `calls` of an async task blocked its event loop from their start to their end."""
 _FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
@@ -141,8 +142,8 @@ class RunState(Totals):
     """The error that the first trials of this session failed with."""
     scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
     """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
-    unauthorized_scorer: UnauthorizedScorer | None = None
-    """The scorer whose call was unauthorized in this session."""
+    stopping_scorer: StoppingScorer | None = None
+    """The scorer whose call was unauthorized, or used up a quota, in this session."""
     done_at: float = 0.0
     """When a trial last ended in the current session, in seconds of `t`; 0 if none has."""
     limits: dict[str, int] = attrs.field(factory=dict[str, int])
@@ -276,7 +277,7 @@ class RunState(Totals):
         if shard is None:
             self.planned = event.trials or self.planned
         self.outcome = ""
-        self.last_error = self.unauthorized_scorer = None
+        self.last_error = self.stopping_scorer = None
         self.repeated_error = RepeatedError()
         self.done_at = 0.0
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
@@ -556,9 +557,9 @@ class RunState(Totals):
     def _on_noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)
         self._add_usage(usage, event.trial)
-        if event.name == _UNAUTHORIZED and isinstance(event.value, dict):
+        if event.name in _STOP_NOTES and isinstance(event.value, dict):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
-            self.unauthorized_scorer = UnauthorizedScorer(scorer, message[:ERROR_CHARS])
+            self.stopping_scorer = StoppingScorer(scorer, message[:ERROR_CHARS])
         elif event.name == WORKER_ENDED and isinstance(event.value, dict):
             self._worker(str(event.value.get("worker", ""))).count_end(event.value)
         elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):

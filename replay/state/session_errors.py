@@ -24,8 +24,8 @@ class LastError:
 
 
 @attrs.frozen
-class UnauthorizedScorer:
-    """A scorer whose call was unauthorized, which stops the run."""
+class StoppingScorer:
+    """A scorer that stops the run: its call was unauthorized, or a quota is used up."""
 
     scorer: str
     message: str

@@ -166,6 +166,19 @@ def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> 
     assert "unauthorized" not in evaljournal("status").stdout
 
 
+def test_a_judge_whose_quota_is_used_up(server: Server, name: str) -> None:
+    """The scorer is named once at the end of the run and by `status`, also if it failed for another output before."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, "404,day,reply:verdict: correct", "v1"))
+    stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
+    status = evaljournal("status")
+    resumed = evaljournal("resume")
+
+    assert (3, 1) == (stopped.exit_code, stopped.stdout.count("429 Too Many Requests"))
+    assert "\n  scorer judge: quota used up\n" in stopped.stdout
+    assert "\n  scorer judge: quota used up: evaljournal.BadStatus: 429 Too Many Requests from " in status.stdout
+    assert "quota used up" not in resumed.stdout
+
+
 def test_an_interrupted_rescore(server: Server, name: str) -> None:
     """Ctrl-C exits with 3 and keeps the scores; the run stays finished."""
     evaljournal(*COMMANDED)
