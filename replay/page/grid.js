@@ -4,20 +4,19 @@
 class CasesLayout {
   constructor(side) {
     Object.assign(this, { run: side.run, unit: "case", resultName: "variant", wrongName: "failing", rows: [], variants: [], hasTargets: true });
-    this.scorer = ""; // Name of the score in the cells.
     this.changes = { differ: { label: "differ", keep: (row) => row.differs } };
   }
 
   get isPresent() { return Boolean(this.run.info.variants); }
   get scorers() { return this.run.scorerNames; }
 
-  // A row has the trials of a case for each variant; a case whose content has changed has a row for each content.
-  update() {
+  // A row has the trials of a case for each variant, and their values of a score; a case whose content has changed has a row for each content.
+  update(scorerName) {
     if (!this.isPresent) return;
     const { run } = this, { trials } = run, rows = new Map();
     this.variants = run.info.variants.rows.map(({ name }) => name);
     const columns = run.variants.map((name) => this.variants.indexOf(name));
-    if (!this.scorers.includes(this.scorer)) this.scorer = run.info.variants.score ?? this.scorers[0] ?? "";
+    this.scorer = this.scorers.includes(scorerName) ? scorerName : run.info.variants.score ?? this.scorers[0] ?? "";
     for (const trial of trials.name.keys()) {
       const column = columns[trials.variant[trial]];
       if (column < 0 || run.stageOf(trial) === "withdrawn") continue;

@@ -60,7 +60,7 @@ class Page {
   buildRun() {
     this.history = new HistoryView(this.run, { onSeq: () => this.saveAddress(), onTrial: (trial) => this.open(trial) });
     this.times = new TimesView(this.sides, this.run);
-    this.variants = new VariantsView(this.run, { onVariant: (name) => this.showResults(() => { if (!this.comparison) this.results.chooseLayout("trials"); this.results.setFilters([["variant", "", name]]); }) });
+    this.variants = new VariantsView(this.run, { actions: this.scoreActions, onVariant: (name) => this.showResults(() => { if (!this.comparison) this.results.chooseLayout("trials"); this.results.setFilters([["variant", "", name]]); }) });
     this.execution.replaceChildren(this.execution.firstChild, this.history.element, this.times.element, this.audit);
     const results = [this.results.element, this.breakdown.element], runSections = [this.tiles, this.variants.element, this.errors];
     this.main.replaceChildren(this.top, this.comparisonSection, ...(this.comparison ? [...results, this.chooser, ...runSections] : [...runSections, ...results]), this.execution);
@@ -75,9 +75,14 @@ class Page {
     document.title = `${oneLine(this.run.info.summary.evaluation || "run", 60)} · ${this.runs.map((run) => oneLine(run.info.name, 40)).join(" and ")}`;
   }
 
+  // What the link of a score does; null in a comparison.
+  get scoreActions() {
+    return this.comparison ? null : { onFilter: (filter) => this.showResults(() => this.results.setFilters([filter])), onSort: (name) => this.showResults(() => this.results.sortByScore(name)) };
+  }
+
   drawRun() {
     const { run } = this, { attempts } = run.info.summary;
-    this.tiles.replaceChildren(...summaryTiles(run, this.comparison ? null : { onFilter: (filter) => this.showResults(() => this.results.setFilters([filter])), onSort: (name) => this.showResults(() => this.results.sortByScore(name)) }));
+    this.tiles.replaceChildren(...summaryTiles(run, this.scoreActions));
     fitTiles(this.tiles);
     refill(this.chooser, el("div", { class: "chips", role: "group", "aria-label": "Run shown below" }, el("span", { class: "faint", text: "Shown below: run" }), this.runs.map((other, index) =>
       el("button", { type: "button", "data-run": "AB"[index], "aria-pressed": String(index === this.index), onclick: () => this.chooseRun(index) }, `${"AB"[index]} `, el("b", { text: oneLine(other.info.path, 60) })))));
@@ -212,8 +217,9 @@ class Page {
       const parameters = new URLSearchParams();
       if (this.drawer.isOpen) parameters.set("trial", this.drawer.name);
       if (!this.history.isFollowing) parameters.set("seq", this.history.seq);
-      const { filter, query, filters, layoutName, sort } = this.results;
+      const { filter, query, filters, layoutName, scorer, sort } = this.results;
       if (layoutName) parameters.set("by", layoutName);
+      if (scorer) parameters.set("score", scorer);
       if (filter !== "all") parameters.set("filter", filter);
       if (query) parameters.set("q", query);
       for (const other of filters) parameters.append("where", JSON.stringify(other));
@@ -233,7 +239,7 @@ class Page {
     if (this.runs.length > 1) this.chooseRun(parameters.get("run") === "A" ? 0 : 1);
     const sort = parameters.get("sort");
     this.results.restore({
-      query: parameters.get("q") || "", layoutName: parameters.get("by") || "", filter: parameters.get("filter") || "all", filters: parameters.getAll("where").map(parseFilter).filter(isFilter),
+      query: parameters.get("q") || "", layoutName: parameters.get("by") || "", scorer: parameters.get("score") || "", filter: parameters.get("filter") || "all", filters: parameters.getAll("where").map(parseFilter).filter(isFilter),
       sort: sort ? { by: sort.replace(/^-/, ""), down: sort.startsWith("-") } : null,
     });
     if (parameters.has("seq")) this.execution.open = true;

@@ -14,9 +14,15 @@ function intervalBar([low, high, mean]) {
   return el("div", { class: "interval", "aria-hidden": "true" }, range, point);
 }
 
-// The tile of a score; its link shows the trials that fail, or those with the lowest numbers first.
-function scoreTile({ title, figure, notes, bar, name, fails, kind }, actions) {
-  const show = !actions ? "" : fails ? link(`show ${groupDigits(fails)} that ${fails === 1 ? "fails" : "fail"}`, () => actions.onFilter(["score", name, false])) : kind === "number" ? link("show the lowest first", () => actions.onSort(name)) : "";
+// A link that shows the trials that fail a score, or those with the lowest numbers first; empty in a comparison.
+function scoreLink({ name, fails, kind }, actions) {
+  if (!actions) return "";
+  if (fails) return link(`show ${groupDigits(fails)} that ${fails === 1 ? "fails" : "fail"}`, () => actions.onFilter(["score", name, false]));
+  return kind === "number" ? link("show the lowest first", () => actions.onSort(name)) : "";
+}
+
+function scoreTile(score, actions) {
+  const { title, figure, notes, bar } = score, show = scoreLink(score, actions);
   return tile(title, figure || NONE, bar ? intervalBar(bar) : "", ...(figure ? notes : ["no scores yet", ...notes]), show ? el("p", { class: "note" }, show) : "");
 }
 

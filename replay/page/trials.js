@@ -21,6 +21,7 @@ class ResultsView {
     Object.assign(this, { sides, onOpen, onChange, filter: "all", query: "", filters: [], matches: [], pageIndex: 0, isFull: Boolean(comparison) });
     this.layouts = comparison ? { pairs: new PairsLayout(sides, comparison) } : { cases: new CasesLayout(sides[0]), trials: new TrialsLayout(sides[0]) };
     this.layoutName = ""; // Empty: the first layout that has rows.
+    this.scorer = ""; // Name of the score in the cells of cases; empty: the first one.
     this.sort = null; // {by, down}; null: the order of the layout, failing first.
     this.chosenColumns = new Map(); // Id of a column → whether to show it; otherwise it is shown if there is room.
     this.selected = null; // {name, column}: name of a row and index of a trial in it.
@@ -35,7 +36,7 @@ class ResultsView {
     this.switch = el("div", { class: "chips", role: "group", "aria-label": "Rows" });
     this.add = el("select", { id: "filter", "aria-label": "Add a filter", onchange: () => this.addFilter(JSON.parse(this.add.value)) });
     this.active = el("div", { class: "chips active", role: "group", "aria-label": "Filters" });
-    this.scorerSelect = el("select", { id: "grid-score", "aria-label": "Score in the cells", onchange: () => { this.layouts.cases.scorer = this.scorerSelect.value; this.update(); } });
+    this.scorerSelect = el("select", { id: "grid-score", "aria-label": "Score in the cells", onchange: () => { this.scorer = this.scorerSelect.value; this.update(); this.onChange(); } });
     this.fullBox = el("input", { type: "checkbox", id: "full", onchange: () => { this.isFull = this.fullBox.checked; this.render(); } });
     this.columnBox = el("div", { class: "choices" });
     this.columnSummary = el("summary", {});
@@ -52,7 +53,7 @@ class ResultsView {
   }
 
   update() {
-    for (const layout of Object.values(this.layouts)) layout.update();
+    for (const layout of Object.values(this.layouts)) layout.update(this.scorer);
     const layouts = Object.entries(this.layouts).filter(([, { isPresent }]) => isPresent), { cases } = this.layouts;
     refill(this.switch, ...layouts.map(([id, layout]) => el("button", { type: "button", "data-layout": id, "aria-pressed": String(layout === this.layout), onclick: () => this.chooseLayout(id), text: `by ${layout.unit}` })));
     this.switch.hidden = layouts.length < 2;

@@ -6,8 +6,8 @@ const HEAD_WIDTH = 9, COLUMN_WIDTH = 11; // In rem, of the table.
 const LABEL = 28; // Characters of a variant's name in the chart.
 
 class VariantsView {
-  constructor(run, { onVariant }) {
-    Object.assign(this, { run, onVariant });
+  constructor(run, { onVariant, actions }) {
+    Object.assign(this, { run, onVariant, actions });
     this.tables = el("div", {});
     this.title = el("h3", {});
     this.plot = el("div", { class: "scatter-box" });
@@ -34,8 +34,9 @@ class VariantsView {
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), count = Math.max(2, Math.floor((this.tables.clientWidth / rem - HEAD_WIDTH) / COLUMN_WIDTH));
     const title = (row) => el("th", { scope: "col", "data-variant": row.name }, link(oneLine(row.name, 60), () => this.onVariant(row.name), { title: "Show the trials of this variant" }),
       row.name === best ? el("span", { class: "tag better", text: "best" }) : "", row.name === baseline ? el("span", { class: "tag", text: "baseline" }) : "", row.is_pareto_optimal ? el("span", { class: "tag front", text: "◆ Pareto front" }) : "");
+    const showLink = (head) => { const score = this.run.info.scores.find(({ title }) => title === head), show = score ? scoreLink(score, this.actions) : ""; return show ? el("p", { class: "note" }, show) : ""; };
     return Array.from({ length: Math.ceil(rows.length / count) }, (_, index) => rows.slice(index * count, (index + 1) * count)).map((block) => el("table", { class: "data variants" },
-      el("thead", {}, el("tr", {}, el("td", {}), block.map(title))), el("tbody", {}, heads.map((head, number) => el("tr", {}, el("th", { scope: "row", text: head.toLowerCase() }), block.map((row) => numberCell(row.cells[number])))))));
+      el("thead", {}, el("tr", {}, el("td", {}), block.map(title))), el("tbody", {}, heads.map((head, number) => el("tr", {}, el("th", { scope: "row" }, head.toLowerCase(), showLink(head)), block.map((row) => numberCell(row.cells[number])))))));
   }
 
   draw() {

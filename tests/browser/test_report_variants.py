@@ -62,7 +62,7 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     tab = open_tab(write_report(tmp_path / "report.html", run))
 
     names = ["mini", "large", "slow"]
-    assert names == tab.texts("table.variants .link") == [row["name"] for row in table["rows"]]
+    assert names == tab.texts("table.variants thead .link") == [row["name"] for row in table["rows"]]
     _, mini, _, slow = zip(*cells(tab, "table.variants"), strict=True)
     assert ("50.0 % (15.0–85.0)", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200") == mini
     assert ("3", "1") == slow[1:3]
@@ -189,7 +189,7 @@ def test_two_variants_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
-    """Repeats share a cell that counts them; another score can be shown; equal means do not differ."""
+    """Repeats share a cell that counts them; another score can be shown, also by the URL; equal means do not differ."""
     events: list[Event] = []
     for variant, passes in {"a": (True, True, False), "b": (True, True, True)}.items():
         for repeat, passed in enumerate(passes, start=1):
@@ -208,6 +208,20 @@ def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["warm 2 of 3", "warm 3 of 3"] == grid(tab)["peru"]
     tab.page.click("[data-trial='peru@a']")
     assert ["a #1", "a #2", "a #3", "b #1", "b #2", "b #3"] == tab.texts("#drawer nav button")
+    tab.page.wait_for_function("() => location.hash.includes('score=tone')")
+    assert ["warm 2 of 3", "warm 3 of 3"] == grid(open_tab(tab.page.url))["peru"]
+
+
+def test_lowest_numbers_first_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The table of variants has a link to the trials with the lowest numbers of a score first."""
+    numbers = {"peru": (0.5, 1.0), "chad": (0.75, 0.0)}
+    pairs = [(case, variant, number) for case, values in numbers.items() for variant, number in zip("ab", values, strict=True)]
+    events = [event for case, variant, number in pairs for event in answered(case, {"near": number}, variant=variant)]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    tab.page.click("table.variants .note .link")
+    assert ["chad@b", "peru@a", "chad@a", "peru@b"] == tab.rows()
 
 
 def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
@@ -232,7 +246,7 @@ def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
 
     assert {"peru": ["✓ pass", "✗ fail"], "oslo": ["–", "✓ pass"]} == grid(tab)
     assert "peru@mini" == tab.evaluate("() => document.activeElement.dataset.trial")
-    assert ["mini", "large"] == tab.texts("table.variants .link")
+    assert ["mini", "large"] == tab.texts("table.variants thead .link")
     assert [] == tab.messages
 
 
@@ -279,7 +293,7 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert_harmless(tab)
     assert [address] == tab.requests
     assert "a…" == tab.evaluate("() => oneLine('a\U0001f600\U0001f600', 3)")  # A character is not split.
-    assert len(names) == len(tab.texts("table.variants .link")) == tab.page.locator(".scatter .dot").count()
+    assert len(names) == len(tab.texts("table.variants thead .link")) == tab.page.locator(".scatter .dot").count()
     assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
@@ -299,9 +313,9 @@ def test_two_runs_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert changes["peru@mini"].startswith("broken")
     assert ("same", "only in B", "only in A") == tuple(changes[name] for name in ("peru@large", "oslo@x", "oslo@x (A)"))
     assert (["oslo@x"], ["oslo@x"]) == (comparison["only_a"], comparison["only_b"])
-    assert ["mini", "large"] == tab.texts("table.variants .link")
+    assert ["mini", "large"] == tab.texts("table.variants thead .link")
     tab.page.click("[data-run=A]")
-    assert ["mini", "large", "x"] == tab.texts("table.variants .link")
+    assert ["mini", "large", "x"] == tab.texts("table.variants thead .link")
     tab.evaluate("() => page.open(page.runs[0].numbers.get('oslo@x'), page.runs[0])")
     assert "oslo@x (A)" == tab.text("#drawer-title")
     assert "not in run B" in tab.text("#drawer")
