@@ -1,9 +1,11 @@
-"""Means, shares and paired differences with 95 % confidence intervals and exact p-values; Holm's correction, pass@k, quantiles.
+"""Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
 
-Pure arithmetic without random sampling, so the same journal always gives the same interval.
+The same journal always gives the same numbers: only `sign_flip` draws random ones, with a constant seed.
 """
 
 import math
+import operator
+import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,8 +28,10 @@ _NEGLIGIBLE: Final = 1e-18
 """Share of the largest term of a sum below which the remaining terms are omitted."""
 _BLOCKS: Final = 256
 """Maximum number of signs that `sign_flip` flips; of more cases, several share a sign."""
-_UNITS: Final = 60
-"""Minimum number of units into which `sign_flip` divides the largest difference; a multiple of 2, 3, 4, 5 and 6 repeats."""
+_MAX_SIGNS: Final = 13
+"""Maximum number of signs of which all combinations are counted: 8,192, fewer than are drawn."""
+_DRAWS: Final = 9_999
+"""Combinations of more signs that are drawn: with the observed one 10,000, so that the smallest p-value is 0.0001."""
 
 
 @attrs.frozen
@@ -79,25 +83,31 @@ def mcnemar(fixed_pairs: int, broken_pairs: int) -> float:
 def sign_flip(differences: Sequence[float]) -> float:
     """Return the p-value of the sign-flip permutation test: a difference is equally likely to be positive and negative.
 
-    All combinations of signs are counted, so there are no random numbers; of ±1 this is McNemar's test. Two simplifications
-    bound the time without more false alarms: differences are rounded to units of the largest, and of more than 256 the sums of
-    every 256th are flipped, in the order given.
+    It is the share of combinations of signs whose sum is as far from 0 as the observed one, or farther: of all combinations if
+    there are at most 8,192 (of ±1 this is McNemar's test), otherwise of the observed one and 9,999 drawn with a constant seed.
+    Of more than 256 differences, the sums of every 256th are flipped, in the order given.
     """
     sums = [math.fsum(differences[start::_BLOCKS]) for start in range(min(_BLOCKS, len(differences)))]
     largest = max(map(abs, sums), default=0.0)
-    if not largest:
-        return 1.0
-    units = _UNITS * (_BLOCKS // len(sums))
-    sizes = [size for value in sums if (size := round(value / largest * units))]
-    divisor = math.gcd(*sizes)
-    total, sizes = abs(sum(sizes)) // divisor, sorted(abs(size) // divisor for size in sizes)
-    # A field of this integer counts the combinations in which the negative differences have one sum.
-    counts, width = 1, len(sizes) + 1
+    sizes = [value / largest for value in sums if value]
+    minimum = abs(math.fsum(sizes)) - ROUNDING * math.fsum(map(abs, sizes))
+    if len(sizes) <= _MAX_SIGNS:
+        totals = _signed_sums(sizes)
+        return sum(abs(total) >= minimum for total in totals) / len(totals)
+    generator = random.Random(0)  # noqa: S311  # not for security
+    totals = [0.0] * _DRAWS
+    for start in range(0, len(sizes), 8):  # A random byte has the signs of eight differences.
+        sums_by_byte = _signed_sums([*sizes[start : start + 8], *[0.0] * 7][:8])
+        totals = list(map(operator.add, totals, map(sums_by_byte.__getitem__, generator.randbytes(_DRAWS))))
+    return (1 + sum(abs(total) >= minimum for total in totals)) / (1 + _DRAWS)
+
+
+def _signed_sums(sizes: Sequence[float]) -> list[float]:
+    """Return the sums of the numbers with all combinations of signs."""
+    sums = [0.0]
     for size in sizes:
-        counts += counts << (size * width)
-    largest_sum = (sum(sizes) - total) // 2  # The remaining differences then exceed it by the observed total, or more.
-    tail = counts & ((1 << (largest_sum + 1) * width) - 1)
-    return min(1.0, 2 * (tail % ((1 << width) - 1)) / (1 << len(sizes)))  # The remainder is the sum of the fields.
+        sums = [*(value + size for value in sums), *(value - size for value in sums)]
+    return sums
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,8 +1,9 @@
 """Decisions: whether a score got worse or better. One rule for `compare`, `gate`, the report and Markdown.
 
-A score is worse or better if the exact test of its paired difference has a p-value below 5 %, Holm-corrected over the scores of
-one command, and if the difference is not negligible. With every decision comes the minimum detectable difference: a comparison
-of this many cases finds it with 90 % probability, and differences below it would probably not be seen.
+A score is worse or better if the test of its paired difference has a p-value below 5 %, Holm-corrected over the scores of one
+command, and if the difference is not negligible. The test is exact for passes and for few cases; otherwise it draws signs, with
+a constant seed. With every decision comes the minimum detectable difference: a comparison of this many cases finds it with 90 %
+probability, and differences below it would probably not be seen.
 """
 
 import math
