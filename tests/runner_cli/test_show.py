@@ -3,6 +3,7 @@
 import itertools
 import re
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,35 @@ def test_the_list_of_trials() -> None:
         printed["trials"][0][name] for name in ("stage", "reason", "attempts", "latency")
     )
     assert ["peru", "a"] == [entry["trial"] for entry in shown("run", "--at", 16)["trials"]]
+
+
+def test_the_list_of_large_outputs() -> None:
+    """The values of a trial are shortened before those of the next one are read."""
+    size, count = 200_000, 40
+    write_sync(
+        Path("run"), [started(), session(), *itertools.chain(*(answered(f"c{i}", output="x" * size) for i in range(count)))]
+    )
+    evaljournal("show", "run")
+    tracemalloc.start()
+    try:
+        result = evaljournal("show", "run")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert count == result.stdout.count("x…x")
+    assert count * size // 2 > peak
+
+
+def test_adopted_changes_of_the_task() -> None:
+    """The version of a trial has the changes of parameters, also if their names begin like other changes."""
+    first = evolve_fact(started(), definition={"task": {"name_style": "short", "model": "a"}})
+    task = {"name_style": "long", "model": "a"}
+    changes = {"task_fingerprint": "t2", "dataset_fingerprint": "d2", "evaluation": "cities", "scorers": {"tone": "v1"}}
+    adopting = evolve_fact(session(2), adopted=changes, definition={"task": task})
+    write_sync(Path("run"), [first, session(), *answered("a"), adopting, *answered("b")])
+
+    assert "version   1 of 2 of the task; session 2 adopted name_style short → long\n" in evaljournal("show", "run", "a").stdout
 
 
 def test_a_trial_of_a_damaged_run() -> None:

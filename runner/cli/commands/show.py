@@ -198,29 +198,38 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, as_j
     elif case is not None:
         echo("\n".join(_case_lines(state, sorted(rows, key=lambda values: state.trials[values.trial].repeat))))
     else:
-        _print_trials(state, list(rows))
+        _print_trials(state, names, rows)
 
 
-def _print_trials(state: RunState, rows: Sequence[TrialValues]) -> None:
+def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialValues]) -> None:
     """Print a table of trials: scores, output, expected output and input, the texts as wide as the terminal allows."""
     scorers, has_versions = list(state.scores), state.task_versions > 1
-    has_expected = any(values.expected is not None for values in rows)
+    max_width = max(_MIN_TEXT, line_width()) if sys.stdout.isatty() else _MAX_TEXT
+    texts = [_texts(state.trials[values.trial], values, max_width) for values in rows]
+    has_expected = any(expected is not None for _, expected, _ in texts)
     names = [printable(scorer, 24) for scorer in scorers]
     head = ["TRIAL", *names, "OUTPUT", *(["EXPECTED"] if has_expected else []), "INPUT", "STATUS", "ATTEMPTS", "LATENCY"]
-    cells = [_cells(values.trial, state.trials[values.trial], scorers) for values in rows]
+    cells = [_cells(name, state.trials[name], scorers) for name in trials]
     width = _MAX_TEXT
     if sys.stdout.isatty():
         fixed = [max(map(len, column)) for column in zip(("TRIAL", *names, *head[-3:]), *cells, strict=True)]
         width = max(_MIN_TEXT, (line_width() - sum(fixed) - 2 * (len(head) - 1)) // (len(head) - len(fixed)))
     table = [[*head, *(["VERSION"] if has_versions else [])]]
-    for row, values in zip(cells, rows, strict=True):
-        trial = state.trials[values.trial]
-        output, expected = value_texts(values.output, values.expected)
-        output = _output_text(trial, output)
-        texts = [output, *(["–" if values.expected is None else expected] if has_expected else []), value_text(values.input)]
-        row[-3:-3] = [shorten(text, width) for text in texts]
-        table.append([*row, *([str(state.task_version(trial) or "–")] if has_versions else [])])
+    for name, row, (output, expected, input_text) in zip(trials, cells, texts, strict=True):
+        columns = [output, *([expected or "–"] if has_expected else []), input_text]
+        row[-3:-3] = [shorten(text, width) for text in columns]
+        table.append([*row, *([str(state.task_version(state.trials[name]) or "–")] if has_versions else [])])
     print_table(table)
+
+
+def _texts(trial: TrialState, values: TrialValues, width: int) -> tuple[str, str | None, str]:
+    """Return the output, the expected output (None without one) and the input of a trial, each in at most `width` characters.
+
+    The values of all trials may be larger than the memory.
+    """
+    output, expected = value_texts(values.output, values.expected)
+    expected_text = None if values.expected is None else shorten(expected, width)
+    return shorten(_output_text(trial, output), width), expected_text, shorten(value_text(values.input), width)
 
 
 def _cells(name: str, trial: TrialState, scorers: Sequence[str]) -> list[str]:
@@ -332,8 +341,7 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
         if value is not None or label == "input":
             yield from _value_lines(label, value)
     if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
-        kinds = ("name", "cases", "scorer ", "variant ")
-        changes = [(session, [name for name in session.adopted if not name.startswith(kinds)]) for session in sessions]
+        changes = [(session, [change for change in session.adopted if _is_of_task(change)]) for session in sessions]
         adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
         yield from _value_lines("version", f"{version} of {state.task_versions} of the task; {adoptions}")
     seconds = {
@@ -358,6 +366,11 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
             yield from _call_lines(call, _session_text(call.session, sessions))
     for score in trial_details.superseded_scores:
         yield from _score_lines(score, "superseded")
+
+
+def _is_of_task(change: str) -> bool:
+    """Return whether an adopted change is one of the task: of its code, its parameters or a file."""
+    return change not in {"name", "cases"} and not change.startswith(("scorer ", "variant "))
 
 
 def _session_text(number: int, sessions: Sequence[SessionState]) -> str:
