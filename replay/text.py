@@ -1,5 +1,6 @@
 """Values, numbers and times as short text, safe to print on a terminal."""
 
+import contextlib
 import json
 import math
 import shlex
@@ -45,6 +46,15 @@ def as_text(value: Any) -> str:
         return orjson.dumps(value).decode()
     except TypeError:  # An integer of more than 64 bits.
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def as_lines(value: Any, width: int) -> str:
+    """Return a value like `as_text`, but as indented JSON if it is longer than `width`."""
+    text = as_text(value)
+    if len(text) > width and not isinstance(value, str):
+        with contextlib.suppress(TypeError):  # Like in `as_text`.
+            return orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    return text
 
 
 def as_json(value: Any) -> str:

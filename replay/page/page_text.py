@@ -8,6 +8,7 @@ import orjson
 from evaljournal.journal import Blob
 from evaljournal.journal.errors import BlobDamaged
 from evaljournal.journal.format.blobs import content
+from evaljournal.replay.text import as_text
 
 MICRO: Final = 1_000_000
 Text = str | list[str] | dict[str, Any] | None
@@ -26,7 +27,7 @@ def page_text(value: Any, length: int) -> Text:
         return None
     if isinstance(value, str):
         return truncate(value, length)
-    return _beginning(value, length) if isinstance(value, Blob) else json_text(orjson.dumps(value), length)
+    return _beginning(value, length) if isinstance(value, Blob) else json_text(as_text(value).encode(), length)
 
 
 def json_text(text: bytes | None, length: int) -> Text:

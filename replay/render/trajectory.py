@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import orjson
-
 from evaljournal.journal import Blob
 from evaljournal.replay.model_messages import Message, messages_of, reply_of
 from evaljournal.replay.render import summary as summary_text
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from evaljournal.replay.runs.trial import AttemptDetails
 from evaljournal.replay.state.usage import is_amount
-from evaljournal.replay.text import as_text, duration, escape_controls, money, number, one_line, plural, printable
+from evaljournal.replay.text import as_lines, as_text, duration, escape_controls, money, number, one_line, plural, printable
 
 _VALUE_CHARS: Final = 60
 """Maximum characters of an input or an output in a line."""
@@ -128,10 +126,7 @@ def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterato
 def _text(value: Any) -> str:
     if isinstance(value, Blob):
         return f"(missing blob of {value.bytes:,} bytes)"
-    text = as_text(value)
-    if len(text) > _JSON_LINE_CHARS and not isinstance(value, str):
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
-    return text
+    return as_lines(value, _JSON_LINE_CHARS)
 
 
 def _block(label: str, text: str) -> Iterator[str]:

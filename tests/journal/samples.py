@@ -27,6 +27,7 @@ from evaljournal.journal.events import (
 from evaljournal.journal.format import chain
 from evaljournal.journal.format.codec import encode
 from evaljournal.journal.threads import InThread
+from evaljournal.replay.text import as_text
 
 T = TypeVar("T")
 
@@ -216,7 +217,7 @@ def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) 
         fields = entry if isinstance(entry, dict) else event_fields(entry)
         defaults = {"seq": seq, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5}
         without_d = {name: value for name, value in fields.items() if name != "d"}
-        body = orjson.dumps({**defaults, **without_d, "d": fields.get("d", d)})[:-1]
+        body = as_text({**defaults, **without_d, "d": fields.get("d", d)}).encode()[:-1]
         h = chain.link(RUN.encode(), h, body).encode()
         lines.append(chain.add_hash(body, h))
     overwrite(segment(path), b"".join(lines))

@@ -26,7 +26,19 @@ from evaljournal.journal.events import (
 )
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.text import printable
-from tests.journal.samples import complete_run, enqueued, flip, forge, opened, segment, session, started, trial, write_sync
+from tests.journal.samples import (
+    complete_run,
+    enqueued,
+    event_fields,
+    flip,
+    forge,
+    opened,
+    segment,
+    session,
+    started,
+    trial,
+    write_sync,
+)
 from tests.replay.trial_events import answered, failed
 from tests.replay.trial_events import enqueued as case_enqueued
 from tests.runner_cli.commands import evaljournal
@@ -252,6 +264,36 @@ def test_an_invalid_record() -> None:
     result = evaljournal("show", "run", "a")
 
     assert (4, True) == (result.exit_code, "record 6 has a correct hash but is invalid" in result.stderr)
+
+
+@pytest.mark.parametrize("command", [["show", "run"], ["show", "run", "a", "--steps", "full"], ["report", "run"]])
+@pytest.mark.parametrize("depth", [260, 600])
+def test_deeply_nested_values(depth: int, command: list[str]) -> None:
+    """Values of a foreign run that are nested deeper than its writer allows are shown; the run is not damaged."""
+    deep: Any = orjson.loads("[" * depth + "]" * depth)
+    fields = {"trial_enqueued": ("input", "expected", "metadata"), "attempt_succeeded": ("output", "usage")}
+    step = {
+        "type": "step_completed",
+        "trial": "a",
+        "attempt": 1,
+        "step": 1,
+        "parent": 0,
+        "name": "f",
+        "kind": "tool",
+        "fingerprint": "",
+        "input": deep,
+        "output": deep,
+        "elapsed": 0.1,
+    }
+    entries: list[dict[str, Any]] = []
+    for event in map(event_fields, answered("a")):
+        if event["type"] == "attempt_succeeded":
+            entries += [step, {"type": "noted", "trial": "a", "attempt": 1, "name": "n", "value": deep}]
+        entries.append(event | dict.fromkeys(fields.get(event["type"], ()), deep))
+    forge(Path("run"), [opened(), event_fields(started()), event_fields(session()), *entries])
+    result = evaljournal(*command)
+
+    assert (0, False) == (result.exit_code, "damage" in result.stderr)
 
 
 def test_calls_of_scorers() -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import attrs
 import click
-import orjson
 
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay import LoadedRun, RunState
@@ -26,7 +25,7 @@ from evaljournal.replay.state.sessions import SessionState
 from evaljournal.replay.state.steps import NOT_REUSED
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import (
-    as_text,
+    as_lines,
     as_words,
     duration,
     escape_controls,
@@ -452,12 +451,8 @@ def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
 
 def _value_lines(label: str, value: Any) -> Iterator[str]:
     """Yield the lines of a value, without control characters."""
-    if isinstance(value, Blob):
-        text = f"(missing blob of {value.bytes:,} bytes)"
-    else:
-        text = as_text(value)
-        if len(text) > _MAX_LINE_LENGTH and not isinstance(value, str):
-            text = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    is_blob = isinstance(value, Blob)
+    text = f"(missing blob of {value.bytes:,} bytes)" if is_blob else as_lines(value, _MAX_LINE_LENGTH)
     lines = text.splitlines() or [""]
     for index, line in enumerate(lines[:_MAX_LINES]):
         yield f"{'' if index else label:<{len(_INDENT)}}{printable(line.expandtabs(), _MAX_LINE_LENGTH)}".rstrip()
