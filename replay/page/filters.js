@@ -2,7 +2,7 @@
 // metadata or error. Several values of one name are alternatives; filters of different names must all match.
 "use strict";
 
-const SHOWN_VALUES = 40; // A metadata key with more values is treated as an identifier and is no filter.
+const SHOWN_VALUES = 40; // A metadata key with more values is no filter.
 const FINISH_REASON = "evaljournal.finish_reason";
 const DECLINED = ["content_filter", "refusal"];
 const DONE = ["completed", "failed", "withdrawn"];
@@ -40,11 +40,13 @@ function matchesAll(filters, run, trial) {
 
 const isFilter = (filter) => Array.isArray(filter) && filter.length === 3 && Object.hasOwn(FILTERS, filter[0]);
 
-// The values of each metadata key: Map of key → Map of value → count.
+// The values of each metadata key that groups cases: Map of key → Map of value → count. A key with more values than half of the
+// cases is an identifier or a text.
 function metadataValues(sides) {
-  const keys = new Map();
+  const keys = new Map(), cases = new Set();
   for (const { run, trials } of sides) {
     for (const trial of trials) {
+      cases.add(run.caseOf(trial));
       for (const [key, value] of Object.entries(run.metadataOf(trial))) {
         if (value === null) continue;
         if (!keys.has(key)) keys.set(key, new Map());
@@ -53,7 +55,7 @@ function metadataValues(sides) {
       }
     }
   }
-  return new Map([...keys].filter(([, counts]) => counts.size <= SHOWN_VALUES).slice(0, 30));
+  return new Map([...keys].filter(([, counts]) => counts.size <= Math.min(SHOWN_VALUES, cases.size / 2)).slice(0, 30));
 }
 
 // The value of a metadata key as text; null if the trial has none.

@@ -435,6 +435,18 @@ def test_breakdown_by_metadata(key: str, tmp_path: Path, open_tab: OpenTab) -> N
     assert {"level": ["chad", "lagos", "rome"], "region": ["lagos"]}[key] == tab.rows()
 
 
+def test_metadata_that_groups_no_cases_is_not_offered(tmp_path: Path, open_tab: OpenTab) -> None:
+    """A key with more values than half of the cases is neither a filter nor a breakdown; repeats are no further cases."""
+    metadata = {f"case-{number}": {"facts": f"fact {min(number, 2)}", "level": number % 2} for number in range(4)}
+    trials = [(case, values, repeat) for case, values in metadata.items() for repeat in (1, 2, 3)]
+    events = [event for case, values, repeat in trials for event in answered(case, repeat=repeat, metadata=values)]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+
+    assert ["Add a filter …", "level: 0 (6)", "level: 1 (6)", "level: none"] == tab.texts("#filter option")
+    assert ["level"] == tab.texts("#breakdown-key option")
+
+
 def test_no_breakdown_without_metadata(tmp_path: Path, open_tab: OpenTab) -> None:
     """A run whose cases have no metadata has no breakdown."""
     write_sync(tmp_path / "run", [started(), session(), *trial("peru", output="Lima", expected="Lima", passed=True)])
