@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from evaljournal.journal.lazy_names import TYPE_CHECKING, lazy_names
+from evaljournal.lazy_names import TYPE_CHECKING, lazy_names
 
 if TYPE_CHECKING:
     from typing import Any, Final

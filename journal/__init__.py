@@ -7,7 +7,7 @@ This package handles files and bytes; it defines the events of an evaluation and
 - `evaljournal.journal.events` defines the events, `evaljournal.journal.errors` the errors.
 """
 
-from evaljournal.journal.lazy_names import TYPE_CHECKING, lazy_names
+from evaljournal.lazy_names import TYPE_CHECKING, lazy_names
 
 if TYPE_CHECKING:
     from evaljournal.journal.clock import Clock as Clock

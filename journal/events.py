@@ -514,7 +514,8 @@ class RunStopped:
 
     reason: StopReason
     """`failed_fast`: too many trials failed. `same_error`: the first trials all failed with the same error.
-    `dataset_failed`: the cases could not be read. `budget`: another attempt could exceed the budget."""
+    `quota`: a quota of a day or month is used up. `dataset_failed`: the cases could not be read. `budget`: another attempt
+    could exceed the budget."""
 
 
 @fact

@@ -3,7 +3,7 @@
 Pure functions of the records: no clock, no randomness, no nursery, no network.
 """
 
-from evaljournal.journal.lazy_names import TYPE_CHECKING, lazy_names
+from evaljournal.lazy_names import TYPE_CHECKING, lazy_names
 
 if TYPE_CHECKING:
     from evaljournal.replay.results.summary_types import Summary as Summary

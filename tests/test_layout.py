@@ -17,6 +17,7 @@ from evaljournal import journal, replay
 
 ROOT: Final = Path(__file__).parent.parent
 ORDER: Final = (
+    "evaljournal.lazy_names",
     "journal",
     "replay",
     "runner.errors",

@@ -103,8 +103,8 @@ def hostile_steps(trial: str, text: str) -> list[Event]:
     return [
         StepCompleted(**step_fields, step=1, kind="model", input=request, output=reply, usage={text[:50]: 1, "__proto__": 2}),
         StepCompleted(**step_fields, step=2, kind="tool", input={text[:50]: text}, output=[text], parent=1),
-        StepFailed(**step_fields, step=3, input=text, error=text[:100], message=text, parent=3, continues=7),
-        StepReused(trial=trial, attempt=1, step=4, completed_seq=4, parent=99),
+        StepFailed(**step_fields, step=3, input=text, error=text[:100], message=text, parent=2, continues=1),
+        StepReused(trial=trial, attempt=1, step=4, completed_seq=4, parent=3),
         Noted(name="evaljournal.step_not_reused", value={"step": text[:100], "problem": text[:100]}, trial=trial, attempt=1),
     ]
 

@@ -40,7 +40,7 @@ def test_case_variant_and_repeat() -> None:
 
 def test_each_variant_has_its_own_sums() -> None:
     """Stages, attempts, usage and scores of a variant are those of its trials; a judge's note counts for its trial."""
-    judged = Noted(trial="a@mini", attempt=1, name="evaljournal.judge", value={"usage": {"cost": 0.25}})
+    judged = Noted(trial="a@mini", attempt=1, name="evaljournal.judge_usage", value={"usage": {"cost": 0.25}})
     state = state_of(
         [
             *answered("a", {"exact": True}, variant="mini", usage={"cost": 1.0}),

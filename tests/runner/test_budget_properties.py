@@ -83,7 +83,7 @@ class PaidJudge:
         """Cost something, and report it as a judge does."""
         self._task.paid += self._cost
         await trio.sleep(0.7)
-        engine_note(judge={"usage": {"cost": self._cost / 100}})
+        engine_note(judge_usage={"usage": {"cost": self._cost / 100}})
         return bool(output)
 
     def check_price(self, _: Any, /) -> None:

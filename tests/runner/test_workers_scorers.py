@@ -50,7 +50,7 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     assert {("case-1", "ValueError"), ("case-2", "evaljournal.WorkerEnded")} == failed
     assert ["case-1"] == [event.trial for event in runs.events(disk, ScoringFailed)]
     assert ["exit code 3"] == [totals.detail for totals in outcome.state.workers.values() if totals.died]
-    assert "1 died" in str(outcome)
+    assert "ended, last: exit code 3" in str(outcome)
 
 
 async def test_only_scorers_run_in_workers() -> None:

@@ -16,7 +16,7 @@ from tests.runner_cli.commands import evaljournal
 
 
 @pytest.fixture(autouse=True)
-def runs(own_directory: None) -> None:
+def runs(working_directory: None) -> None:
     """Two runs of `capitals`, the second newer, and one of `rivers`, the oldest."""
     for name in ("rivers/0001", "capitals/0001", "capitals/0002"):
         write_sync(Path("runs", name), complete_run())

@@ -82,7 +82,7 @@ def test_ls() -> None:
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
-        "RUN | EVALUATION | STARTED | OUTPUTS | ERRORS | TRIALS | SCORE | COST | DURATION | ENDED",
+        "RUN | EVALUATION | STARTED | OUTPUTS | ERRORS | TRIALS | SCORE | COST | DURATION | ENDED | CHANGED",
         "runs/capitals/0001 | capitals | 2026-11-15 00:00:00 | 2 | 0 | 2 | exact 100.0 % | - | 14 ms | finished",
         "runs/capitals/0002 | capitals | 2026-11-15 00:00:00 | 2 | 0 | - | exact 100.0 % | - | 14 ms | no final record",
         "runs/capitals/0003 | capitals | 2026-11-15 00:00:00 | 1 | 0 | - | exact 100.0 % | - | 9 ms | damaged",
@@ -94,6 +94,7 @@ def test_ls() -> None:
         "path": "runs/capitals/0002",
         "evaluation": "capitals",
         "started_at": "2026-11-15T00:00:00.003000Z",
+        "changed": [],
         "git": "",
         "shard": "",
         "completed": 2,
