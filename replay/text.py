@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any, Final
@@ -36,6 +37,8 @@ _REASONS: Final = {
     "budget": "over its budget",
 }
 """Why a trial has an error → its words, where they differ."""
+_VARIABLE_PARTS: Final = re.compile(r"\breq_\w+|[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+(?:\.\d+)?")
+"""Request ids, UUIDs, addresses and numbers."""
 
 
 def as_text(value: Any) -> str:
@@ -106,6 +109,11 @@ def shorten(text: str, width: int) -> str:
         return escaped_text
     tail = width // 3
     return f"{escaped_text[: width - tail - 1]}…{escaped_text[len(escaped_text) - tail :]}"
+
+
+def without_variable_parts(message: str) -> str:
+    """Return an error message without numbers and ids, equal for all occurrences of the same error."""
+    return _VARIABLE_PARTS.sub("#", message)
 
 
 def as_words(name: str) -> str:

@@ -4,7 +4,6 @@ A page shows the state after any record without the journal, so the data of each
 encodes them together with the tables of the index.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -16,6 +15,7 @@ from evaljournal.replay.index import Index
 from evaljournal.replay.page.page_steps import JUDGE_NOTE, PageSteps
 from evaljournal.replay.page.page_text import MICRO
 from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.text import without_variable_parts
 
 VALUE_LENGTH: Final = 16_384
 """Maximum characters of a value in a blob, of a step or of a judge on a page; a longer one is truncated, and the page has the
@@ -38,8 +38,6 @@ _COUNTED_EVENTS: Final = frozenset({events.AttemptStarted, events.TrialCompleted
 """Events that can change the number of recovered trials or of repeated calls."""
 _LIMIT_EVENTS: Final = frozenset({events.RunStarted, events.SessionStarted, events.LimitChanged})
 """Events that can change the concurrency limit."""
-_VARIABLE_PARTS: Final = re.compile(r"\d+(?:\.\d+)?|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}")
-"""Parts of an error message that differ between occurrences of the same error."""
 
 
 def value_length(size: int, trials: int = 0) -> int:
@@ -112,7 +110,7 @@ class Content:
     def errors(self, after_seq: int) -> Iterator[tuple[str, str, str, str, int]]:
         """Yield category, type, message, traceback and group of the errors that occurred first after a record."""
         for seq, category, error, message, traceback in self.index.rows(_ERRORS, MESSAGE_CHARS, -_TRACEBACK_CHARS):
-            group = category, error, _VARIABLE_PARTS.sub("#", message)
+            group = category, error, without_variable_parts(message)
             number, _ = self.groups.setdefault(group, (len(self.groups), message))
             if seq > after_seq:
                 yield category, error, message, traceback, number

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import keeps_steps
 from evaljournal.replay.state.workers import ended_workers, worker_lines
-from evaljournal.replay.text import as_words, duration, one_line, plural, printable, quote, reason_text
+from evaljournal.replay.text import as_words, duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 
 _NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""
@@ -49,16 +49,23 @@ def final_report(state: RunState, *, path: Path | str, head: str = "", verbose: 
 
     With `verbose`, also the figures that few people need, and the hash of the last record.
     """
-    lines = [final_summary(state, path=path, verbose=verbose, **options)]
+    causes = _causes(state)
+    lines = [_summary_text(state, causes, path=path, verbose=verbose, **options)]
     if verbose:
         hash_text = f" · head {head}" if head else ""
         lines += [f"journal: seq {state.seq:,}{hash_text}", f"verify: evaljournal verify {quote(path)}"]
     has_results = state.outcome == "finished" and state.completed
-    return "\n".join([*lines, f"next: {report_command(path) if has_results else next_step(state, path)}"])
+    return "\n".join([*lines, f"next: {report_command(path) if has_results else _next_step(state, causes, path)}"])
 
 
-def final_summary(
+def final_summary(state: RunState, *, path: Path | str, **options: Any) -> str:
+    """Return the final report of a run without the next command."""
+    return _summary_text(state, _causes(state), path=path, **options)
+
+
+def _summary_text(
     state: RunState,
+    causes: "Sequence[_Cause]",
     *,
     path: Path | str,
     total: int | None = None,
@@ -81,7 +88,7 @@ def final_summary(
         lines.append(f"  {one_line(detail, 500)}")
     lines += [f"  {row}" for row in _score_lines(state, summary)]
     lines += failing_lines(state, path, width)
-    lines += _error_lines(state, path)
+    lines += _error_lines(state, causes, path)
     lines += [f"  {row}" for row in _figure_lines(state, summary, verbose=verbose)]
     if missing_shards := summary.missing_shards:
         suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
@@ -117,13 +124,20 @@ def total_trials(state: RunState, total: int | None = None) -> int | None:
 
 def next_step(state: RunState, path: Path | str) -> str:
     """Return the command to run next, and before it the edit without which the errors would occur again."""
-    repair = _first_repair(state)
-    return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{next_command(state, path)}"
+    return _next_step(state, _causes(state), path)
+
+
+def _next_step(state: RunState, causes: "Sequence[_Cause]", path: Path | str) -> str:
+    repair = _first_repair(state, causes)
+    return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{_next_command(state, repair, path)}"
 
 
 def next_command(state: RunState, path: Path | str) -> str:
     """Return the command to run next, ready to copy."""
-    repair = _first_repair(state)
+    return _next_command(state, _first_repair(state, _causes(state)), path)
+
+
+def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -> str:
     if repair is not None:
         return repair.new_run or _resume_command(state, path, repair.options)
     if state.outcome != "finished":
@@ -160,7 +174,7 @@ class _Repair:
 
 @attrs.define
 class _Cause:
-    """Errors with one cause: raised at one line, or with one message."""
+    """Errors with one cause: raised at one line, or with messages that differ only in numbers and ids."""
 
     reason: str
     error: str
@@ -179,7 +193,9 @@ def _causes(state: RunState) -> list[_Cause]:
     for name, trial in state.trials.items() if state.failed else ():
         if trial.stage == "failed" and (history := trial.retry_history) is not None:
             reason, location = history.reason, history.location
-            key = (reason, history.error_type, location) if location else (reason, history.error)
+            key = (reason, history.error_type, location)
+            if not location:  # What fixes an error may depend on its status.
+                key = (reason, without_variable_parts(history.error), str(_NOT_FOUND.search(history.error) is not None))
             if key not in causes:
                 causes[key] = _Cause(reason, history.error, location, trial.attempts)
             cause = causes[key]
@@ -189,10 +205,10 @@ def _causes(state: RunState) -> list[_Cause]:
     return sorted(causes.values(), key=lambda cause: -cause.count)
 
 
-def _first_repair(state: RunState) -> _Repair | None:
+def _first_repair(state: RunState, causes: Sequence[_Cause]) -> _Repair | None:
     """Return what the most frequent error needs."""
-    causes = _causes(state) if state.outcome in {"finished", "same_error", "failed_fast"} else ()
-    return _repair(state, causes[0]) if causes else None
+    is_last_problem = state.outcome in {"finished", "same_error", "failed_fast"}
+    return _repair(state, causes[0]) if causes and is_last_problem else None
 
 
 def _repair(state: RunState, cause: _Cause) -> _Repair | None:
@@ -334,9 +350,8 @@ def _reusable_steps(state: RunState) -> int:
     return sum(len(steps.steps) for trial, steps in state.steps.open.items() if trial in state.running)
 
 
-def _error_lines(state: RunState, path: Path | str) -> Iterator[str]:
+def _error_lines(state: RunState, causes: Sequence[_Cause], path: Path | str) -> Iterator[str]:
     """Yield the errors by cause, and what fixes each."""
-    causes = _causes(state)
     if not causes:
         return
     yield f"{plural(state.failed, 'error')}:"

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,6 +27,7 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, load
 from evaljournal.replay.page.page import headline
+from evaljournal.replay.render import ending
 from evaljournal.replay.render.ending import final_report, next_command, next_step
 from evaljournal.replay.render.failing import failing_lines
 from evaljournal.replay.render.phrases import score_text
@@ -175,12 +177,30 @@ def test_errors_are_grouped_by_cause() -> None:
     ] == final_report(run_state(events), path="r").splitlines()[-5:]
 
 
+def test_errors_with_ids_have_one_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that differ in numbers and ids are one cause, but not those with another fix; errors are grouped once."""
+    ids = ["req_011CSHoE", "req_9fQ", "0x7f3a", "0xb2", "5d1f0a3c-9c1e-4b7a-8f00-0123456789ab", "17", "2.5"]
+    more = [failed(f"m{status}", message=f"{status} from h") for status in (404, 500, 503)]
+    events = [*itertools.chain(*(failed(f"t{number}", message=f"no: {id_}") for number, id_ in enumerate(ids)), *more)]
+    state = run_state([*events, RunFinished(completed=0, failed=10, withdrawn=0, head="")])
+    grouping = Mock(wraps=ending._causes)
+    monkeypatch.setattr(ending, "_causes", grouping)
+
+    assert [
+        "10 errors:",
+        "  7 × ValueError: no: req_011CSHoE (not retried): t0, t1, t2, …",
+        "  2 × ValueError: 500 from h (not retried): m500, m503",
+        "  m404: ValueError: 404 from h (not retried, 1 attempt)",
+    ] == final_report(state, path="r").splitlines()[1:5]
+    assert 1 == grouping.call_count
+
+
 def test_the_fix_of_each_cause() -> None:
     """Each cause has the edit that fixes it; one command retries all errors, and the next command opens the report."""
     timeout = AttemptTimedOut(trial="slow", attempt=1, timeout=30.0, elapsed=30.0)
     slow = [*queued("slow"), attempt_started("slow"), timeout, TrialFailed(trial="slow", attempts=1, reason="timed_out")]
     fixable = [with_error(name, message=f"no {name}", location="task.py:3") for name in ("a", "b")]
-    more = [failed(f"t{number}", message=str(number)) for number in range(9)]
+    more = [failed(f"t{number}", message=letter) for number, letter in enumerate("abcdefghi")]
     events = [*ok("good"), *itertools.chain(slow, *fixable, *more)]
     report = final_report(run_state([*events, RunFinished(completed=1, failed=12, withdrawn=0, head="")]), path="r")
 
@@ -189,9 +209,9 @@ def test_the_fix_of_each_cause() -> None:
         "  2 × ValueError: no a (not retried): a, b",
         "    fix task.py:3",
         "  slow: timed out after 30 s (timed out, 1 attempt)",
-        "  t0: ValueError: 0 (not retried, 1 attempt)",
-        "  t1: ValueError: 1 (not retried, 1 attempt)",
-        "  t2: ValueError: 2 (not retried, 1 attempt)",
+        "  t0: ValueError: a (not retried, 1 attempt)",
+        "  t1: ValueError: b (not retried, 1 attempt)",
+        "  t2: ValueError: c (not retried, 1 attempt)",
         "  and 6 more: evaljournal show r --errors",
         "  retry: evaljournal resume r --adopt --retry-failed --timeout 60",
     ] == report.splitlines()[1:10]
