@@ -1,14 +1,14 @@
 """Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
 
-The same journal always gives the same numbers: only `sign_flip` draws random ones, with a constant seed.
+The same journal always gives the same numbers: the random ones of `sign_flip` are hashes of a counter.
 """
 
 import math
 import operator
-import random
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from hashlib import shake_256
 from statistics import NormalDist
 from typing import Final
 
@@ -84,7 +84,7 @@ def sign_flip(differences: Sequence[float]) -> float:
     """Return the p-value of the sign-flip permutation test: a difference is equally likely to be positive and negative.
 
     It is the share of combinations of signs whose sum is as far from 0 as the observed one, or farther: of all combinations if
-    there are at most 8,192 (of ±1 this is McNemar's test), otherwise of the observed one and 9,999 drawn with a constant seed.
+    there are at most 8,192 (of ±1 this is McNemar's test), otherwise of the observed one and 9,999 others, always the same.
     Of more than 256 differences, the sums of every 256th are flipped, in the order given.
     """
     sums = [math.fsum(differences[start::_BLOCKS]) for start in range(min(_BLOCKS, len(differences)))]
@@ -94,11 +94,10 @@ def sign_flip(differences: Sequence[float]) -> float:
     if len(sizes) <= _MAX_SIGNS:
         totals = _signed_sums(sizes)
         return sum(abs(total) >= minimum for total in totals) / len(totals)
-    generator = random.Random(0)  # noqa: S311  # not for security
     totals = [0.0] * _DRAWS
     for start in range(0, len(sizes), 8):  # A random byte has the signs of eight differences.
         sums_by_byte = _signed_sums([*sizes[start : start + 8], *[0.0] * 7][:8])
-        totals = list(map(operator.add, totals, map(sums_by_byte.__getitem__, generator.randbytes(_DRAWS))))
+        totals = list(map(operator.add, totals, map(sums_by_byte.__getitem__, shake_256(start.to_bytes(2)).digest(_DRAWS))))
     return (1 + sum(abs(total) >= minimum for total in totals)) / (1 + _DRAWS)
 
 
