@@ -30,6 +30,8 @@ _MAX_EXACT: Final = 60
 """Maximum expected number of differing cases for which probabilities are summed; above, the normal distribution is used."""
 _MAX_DEVIATIONS: Final = 6
 """Standard deviations from the expected number beyond which probabilities are ignored."""
+_MAX_RATIO: Final = 100
+"""Maximum ratio of the cases needed to those compared; a larger one depends on the last digits of the difference."""
 _STEPS: Final = 12
 """Number of bisections; the minimum is within a thousandth of its size."""
 KeyT = TypeVar("KeyT")
@@ -67,16 +69,18 @@ def more_cases(difference: PairedDifference, max_drop: float) -> int | None:
     """Return about how many more cases would decide whether a score dropped by more than is tolerated; None if unknown.
 
     They are assumed to differ as much as those compared: then a larger drop is worse, and the interval of a smaller one does
-    not reach the tolerated drop.
+    not reach the tolerated drop. Close to it, more than 100 times the cases compared would be needed: then there is no number.
     """
     n, amount, low = difference.n, difference.difference or 0.0, difference.low
     cases = float(_min_cases(_ALPHA / difference.comparisons))
     if difference.minimum_detectable is not None and low is not None:
-        margin = max(max_drop, difference.negligible) + amount
-        if not margin:
+        tolerated = max(max_drop, difference.negligible)
+        if math.isclose(tolerated, -amount):  # On the edge, no number of cases decides.
             return None
-        ratio = difference.minimum_detectable / -amount if margin < 0 else (amount - low) / margin
-        cases = max(cases, n * ratio**2)
+        ratio = difference.minimum_detectable / -amount if -amount > tolerated else (amount - low) / (tolerated + amount)
+        if ratio * ratio > _MAX_RATIO:
+            return None
+        cases = max(cases, n * ratio * ratio)
     return max(1, math.ceil(cases) - n)
 
 

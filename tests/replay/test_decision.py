@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaljournal.replay.results.decision import POWER, decide, detectable_number, detectable_share
+from evaljournal.replay.results.decision import POWER, decide, detectable_number, detectable_share, more_cases
 from evaljournal.replay.results.gate import MAX_DROP, Check, check_drop
 from evaljournal.replay.results.pairing import PairedDifference, compare_values
 from evaljournal.replay.statistics import mcnemar, sign_flip
@@ -121,7 +122,7 @@ def test_trials_with_an_output_need_no_evidence_if_none_is_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "n", "max_drop"), [(7, 60, 0.12), (7, 60, 0.15), (0, 1, 0.02), (380, 20_000, 0.02), (30, 1_000, 0.035)]
+    ("broken", "n", "max_drop"), [(7, 60, 0.13), (7, 60, 0.15), (0, 1, 0.02), (380, 20_000, 0.02), (30, 1_000, 0.035)]
 )
 def test_more_cases_would_decide(broken: int, n: int, max_drop: float) -> None:
     """With about as many more cases as a gate asks for, and the same share of broken ones, there is a verdict."""
@@ -137,6 +138,17 @@ def test_the_first_cases() -> None:
     """Without enough cases for any verdict, those missing for one are asked for; a mean on the edge has no number."""
     assert [5, 3] == [check_drop("exact", decided(passes(n, 0)), 0.02).more_cases for n in (1, 3)]
     assert check_drop("exact", decided(passes(1_000, 20)), 0.02).more_cases is None
+
+
+@pytest.mark.parametrize(
+    ("drop", "max_drop"),
+    [(0.1, 0.1), (0.3, 0.1 + 0.2), (0.1 + 0.2, 0.3), (0.1, 0.1 + 1e-6), (0.1, 0.1 + 1e-160), (1e-200, 0.0)],
+)
+def test_no_number_of_cases_close_to_the_tolerated_drop(drop: float, max_drop: float) -> None:
+    """A number is given only if it is at most 100 times that of the cases compared."""
+    difference = attrs.evolve(decided(numbers([0.5, 0.9] * 25, [0.4] * 50)), difference=-drop, low=-0.5, negligible=0.0)
+
+    assert more_cases(difference, max_drop) is None
 
 
 @examples(40)
