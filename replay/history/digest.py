@@ -19,7 +19,7 @@ from evaljournal.replay.state.tally import Tally, is_summable
 from evaljournal.replay.state.trial import TrialState, outcome_of
 from evaljournal.replay.state.usage import as_integer, total
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Version of the JSON; change it with the fields."""
 
 PASSED: Final = "p"
@@ -84,8 +84,6 @@ class RunDigest:
 
     evaluation: str | None
     started_at: str | None
-    git: str
-    """The git revision; empty if unknown."""
     identity: Mapping[str, Any]
     """What its results depend on, as `definition.identity` returns it; empty if unknown."""
     shard: str
@@ -106,13 +104,17 @@ class RunDigest:
     """Cost in dollars, including that of removed variants; None if unknown."""
     variants: Sequence[VariantDigest]
 
+    @property
+    def git(self) -> str:
+        """The git revision; empty if unknown."""
+        return str(self.identity.get("revision", ""))
+
 
 def unreadable_digest(problem: str) -> RunDigest:
     """Return the digest of a run that cannot be read."""
     return RunDigest(
         evaluation=None,
         started_at=None,
-        git="",
         identity={},
         shard="",
         status="unreadable",
@@ -131,12 +133,10 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
     """Return the digest of a run, and the cases of each of its variants."""
     state, run_started = run.state, run.state.started
     results = list(_results_by_variant(state))
-    run_identity = {} if run_started is None else identity(run_started)
     run_digest = RunDigest(
         evaluation=run_started.evaluation if run_started else None,
         started_at=state.sessions[0].at if state.sessions else None,
-        git=run_identity.get("revision", ""),
-        identity=run_identity,
+        identity={} if run_started is None else identity(run_started),
         shard=run_started.shard if run_started else "",
         status=run.status,
         outcome=short_ending(run),

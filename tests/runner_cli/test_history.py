@@ -208,6 +208,16 @@ def test_ls_does_not_read_a_large_run(opened: list[Path], monkeypatch: pytest.Mo
     assert 2.0 == in_json("ls")[0]["cost"]
 
 
+def test_ls_shows_the_revision_of_a_large_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The git revision of a run that is not read is that of its first record."""
+    monkeypatch.setattr(_digests, "_MAX_READ_BYTES", 1_000)
+    start = attrs.evolve(started(), environment={"git": "e" * 40})  # type: ignore[misc]  # an event is an attrs class
+    trials = [event for number in range(9) for event in answered(f"case-{number}", {"exact": True})]
+    write_sync(Path("runs/large"), [start, session(), *trials, finished(9)])
+
+    assert [(None, "e" * 40)] == [(run["cost"], run["git"]) for run in in_json("ls")]
+
+
 def test_ls_and_history_share_the_cache(opened: list[Path]) -> None:
     """A run that `ls` has read is not read by `history`."""
     path = run("capitals/0001", 4)

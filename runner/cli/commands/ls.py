@@ -37,7 +37,7 @@ def ls(directory: Path, as_json: bool) -> None:
         runs = {path: cache.run(path) for path in runs_under(directory)}
     changed = _changed(runs)
     if as_json:
-        views = ({**view_json(run, omit="identity"), "changed": changed[path]} for path, run in runs.items())
+        views = ({**view_json(run, omit="identity"), "git": run.git, "changed": changed[path]} for path, run in runs.items())
         print_json([{"path": str(path), **view} for path, view in zip(runs, views, strict=True)])
         return
     if not runs:
