@@ -73,7 +73,8 @@ def recorded_files(definition: Any) -> tuple[bool, dict[str, str]]:
     definition = load_definition(definition)
     code = definition.get("code") if isinstance(definition, dict) else None
     files = code.get("files") if isinstance(code, dict) else None
-    return isinstance(code, dict) and code.get("includes_opened") is True, files if isinstance(files, dict) else {}
+    digests = {path: value for path, value in files.items() if isinstance(value, str)} if isinstance(files, dict) else {}
+    return isinstance(code, dict) and code.get("includes_opened") is True, digests
 
 
 def _variants(definition: Any) -> dict[str, dict[str, Any]]:
@@ -92,6 +93,7 @@ def identity(run_started: RunStarted) -> dict[str, Any]:
     definition = load_definition(run_started.definition)
     definition = cast("dict[str, Any]", definition) if isinstance(definition, dict) else {}
     task, git = definition.get("task"), run_started.environment.get("git")
+    includes_opened, files = recorded_files(definition)
     parameters = cast("dict[str, Any]", task) if isinstance(task, dict) and "source" not in task else {}
     return {
         "name": run_started.evaluation,
@@ -101,7 +103,7 @@ def identity(run_started: RunStarted) -> dict[str, Any]:
         "revision": git[:_REVISION_CHARS] if isinstance(git, str) else "",
         "scorers": dict(run_started.scorers),
         "variants": variant_fingerprints(definition),
-        "code": definition.get("code"),
+        "code": {"includes_opened": includes_opened, "files": files},
     }
 
 

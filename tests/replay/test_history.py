@@ -357,6 +357,17 @@ def test_unsafe_names_are_escaped() -> None:
     assert all(line.isprintable() for line in lines), lines
 
 
+def test_a_deeply_nested_definition_has_a_digest() -> None:
+    """Of the code in a definition, only digests of files are kept: a foreign run may be nested deeper than JSON is written."""
+    code: Any = {"files": {"a.py": "1"}}
+    for _ in range(300):
+        code = {"files": {"a.py": "1", "b.py": code}, "other": code}
+    run_digest = entry("1", {"a": True}, run=attrs.evolve(started(), definition={"code": code})).run  # type: ignore[misc]  # an event is an attrs class
+
+    assert {"includes_opened": False, "files": {"a.py": "1"}} == run_from_json(to_json(run_digest, [])[0]).identity["code"]
+    assert definition_key(run_digest.identity, "") is not None
+
+
 def test_a_digest_survives_json() -> None:
     """Reading the JSON of a digest gives the same digest."""
     _, run, columns = entry("a", {"peru": [True, False], "chad": None, "oslo": True})
