@@ -9,7 +9,7 @@ import itertools
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -301,9 +301,11 @@ class RunState(Totals):
             return
         old_start = self.started
         new_fields = {name: adopted_fields[name] for name in (*IDENTITY_FIELDS, "task") if name in adopted_fields}
+        new_fields = {name: value for name, value in new_fields.items() if _is_like(value, getattr(old_start, name))}
         new_fields["definition"] = old_start.definition if definition is None else definition
-        new_start = self.started = evolve_fact(old_start, **new_fields)
+        new_start = evolve_fact(old_start, **new_fields)
         self.sessions[-1].adopted = tuple(changes(identity(old_start), identity(new_start)))
+        self.started = new_start
         self.scores.set_versions(new_start.scorers)
         if old_start.is_replacement:
             return  # What the trials so far were run with is unknown; the user has named it now.
@@ -607,6 +609,12 @@ class RunState(Totals):
 
 
 _HANDLERS: Final = handlers(RunState)
+
+
+def _is_like(value: Any, old_value: str | Mapping[str, str]) -> bool:
+    """Return whether an adopted value has the type of the old one: text, or a mapping to text; a foreign run may have any."""
+    texts = [value] if isinstance(old_value, str) else value.values() if isinstance(value, Mapping) else [None]
+    return all(isinstance(text, str) for text in texts)
 
 
 def fold(records: Iterable[Record], *, at: int | None = None, state: RunState | None = None) -> RunState:

@@ -218,6 +218,21 @@ def test_ls_shows_the_revision_of_a_large_run(monkeypatch: pytest.MonkeyPatch) -
     assert [(None, "e" * 40)] == [(run["cost"], run["git"]) for run in in_json("ls")]
 
 
+@pytest.mark.parametrize(
+    "adopted",
+    [{"scorers": ["a"]}, {"scorers": {"exact": ["a"]}}, {"evaluation": 3, "task": None, "dataset_fingerprint": {}}],
+)
+@pytest.mark.parametrize("command", ["ls", "history"])
+def test_adopted_values_of_the_wrong_type_do_not_hide_the_runs(command: str, adopted: dict[str, Any]) -> None:
+    """Of the changes that a foreign run has adopted, those with the type of the old values apply."""
+    run("capitals/0001", 3)
+    second = attrs.evolve(session(2), adopted={**adopted, "task_fingerprint": "t2"})  # type: ignore[misc]  # an event is an attrs class
+    write_sync(Path("runs/capitals/0002"), [started(), session(), *answered("peru", {"exact": True}), second, finished(1)])
+
+    assert [["capitals", 4], ["capitals", 1]] == [[entry["evaluation"], entry["completed"]] for entry in in_json("ls")]
+    assert 0 == evaljournal(command).exit_code
+
+
 def test_ls_and_history_share_the_cache(opened: list[Path]) -> None:
     """A run that `ls` has read is not read by `history`."""
     path = run("capitals/0001", 4)
