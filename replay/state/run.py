@@ -536,7 +536,7 @@ class RunState(Totals):
         self._move(event.trial, trial, "withdrawn")
         self.steps.end(event.trial)
         self.from_older_task -= self._is_from_older_task(trial)
-        self.scores.remove(trial)
+        self.scores.remove(event.trial, trial)
 
     def _on_limit_changed(self, event: events.LimitChanged, _: Record) -> None:
         self.limits[event.key] = event.after

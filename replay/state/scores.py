@@ -97,8 +97,10 @@ class Scores(dict[str, Tally]):
     def _scores_of(self, trial: TrialState) -> "tuple[Scores, ...]":
         return (self, self.by_variant[trial.variant]) if self.by_variant else (self,)
 
-    def remove(self, trial: TrialState) -> None:
-        """Remove the scores and failures of a trial that was withdrawn."""
+    def remove(self, name: str, trial: TrialState) -> None:
+        """Remove the scores, their reasons and the failures of a trial that was withdrawn."""
+        for scorer in trial.scores:
+            self.reasons.pop((name, scorer), None)
         for scores in self._scores_of(trial):
             for scorer, (version, value) in trial.scores.items():
                 scores[scorer].remove(value, version, trial.case)

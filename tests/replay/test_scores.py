@@ -40,6 +40,15 @@ def test_replaced_score() -> None:
     assert ("pass", 2, 2, 1.0, {}) == (exact.kind, exact.scored, exact.passed, exact.mean, exact.labels)
 
 
+def test_a_withdrawn_trial_has_no_reasons() -> None:
+    """The reason of a failing score is removed with the score."""
+    scored = TrialScored(trial="a", scorer="exact", version="v1", value=FAIL, elapsed=0.0, reason="too long")
+    events = [*answered("a", {}), scored]
+
+    assert {("a", "exact"): "too long"} == state_of(events).scores.reasons
+    assert {} == state_of([*events, TrialWithdrawn(trial="a", reason="changed")]).scores.reasons
+
+
 SCORED = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from(["v1", "v2", "v3", ""]), st.booleans()) | st.integers(0, 3), max_size=20
 )
