@@ -28,7 +28,9 @@ def score_value_text(value: float | str | None) -> str:
         return "no score"
     if isinstance(value, bool):
         return "pass" if value else "fail"
-    return number(value) if isinstance(value, float) else printable(value, 24)
+    if isinstance(value, str):
+        return printable(value, 24)
+    return f"{value:,}" if isinstance(value, int) else number(value)
 
 
 class MeanWithInterval(Protocol):

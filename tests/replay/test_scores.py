@@ -3,6 +3,7 @@
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import TrialScored, TrialWithdrawn
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_report
-from evaljournal.replay.render.phrases import score_text
+from evaljournal.replay.render.phrases import score_text, score_value_text
 from evaljournal.replay.results.summary import summarize
 from tests.journal.samples import examples, session, started
 from tests.replay.summaries import chain, summary_of
@@ -47,6 +48,15 @@ def test_a_withdrawn_trial_has_no_reasons() -> None:
 
     assert {("a", "exact"): "too long"} == state_of(events).scores.reasons
     assert {} == state_of([*events, TrialWithdrawn(trial="a", reason="changed")]).scores.reasons
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(PASS, "pass"), (1_234_567, "1,234,567"), (2**63 - 1, "9,223,372,036,854,775,807"), (0.5, "0.5"), (1e6, "1,000,000")],
+)
+def test_the_value_of_a_score(value: float, text: str) -> None:
+    """An integer is shown in full and grouped, whatever its type."""
+    assert text == score_value_text(value)
 
 
 SCORED = st.lists(
