@@ -89,7 +89,7 @@ def best_variant_lines(state: RunState) -> Iterator[str]:
         text = describe_score(score_of(tallies[best_variants[0]]))
         names = [printable(name, 40) for name in best_variants[:_MAX_SCORES]]
         names += ["…"] if len(best_variants) > _MAX_SCORES else []
-        yield f"best by {printable(scorer, 24)}: {', '.join(names)}  {text.figure} ({text.interval})"
+        yield f"best by {printable(scorer, 24)}: {', '.join(names)}  {text.figure}{text.interval and f' ({text.interval})'}"
 
 
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:

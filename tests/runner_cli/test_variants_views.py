@@ -15,7 +15,7 @@ from evaljournal.journal.events import TrialCompleted
 from evaljournal.replay import RunState, load, summarize
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.screen import panel
-from evaljournal.replay.render.summary import variant_lines
+from evaljournal.replay.render.summary import best_variant_lines, variant_lines
 from evaljournal.runner.definition.gates import gate_results
 from evaljournal.runner.definition.loading import load_evaluation
 from tests.journal.samples import session, started, write_sync
@@ -78,6 +78,13 @@ def test_many_variants_are_shortened() -> None:
 
     assert (9, "… and 3 more") == (len(list(variant_lines(state))), list(variant_lines(state))[-1])
     assert "v7" in final_report(state, path="runs/a/1")
+
+
+def test_the_best_variant_without_an_interval() -> None:
+    """The mean of a single number has no interval, and no empty parentheses."""
+    state = state_of([*answered("a", {"length": 7}, variant="mini"), *answered("a", {"length": 5}, variant="large")])
+
+    assert ["best by length: mini  7"] == list(best_variant_lines(state))
 
 
 def test_trials_that_failed_before_variants_were_adopted() -> None:
