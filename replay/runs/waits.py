@@ -118,5 +118,6 @@ class WaitLog:
             return "scorers", "too many outputs waiting for scorers"
         limit, slots = state.limits.get(key), slots_of(state, key)
         if limit is not None and state.in_flight(key) >= limit:
-            return "limit", f"all {limit:,} slots busy" if limit == slots else limit_text(limit, slots)
+            busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"
+            return "limit", busy_text if limit == slots else limit_text(limit, slots)
         return ("pace", pace_text(state.paces[key])) if key in state.paces else None

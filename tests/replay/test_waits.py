@@ -51,6 +51,16 @@ def test_waits_for_the_policy(decision: Event, wait: tuple[str, float, str]) -> 
     assert [[wait]] == waits((1.0, START), (1.0, decision), (1.0, enqueued("a")), (3.0, attempt_started("a")))
 
 
+def test_a_single_slot() -> None:
+    """A run with one slot has the text in the singular."""
+    limit = LimitChanged(before=0, after=1, reason="start")
+    queue: list[TimedEvent] = [(1.0, limit), (1.0, enqueued("b")), (1.0, enqueued("a"))]
+
+    assert [[("limit", 3.0, "the only slot is busy")]] == waits(
+        *queue, (1.0, attempt_started("b")), (4.0, attempt_started("a")), slots=1
+    )
+
+
 def test_busy_slots() -> None:
     """When the limit is reached, a trial waits for a slot; if the limit is lower than the slots, for the limit."""
     timed_events: list[TimedEvent] = [
