@@ -21,8 +21,6 @@ from evaljournal.journal.readers.reader import read
 Start = RunStarted | SessionStarted
 """The events that name code or settings."""
 
-"""The id of a run or the hash of a record; a foreign journal may have any text as its id."""
-
 
 def state_directory() -> Path:
     """Return the directory of the user's state: `$XDG_STATE_HOME/evaljournal`, or where the platform keeps such files."""

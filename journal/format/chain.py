@@ -11,6 +11,7 @@ from typing import Final
 HASH_LENGTH: Final = 32
 """Hex digits: the first 128 bits of SHA-256."""
 HASH: Final = re.compile(f"[0-9a-f]{{{HASH_LENGTH}}}")
+"""The id of a run or the hash of a record; a foreign journal may have any text as its id."""
 GENESIS: Final = b"0" * HASH_LENGTH
 """The previous hash of the first record."""
 

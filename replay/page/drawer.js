@@ -147,7 +147,7 @@ class Drawer {
     return el("div", { class: "block" }, el("h3", { text: title }), this.content(value, run, trial, marks));
   }
 
-  // A value, or nodes with its text, and how to print all of it if it is truncated.
+  // A value, or its text as `nodes` with differences marked; if it is truncated, also the command that prints all of it.
   content(value, run, trial, nodes) {
     const isTruncated = value && typeof value === "object" && !Array.isArray(value);
     const size = isTruncated && (value.bytes === undefined ? `of ${groupDigits(value.length)} characters` : `characters of ${groupDigits(value.bytes)} bytes`);

@@ -281,7 +281,7 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     score_text = "".join(f"{printable(scorer, 40)}: {verdict(difference, 'B is ')}. " for scorer, difference in scores)
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
     changes_text = f"changed: {changed_text(comparison.definition_changes)}" if comparison.definition_changes else ""
-    facts_a, facts_b = map(_facts, sides)
+    facts_a, facts_b = map(_definition_texts, sides)
     return {
         **view_json(comparison),
         "headline": f"{score_text}{compared_text(comparison)}.",
@@ -300,8 +300,8 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     }
 
 
-def _facts(side: Side) -> dict[str, str]:
-    """Return what a side of a comparison is: model, prompt and parameters of the task, data, scorers and revision."""
+def _definition_texts(side: Side) -> dict[str, str]:
+    """Return the definition of a side as texts by name: model, prompt and parameters of the task, cases, scorers, revision."""
     run_started = side.state.started
     if run_started is None:
         return {}

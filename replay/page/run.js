@@ -178,7 +178,7 @@ class Run {
 
   groupByWorker() {
     const groups = new Map(), { details } = this.spans;
-    if (!details.some((members) => members?.worker)) return null;
+    if (!details.some((fields) => fields?.worker)) return null;
     let count = 0;
     for (let span = 0; span < details.length; span++) {
       const worker = details[span]?.worker || "";

@@ -26,7 +26,7 @@ _FIELD_LIMIT = 2**31 - 1
 """Characters in one CSV field; Python's default of 131,072 is too small for long prompts."""
 
 _SEPARATORS = (";", "\t", ",", "|")
-"""Separators that spreadsheets use, depending on the locale."""
+"""Separators that are detected in the first line of a file."""
 
 
 def rows(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
