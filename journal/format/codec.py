@@ -42,8 +42,9 @@ _OPEN_LISTS: Final = frozenset({"reason", "category"})
 _UNCHANGED_BY_JSON: Final = frozenset({str, int, float, bool})
 _MINIMA: Final = {"until": -MAX_TIME, "step": 1}
 """Minimum of a number, if it is not 0; `until` is a time on the clock of `t`, all other numbers of seconds are durations."""
-_EARLIER_STEPS: Final = frozenset({"parent", "continues"})
-"""Fields with the number of a step that started before the step of the event; 0: none."""
+_EARLIER_STEPS: Final = frozenset({"parent"})
+"""Fields with the number of a step that started before the step of the event; 0: none. The step that `continues` names has
+ended before, but may have started later."""
 _SMALL: Final = frozenset({type(None), int, float, bool})
 _CONTAINERS: Final = frozenset({dict, list, tuple})
 _WITH_LENGTH: Final = _CONTAINERS | {str}

@@ -447,7 +447,8 @@ def test_trials_are_repeated_with_another_key(server: Server, path: Path, name: 
 
     assert 1 <= stops <= 4
     assert ("", 8, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
-    assert {"stopped": 4, "unavailable": 1} == dict(outcome.state.retries)
+    assert {"stopped", "unavailable"} == outcome.state.retries.keys()
+    assert (True, 1) == (1 <= outcome.state.retries["stopped"] <= 4, outcome.state.retries["unavailable"])
     assert () == audit(read(path), rules=retry_rules).findings
 
 

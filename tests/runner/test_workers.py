@@ -165,7 +165,7 @@ async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
     ends_of_workers = [totals.ends for totals in outcome.state.workers.values() if totals.ends]
     assert ["worker died", "worker died", "worker lost"] == sorted(ends_of_workers)
     assert 5 + 2 + 9 == sum(totals.attempts for totals in outcome.state.workers.values())
-    assert f"{len(outcome.state.workers)} workers, 2 died, 1 lost:" in str(outcome)
+    assert f"3 of {len(outcome.state.workers)} workers ended, last: exit code 3" in str(outcome)
 
 
 async def test_lost_machines_use_up_no_retries_up_to_a_limit(disk: SimulatedDisk) -> None:
