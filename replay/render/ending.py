@@ -315,7 +315,8 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
             count = "" if attempts == state.interrupted else f"{attempts:,} "
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
-    scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if not _has_failures(state, scorer)}
+    shown_scorers = () if state.variants else [scorer for scorer in state.scorer_errors if _has_failures(state, scorer)]
+    scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if scorer not in shown_scorers}
     problem = {"unauthorized": "unauthorized", "quota": "quota used up"}.get(state.outcome)
     if problem is not None and (stopping_scorer := state.stopping_scorer) is not None:
         message = f": {one_line(stopping_scorer.message, 200)}" if stopping_scorer.message not in detail else ""

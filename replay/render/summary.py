@@ -27,6 +27,8 @@ def trials_text(state: RunState) -> str:
     """Return the counts of trials with an output, with an error, and withdrawn."""
     after_failures = f" ({state.recovered:,} after a failed attempt)" if state.recovered else ""
     parts = [f"{plural(state.completed, 'output')}{after_failures}", plural(state.failed, "error")]
+    if state.outcome and (unscored_outputs := state.stages["scoring"]):
+        parts.insert(1, f"{plural(unscored_outputs, 'output')} without all scores")
     if state.stages["withdrawn"]:
         parts.append(f"{state.stages['withdrawn']:,} withdrawn")
     return " · ".join(parts)
@@ -71,8 +73,11 @@ def variant_result(totals: Totals) -> str:
     parts = [f"{totals.done:,} of {totals.total:,} done"]
     if totals.failed:
         parts.append(plural(totals.failed, "error"))
-    means = ((scorer, mean_text(tally.kind, tally.mean)) for scorer, tally in totals.scores.items() if tally.mean is not None)
-    parts += [f"{printable(scorer, 24)} {mean}" for scorer, mean in islice(means, _MAX_SCORES)]
+    tallies = ((scorer, tally) for scorer, tally in totals.scores.items() if tally.mean is not None or tally.failed)
+    for scorer, tally in islice(tallies, _MAX_SCORES):
+        mean = [] if tally.mean is None else [mean_text(tally.kind, tally.mean)]
+        errors = [plural(tally.failed, "scorer error")] if tally.failed else []
+        parts.append(f"{printable(scorer, 24)} {', '.join(mean + errors)}")
     if any(unit in totals.usage for unit in _COSTS):
         parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
     return " · ".join(parts)
@@ -86,10 +91,11 @@ def best_variant_lines(state: RunState) -> Iterator[str]:
     means = {name: tally.mean for name, tally in tallies.items() if tally.mean is not None}
     if len(means) > 1:
         best_variants = [name for name, mean in means.items() if mean == max(means.values())]
-        text = describe_score(score_of(tallies[best_variants[0]]))
+        texts = [describe_score(score_of(tallies[name])) for name in best_variants]
+        interval = texts[0].interval if len({text.interval for text in texts}) == 1 else ""
         names = [printable(name, 40) for name in best_variants[:_MAX_SCORES]]
         names += ["…"] if len(best_variants) > _MAX_SCORES else []
-        yield f"best by {printable(scorer, 24)}: {', '.join(names)}  {text.figure}{text.interval and f' ({text.interval})'}"
+        yield f"best by {printable(scorer, 24)}: {', '.join(names)}  {texts[0].figure}{interval and f' ({interval})'}"
 
 
 def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | None = None) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`evaljournal rescore`."""
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -160,6 +161,7 @@ def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> 
     printed = "\n  scorer judge: unauthorized"
     assert (3, 1) == (stopped.exit_code, stopped.stdout.count("BadStatus"))
     assert f"{printed}\n" in stopped.stdout
+    assert re.search(r"0 outputs · \d outputs? without all scores · 0 errors", stopped.stdout)
     assert f"{printed}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
     assert "judge" == summary["unauthorized_scorer"]["scorer"]
     assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_scorer"])

@@ -87,6 +87,21 @@ def test_the_best_variant_without_an_interval() -> None:
     assert ["best by length: mini  7"] == list(best_variant_lines(state))
 
 
+def test_scorer_errors_of_variants_are_shown() -> None:
+    """The errors of a scorer are counted for each variant; variants with the same mean share no interval of one of them."""
+    scores = {"exact": True, "boom": ValueError()}
+    state = state_of(
+        [
+            *answered("a", scores, variant="mini"),
+            *answered("b", scores, variant="mini"),
+            *answered("a", scores, variant="large"),
+        ]
+    )
+
+    assert "mini   2 of 2 done · exact 100.0 % · boom 2 scorer errors" == next(variant_lines(state))
+    assert ["best by exact: mini, large  100.0 %"] == list(best_variant_lines(state))
+
+
 def test_trials_that_failed_before_variants_were_adopted() -> None:
     """Trials without a variant are listed separately, until they are withdrawn."""
     state = state_of([*failed("a"), *answered("a", variant="mini")])
