@@ -148,6 +148,8 @@ def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterat
     score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP))
     for name, rule in score_rules.items():
         difference = comparison.completion if name == COMPLETED else scores.get(name)
+        if difference is not None and not difference.n and comparison.completion.verdict == "worse":
+            continue  # The errors of the run decide.
         if difference is None or not difference.n:
             raise NotComparable(f"the runs have no numbers of {name!r} in common")
         if difference.scorer_changed:

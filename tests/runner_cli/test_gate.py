@@ -77,6 +77,14 @@ def test_errors_are_a_regression(tmp_path: Path) -> None:
     assert {"exact": ("passed", 40), "completed": ("regressed", 60)} == checks
 
 
+def test_a_run_of_errors_is_a_regression(tmp_path: Path) -> None:
+    """If no trial of the run has an output, there is no score to compare, and the errors decide."""
+    result = gate(run(tmp_path / "b", 0, n=10, broken=10), "--baseline", run(tmp_path / "a", 10, n=10))
+
+    assert 1 == result.exit_code
+    assert "regressed           trials with an output 100.0 % → 0.0 %" in result.stdout
+
+
 def test_no_broken(tmp_path: Path) -> None:
     """With --no-broken, one broken trial fails the gate and is listed, even if the score does not differ."""
     before, after = run(tmp_path / "a", 50), run(tmp_path / "b", 49)
