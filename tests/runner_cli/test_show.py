@@ -435,3 +435,16 @@ def test_the_outputs_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
         for repeat in ("", "#2")
     )
     assert ["peru  4 trials", "input     peru", "", *first, "", *second] == result.stdout.splitlines()
+
+
+def test_scorer_errors_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scorer has its row in every column, also where it failed, so that outputs are in one row."""
+    monkeypatch.setenv("COLUMNS", "60")
+    trials = [
+        answered("peru", {"exact": True, "length": 4}, variant="mini"),
+        answered("peru", {"exact": True, "length": ValueError()}, variant="large"),
+    ]
+    write_sync(Path("run"), [started(), session(), *itertools.chain(*trials)])
+    lines = evaljournal("show", "run", "peru").stdout.splitlines()
+
+    assert ["length 4".ljust(31) + "length error", "Lima".ljust(31) + "Lima"] == lines[-2:]

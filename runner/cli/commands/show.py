@@ -268,7 +268,7 @@ def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
 def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str], width: int) -> Iterator[str]:
     """Yield the id, the scores and the output of a trial in lines of at most `width` characters."""
     yield shorten(values.trial, width)
-    yield from (shorten(f"{scorer} {_cell(trial, scorer)}", width) for scorer in scorers if scorer in trial.scores)
+    yield from (shorten(f"{scorer} {_cell(trial, scorer)}", width) for scorer in scorers)
     text = _output_text(trial, value_text(values.output))
     lines = [line for row in text.splitlines() for line in wrap(escape_controls(row.expandtabs()), width) or [""]]
     yield from lines[:_MAX_LINES]
