@@ -145,7 +145,7 @@ class Pairing:
             }
             for side in (0, 1)
         )
-        scorer_changed = versions_a != versions_b
+        scorer_changed = bool(versions_a and versions_b) and versions_a != versions_b
         if not a and (labels := self._compare_labels(scorer, cases, scorer_changed=scorer_changed)).n:
             return labels
         kind: Literal["pass", "number"] = "pass" if types == {bool} else "number"

@@ -341,6 +341,13 @@ def test_changed_scorer() -> None:
     assert any(line.endswith("; the scorer differs between A and B") for line in lines(comparison, limit=None))
 
 
+def test_scores_of_one_run() -> None:
+    """A scorer without a score in one run, for example because all its trials have an error, has not changed."""
+    comparison = compare(side(answered("a", {"exact": True})), side(answered("a", {"exact": ValueError()})))
+
+    assert (0, False) == (comparison.scores["exact"].n, comparison.scores["exact"].scorer_changed)
+
+
 def test_scorer_of_one_run() -> None:
     """An added scorer changes no trial; it is listed."""
     comparison = compare(side(answered("x", {"exact": PASS})), side(answered("x", {"exact": PASS, "tone": "kind"})))
