@@ -14,9 +14,12 @@ import pytest
 
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
 OPTIONAL_PACKAGES: Final = frozenset(
-    {"aiohttp", "anthropic", "inspect_ai", "numpy", "openai", "pandas", "playwright", "ray", "scipy", "statsmodels"}
+    {
+        *("aiohttp", "anthropic", "inspect_ai", "numpy", "openai", "pandas", "playwright", "ray", "scipy", "statsmodels"),
+        *("agents", "langchain", "langchain_openai", "pydantic_ai"),
+    }
 )
-"""The packages of the extra `compat`."""
+"""The packages of the extra `compat`, as they are imported."""
 STAND_INS: Final = Path(__file__).parent / "stand_ins"
 """A directory of programs that stand in for others, such as docker."""
 needs_stand_ins: Final = pytest.mark.skipif(os.name != "posix", reason="the stand-ins are shell scripts")

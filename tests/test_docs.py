@@ -4,12 +4,10 @@ The words after ``` describe the block. `python NAME`, `jsonl NAME`, …: a file
 program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). `text output`: what the
 last command has printed; hashes, times and blanks may differ. Without a language it is output that is not checked. `no-run`
 marks a block that cannot run here. `COMMAND &` starts a server, `export NAME=VALUE` sets a variable. Other calls to OpenAI,
-Anthropic and localhost go to `tests.server`. A program that imports a framework for agents is skipped if it is not installed:
-their dependencies exclude each other.
+Anthropic and localhost go to `tests.server`.
 """
 
 import ast
-import importlib.util
 import os
 import re
 import runpy
@@ -30,8 +28,6 @@ from tests.server import Server
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 GENERATED = runpy.run_path(str(ROOT / "docs" / "reference.py"))["PAGES"]
-FRAMEWORKS = {"agents": "openai-agents", "langchain": "langchain-openai", "pydantic_ai": "pydantic-ai-slim", "dspy": "dspy"}
-"""Import name of each framework for agents → a distribution that installs it."""
 _BLOCK = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -64,13 +60,6 @@ def import_packages(page: Path) -> None:
             import_optional(package)
 
 
-def missing_framework(program: str) -> str:
-    """Return the distribution of a framework that a program imports and that is not installed, or an empty string."""
-    imports = re.findall(r"^(?:from|import) (\w+)", program, re.MULTILINE)
-    missing = (FRAMEWORKS[name] for name in imports if name in FRAMEWORKS and importlib.util.find_spec(name) is None)
-    return next(missing, "")
-
-
 class Reader:
     """Follows a page in its own directory: writes the files, and runs the programs and commands."""
 
@@ -78,15 +67,11 @@ class Reader:
         self._directory, self._environment, self._urls, self._servers = directory, environment, urls, servers
         self._printed = ""
         """What the last command has printed."""
-        self.skipped: dict[str, str] = {}
-        """File that is not written → the framework that it needs."""
 
     def follow(self, language: str, name: str, block: str) -> None:
         """Do what a block of the page shows."""
         if name == "output":
             assert comparable(self._printed) == comparable(block), self._printed
-        elif missing := missing_framework(block):
-            self.skipped[name] = missing
         elif name:
             (self._directory / name).parent.mkdir(parents=True, exist_ok=True)
             (self._directory / name).write_text(self._with_urls(block))
@@ -94,8 +79,6 @@ class Reader:
             self._run([sys.executable, "-c", self._with_urls(block)], 0)
         elif language == "sh":
             for command, code in commands(block):
-                if not self.skipped.keys().isdisjoint(command):
-                    break  # The other commands of the block read its run.
                 self._command([self._with_urls(word) for word in command], code)
         else:
             assert language in {"", "diff", "mermaid"}, f"a block of {language} needs a file name"
@@ -150,7 +133,6 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
         "OPENAI_BASE_URL": f"{root}/v1",
         "ANTHROPIC_API_KEY": "test",
         "ANTHROPIC_BASE_URL": root,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # Otherwise DSPy downloads it.
     }
     shutil.copytree(ROOT / "examples", tmp_path / "examples")  # As in a clone.
     with ExitStack() as servers:
@@ -158,8 +140,6 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
         for language, name, block in blocks(page):
             if name != "no-run":
                 reader.follow(language, name, block)
-    if reader.skipped:
-        pytest.skip(f"not installed: {', '.join(reader.skipped.values())}")
 
 
 def test_the_readme_is_short() -> None:

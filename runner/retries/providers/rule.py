@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 from attrs import field, frozen
 
 Verdict = Literal["rate_limited", "unavailable", "fatal", "declined", "unauthorized", "quota"]
-"""What an error means: `rate_limited` and `unavailable` are retried; `fatal` and `declined` (a content filter) fail the trial;
-`unauthorized` (also: no credit) and `quota` (of a day or month) stop the run."""
+"""What an error means: `rate_limited` and `unavailable` are retried; `fatal` and `declined` (a content filter) end the trial
+with an error; `unauthorized` (also: no credit) and `quota` (of a day or month) stop the run."""
 
 ErrorFields = Mapping[str, Sequence[str]]
 """The values of an error by key, at any depth: `{"code": ["429"], "message": ["…"], "quotaId": ["…PerDay…"]}`."""
