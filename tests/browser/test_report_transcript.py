@@ -156,7 +156,7 @@ def test_content_is_created_on_demand(open_support: Callable[[str], Tab]) -> Non
     tree = tab.text(".turn .json details")
     assert '"price": 40.0' in tree
     assert '"address": {"city": "Lima"}' in tree
-    assert POLICY == tab.texts(".turn details[open] .part pre")[-1]
+    assert POLICY == tab.text(".turn:has-text('read_policy') details[open] .part pre")
     overflowing = (
         "() => [...document.querySelectorAll('#drawer pre')].filter(pre => pre.scrollHeight > pre.clientHeight + 1).length"
     )
@@ -205,7 +205,7 @@ def test_a_step_is_opened_with_the_keyboard(tab: Tab) -> None:
     tab.page.focus(".turn.model:has-text('21 °C') summary")
     tab.page.keyboard.press("Enter")
     usage = "input tokens 100 · output tokens 20 · cost $0.250"
-    assert f"seq 14 · {MODEL} · {usage}" == tab.texts(".turn.model details[open] > p")[1]
+    assert f"seq 14 · {MODEL} · {usage}" == tab.text(".turn.model:has-text('21 °C') details[open] > p")
 
 
 def test_bars(tab: Tab) -> None:
