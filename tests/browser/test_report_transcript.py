@@ -313,7 +313,7 @@ def test_records(tab: Tab) -> None:
     """The latency is at the top; times, slots and the command are in the folded records."""
     assert tab.text("#drawer .status").endswith(", 2 attempts, 6 steps · latency 8 ms")
     tab.page.click(".records > summary")
-    assert tab.texts(".records p")[0].endswith(" · time to completion 14 ms")
+    assert tab.text(".records p").endswith(" · time to completion 14 ms")
 
 
 def test_tile(tab: Tab) -> None:

@@ -50,6 +50,7 @@ def test_workers(tmp_path: Path, open_tab: OpenTab) -> None:
     )
     assert [NAME, "process 1"] == tab.texts(".lane-labels span")
     tab.page.click("#drawer .records > summary")
+    tab.page.wait_for_selector("#drawer .attempt-head")
     heads = " ".join(tab.texts("#drawer .attempt-head"))
     assert "(worker died: signal 11)" in heads
     assert f"worker {NAME}" in " ".join(tab.texts("#drawer p.faint"))
