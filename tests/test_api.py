@@ -78,8 +78,8 @@ def test_parameters_of_tasks_without_code() -> None:
             "turns",
         ],
         Chat: [
-            *("model", "base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens", "seed", "schema"),
-            *("stream", "extra_body", "headers", "turns", "prices", *http),
+            *("model", "dialect", "base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens"),
+            *("effort", "seed", "schema", "stream", "extra_body", "headers", "turns", "prices", *http),
         ],
         Command: ["command", "shell", "output", "output_path"],
         RecordedOutput: ["output_key"],
@@ -106,6 +106,7 @@ def test_every_setting_has_a_flag() -> None:
         "headers": "header",
         "url": "endpoint",
         "model": "chat",
+        "dialect": "chat",  # The prefix of the model.
     }
     tasks = {field.name for task in (Endpoint, Chat, Command, RecordedOutput) for field in attrs.fields(task) if field.init}
 

@@ -14,7 +14,7 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.secrets import MIN_LENGTH
 from evaljournal.runner.steps.durable_requests import model_endpoint
-from evaljournal.runner.tasks.chat import OPENAI
+from evaljournal.runner.tasks.dialects.completions import Completions
 
 DUMMY_KEY: Final = "sk-evaljournal-gateway"
 """The API key that agents get; the gateway ignores it."""
@@ -40,8 +40,8 @@ class _Api:
 _APIS: Final = (
     _Api(
         url_variable="OPENAI_BASE_URL",
-        default_url=OPENAI,
-        key_variables={"OPENAI_API_KEY": ("Authorization", "Bearer ")},
+        default_url=Completions.base_url,
+        key_variables=Completions.key_variables,
         prefix="/openai/v1",
         paths={"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
     ),

@@ -195,15 +195,15 @@ class _OpenJudge:
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": judge.reminder},
             ]
-        completion = await self._client.complete(messages)
-        if len(completion.text) > _MAX_REPLY:
-            raise InvalidReply(f"the judge's reply has {len(completion.text):,} characters; at most {_MAX_REPLY:,} are read")
+        answer = await self._client.complete(messages)
+        if len(answer.text) > _MAX_REPLY:
+            raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
         model = judge.chat.model
         # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
-        engine_note(judge_usage={"model": model, "usage": dict(completion.usage)})
-        engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": completion.text})
+        engine_note(judge_usage={"model": model, "usage": dict(answer.usage)})
+        engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": answer.text})
         try:
-            return judge.verdict(completion.text)
+            return judge.verdict(answer.text)
         except InvalidReply:
-            scorer_input.unparsed_reply = completion.text.strip() or "(an empty reply)"
+            scorer_input.unparsed_reply = answer.text.strip() or "(an empty reply)"
             raise

@@ -1,10 +1,10 @@
-"""An OpenAI-compatible chat model as a task: the case becomes messages, the reply's text is the output.
+"""A chat model as a task: the case becomes messages, the answer's text is the output.
 
-Works with any server that has OpenAI's chat completions API; no SDK is needed.
+A dialect makes the request and reads the reply; no SDK is needed.
 """
 
-import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -16,40 +16,27 @@ import orjson
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.data.templates import Fields, MissingField, Template, fill_body, has_fields, parse_body, value_at
+from evaljournal.runner.data.templates import Fields, Template, fill_body, has_fields, parse_body
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.notes import engine_note, note
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
+from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
+from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
 
-OPENAI: Final = "https://api.openai.com/v1"
-
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
-_REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
-"""OpenAI models whose token limit includes reasoning and is called `max_completion_tokens`."""
+_TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _BYTES_PER_TOKEN: Final = 3
 """Bytes of JSON per token of a prompt, for an upper estimate: English has 4 to 5, Chinese about 3."""
-
-
-@attrs.frozen(kw_only=True)
-class Completion:
-    """A model's reply and its usage."""
-
-    text: str
-    message: Mapping[str, Any]
-    usage: Mapping[str, float | str]
-    """Tokens, and their cost if the model's price is known."""
-    finish_reason: str
-    """`stop`, `length` (truncated), `content_filter`, …; empty if unknown."""
 
 
 def _load_value(value: Any, label: str) -> Any:
@@ -64,10 +51,21 @@ def _load_value(value: Any, label: str) -> Any:
         raise UsageError(f"{label}: not JSON: {exc}", path=value) from exc
 
 
+def _dialect_name(chat: "Chat") -> str:
+    prefix, _ = split_model(chat.model)
+    if prefix and chat.dialect not in {None, prefix}:
+        raise UsageError(f"the model {chat.model!r} and dialect={chat.dialect!r} name two dialects; pass one")
+    return prefix or chat.dialect or DEFAULT_DIALECT
+
+
+def _dialect(chat: "Chat") -> Dialect:
+    return dialect_by_name(chat.dialect_name)
+
+
 def _model(chat: "Chat") -> Template:
-    if not chat.model.strip():
+    if not chat.model_name.strip():
         raise UsageError("the model is empty; pass its name")
-    return Template.parse(chat.model, "the model")
+    return Template.parse(chat.model_name, "the model")
 
 
 def _template(chat: "Chat") -> list[Any]:
@@ -84,44 +82,29 @@ def _template(chat: "Chat") -> list[Any]:
     return [*system, *parse_body(messages, "messages"), *prompt]
 
 
-def _first_choice(choices: Any) -> Any:
-    """Return the choice with the lowest `index`; choices may have any order."""
-    choice = value_at(choices, "0")
-    if all(isinstance(item, Mapping) and is_whole_number(item.get("index"), 0) for item in choices):
-        return min(choices, key=lambda item: item["index"])
-    return choice
-
-
-def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the message of a stream: its texts joined, and its tool calls by their `index`."""
-    message: dict[str, Any] = {"content": "".join(str(delta.get("content") or "") for delta in deltas)}
-    if refusal := "".join(str(delta.get("refusal") or "") for delta in deltas):
-        message["refusal"] = refusal
-    calls: dict[Any, dict[str, Any]] = {}
-    for part in (part for delta in deltas for part in delta.get("tool_calls") or []):
-        call = calls.setdefault(part.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
-        call |= {name: part[name] for name in ("id", "type") if part.get(name)}
-        for name, text in (part.get("function") or {}).items():
-            call["function"][name] = call["function"].get(name, "") + text
-    return {**message, "tool_calls": list(calls.values())} if calls else message
-
-
 def is_messages(value: object) -> bool:
     """Return whether a value is a list of chat messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) and "role" in item for item in value)
 
 
 def _address(chat: "Chat") -> Address:
-    """Return the address of the API. A key is sent only if `key_env` names it, or to OpenAI's own URL."""
-    base, _, query = chat.base_url.partition("?")
-    key = chat.key_env or ("OPENAI_API_KEY" if base.rstrip("/") == OPENAI else None)
-    headers = dict(chat.headers)
-    if key is not None and "authorization" not in {name.lower() for name in headers}:
-        headers["Authorization"] = f"Bearer ${{{key}}}"
-    address = Address.parse(f"{base.rstrip('/')}/chat/completions{f'?{query}' if query else ''}", headers)
-    if address.is_template:
-        raise UsageError(f"base_url {mask(chat.base_url)!r} must not contain fields; the model may")
-    return address
+    """Return the address of the API. A key is sent only if `key_env` names it, or to the provider's own URL."""
+    dialect = chat.api
+    base, _, query = chat.url.partition("?")
+    if Template.parse(base, "base_url").fields:
+        raise UsageError(f"base_url {mask(chat.url)!r} must not contain fields; the model may")
+    headers = {**dialect.headers, **chat.headers}
+    key_headers = dict(dialect.key_variables)
+    if chat.key_env is not None:
+        key_headers = {chat.key_env: key_headers.get(chat.key_env) or next(iter(key_headers.values()))}
+    elif base.rstrip("/") != dialect.base_url:
+        key_headers = {}
+    if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
+        key = next((name for name in key_headers if os.environ.get(name)), next(iter(key_headers), None))
+        headers |= {} if key is None else {key_headers[key][0]: f"{key_headers[key][1]}${{{key}}}"}
+    path, _, path_query = dialect.path(chat.model_name, stream=chat.stream).partition("?")
+    query = "&".join(filter(None, (path_query, query)))
+    return Address.parse(f"{base.rstrip('/')}{path}{'?' if query else ''}{query}", headers)
 
 
 @attrs.frozen(kw_only=True)
@@ -135,10 +118,13 @@ class Chat(HttpTask):
 
     model: str = attrs.field(kw_only=False)
     """Its name. It may contain `{fields}`, so that cases can name models; `limit_key="model"` separates their rate limits."""
-    base_url: str = attrs.field(default=OPENAI, repr=lambda url: repr(mask(url)))
-    """URL of the API, without `/chat/completions`."""
+    dialect: str | None = None
+    """The API: `chat` (chat completions) or the name of another dialect. None: the prefix of the model, as in
+    `anthropic:claude-haiku-5-5`, otherwise `chat`."""
+    base_url: str | None = attrs.field(default=None, repr=lambda url: repr(url and mask(url)))
+    """URL of the API, as the provider's SDK takes it. None: the provider's own URL."""
     key_env: str | None = None
-    """Environment variable with the API key. None: OPENAI_API_KEY for OpenAI's own URL, no key for others."""
+    """Environment variable with the API key. None: that of the provider's SDK for its own URL, no key for others."""
     prompt: str | None = None
     """The user message, with `{fields}` of the case. None, without messages: the input, which may be a list of messages."""
     messages: Any = None
@@ -149,6 +135,8 @@ class Chat(HttpTask):
     """Sampling temperature. None: the model's default."""
     max_tokens: int | None = None
     """Maximum tokens of a reply. None: the model's default."""
+    effort: str | None = None
+    """How much the model reasons: `low`, `medium`, `high`, … None: the model's default."""
     seed: int | None = None
     """Sampling seed, if the model supports it."""
     schema: Any = None
@@ -168,6 +156,13 @@ class Chat(HttpTask):
     """Seconds to connect, within the timeout of the attempt."""
     read_timeout: float | None = None
     """Maximum seconds between two received bytes. None: only the timeout of the attempt applies."""
+    dialect_name: str = attrs.field(init=False, repr=False, default=attrs.Factory(_dialect_name, takes_self=True))
+    api: Dialect = attrs.field(
+        init=False,
+        repr=False,
+        eq=False,
+        default=attrs.Factory(lambda self: dialect_by_name(self.dialect_name), takes_self=True),
+    )
     _model: Template = attrs.field(init=False, repr=False, default=attrs.Factory(_model, takes_self=True))
     _template: list[Any] = attrs.field(init=False, repr=False, default=attrs.Factory(_template, takes_self=True))
     _schema: Any = attrs.field(
@@ -179,34 +174,44 @@ class Chat(HttpTask):
     _address: Address = attrs.field(init=False, repr=False, default=attrs.Factory(_address, takes_self=True))
 
     @property
+    def model_name(self) -> str:
+        """The model without the prefix of its dialect."""
+        return split_model(self.model)[1]
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return self.base_url or self.api.base_url
+
+    @property
     def definition(self) -> dict[str, Any]:
         """Everything that affects the outputs, with secrets masked."""
         definition = {
+            **({} if self.dialect_name == DEFAULT_DIALECT else {"dialect": self.dialect_name}),
             **self.body([]),
             "system": self.system,
             "messages": _load_value(self.messages, "the messages"),
             "prompt": self.prompt,
             **({} if self.turns is None else {"turns": self.turns}),
         }
-        address = {"base_url": mask_shapes(self.base_url), "headers": masked_headers(self.headers)}
+        address = {"base_url": mask_shapes(self.url), "headers": masked_headers(self.headers)}
         return {**mask_definition(definition), **address}
 
     def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
         """Return the request for these messages."""
-        model = model or self.model
-        max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(model) else "max_tokens"
-        parameters = {"temperature": self.temperature, max_tokens: self.max_tokens, "seed": self.seed}
-        body: dict[str, Any] = {
-            "model": model,
-            "messages": messages,
-            **{name: value for name, value in parameters.items() if value is not None},
-        }
-        if self._schema is not None:
-            json_schema = {"name": "output", "strict": True, "schema": self._schema}
-            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
-        if self.stream:
-            body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return {**body, **self.extra_body}
+        return self.api.body(
+            ChatRequest(
+                model=model or self.model_name,
+                messages=messages,
+                temperature=self.temperature,
+                max_tokens=self.max_tokens,
+                seed=self.seed,
+                effort=self.effort,
+                schema=self._schema,
+                stream=self.stream,
+                extra_body=self.extra_body,
+            )
+        )
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the messages or the model."""
@@ -228,6 +233,10 @@ class Chat(HttpTask):
     def model_for(self, case: Case) -> str:
         """Return the model for a case."""
         return self._model.fill(Fields(case))
+
+    def target_for(self, case: Case) -> str | None:
+        """Return path and query for a case; None if they are the same for all."""
+        return self._address.target_for(Fields(case)) if self._address.is_template else None
 
     def conversation(self, case: Case) -> list[Any]:
         """Return the messages for a case; with turns, up to the first of them."""
@@ -262,7 +271,9 @@ class Chat(HttpTask):
     def estimate_messages(self, messages: Sequence[Any], model: str, further_tokens: float = 0) -> dict[str, float]:
         """Return an upper estimate of the usage of a call with these messages and further tokens of input."""
         body = self.body(messages, model)
-        limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if is_whole_number(body.get(name), 0)]
+        config = body.get("generationConfig")
+        parameters = {**body, **config} if isinstance(config, Mapping) else body
+        limits = [parameters[name] for name in _TOKEN_LIMITS if is_whole_number(parameters.get(name), 0)]
         usage: dict[str, float] = {}
         if all(isinstance(message.get("content"), str) for message in messages):
             usage["input_tokens"] = -(-len(orjson.dumps(messages)) // _BYTES_PER_TOKEN) + further_tokens
@@ -301,19 +312,19 @@ class OpenChat:
         if chat.turns is not None:
             turns = turns_of(trial.case, chat.turns)
             return self._output(await converse(turns, messages[:-1], partial(self._send_turn, trial, len(turns))))
-        completion = await self._reply(messages, trial, trial.trial)
-        if completion.usage:
-            note(usage=completion.usage)
-        return self._output(dict(completion.message) if completion.message.get("tool_calls") else completion.text)
+        answer = await self._answer(messages, trial, trial.trial)
+        if answer.usage:
+            note(usage=answer.usage)
+        return self._output(_message(answer) if answer.tool_calls else answer.text)
 
     async def _send_turn(self, trial: TrialInput, turn_count: int, number: int, messages: list[Any]) -> Any:
         """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools."""
         usages: list[Mapping[str, float | str]] = []
 
         async def call() -> dict[str, Any]:
-            completion = await self._reply(messages, trial, f"{trial.trial}\0{number}")
-            usages.append(completion.usage)
-            return {"role": "assistant", **completion.message, "content": completion.text}
+            answer = await self._answer(messages, trial, f"{trial.trial}\0{number}")
+            usages.append(answer.usage)
+            return _message(answer)
 
         request = self._chat.body(messages, self._chat.model_for(trial.case))
         message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
@@ -323,13 +334,14 @@ class OpenChat:
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
         return message
 
-    async def _reply(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Completion:
-        """Return the reply to these messages; note if it is truncated or filtered."""
+    async def _answer(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Answer:
+        """Return the answer to these messages; note if it is truncated or filtered."""
         headers = idempotency_headers("Idempotency-Key", self._run, identity)
-        completion = await self.complete(messages, *headers, model=self._chat.model_for(trial.case))
-        if completion.finish_reason not in {"", "stop"}:
-            engine_note(finish_reason=completion.finish_reason)
-        return completion
+        chat, case = self._chat, trial.case
+        answer = await self.complete(messages, *headers, model=chat.model_for(case), target=chat.target_for(case))
+        if answer.finish_reason not in {"", "stop"}:
+            engine_note(finish_reason=answer.finish_reason)
+        return answer
 
     def _output(self, reply: Any) -> Any:
         if self._chat.schema is None or not isinstance(reply, str):
@@ -340,64 +352,44 @@ class OpenChat:
             raise InvalidReply(f"the model's reply is not JSON ({exc}): {excerpt(reply, 300)!r}") from exc
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], *headers: tuple[bytes, bytes], model: str | None = None
-    ) -> Completion:
-        """Return the model's next message."""
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *headers: tuple[bytes, bytes],
+        model: str | None = None,
+        target: str | None = None,
+    ) -> Answer:
+        """Return the model's answer, with the priced usage and the model that answered."""
         content = orjson.dumps(self._chat.body(messages, model))
-        return await self._client.call("POST", content, *_HEADERS, *headers, read=lambda reply: self._read(reply, model))
 
-    def _read(self, reply: Reply, model: str | None) -> Completion:
-        if reply.is_stream:
-            return self._read_stream(reply, model)
-        value = reply.json()
-        raise_error_in(value, "error")
+        def read(reply: Reply) -> Answer:
+            answer = self._read(reply)
+            served_model = answer.model or model or self._chat.model_name
+            usage = priced_usage(answer.usage, served_model, self._prices, answer.service_tier)
+            return attrs.evolve(answer, model=served_model, usage=usage)
+
+        return await self._client.call("POST", content, *_HEADERS, *headers, read=read, target=target)
+
+    def _read(self, reply: Reply) -> Answer:
+        dialect = self._chat.api
+        if not reply.is_stream:
+            value = reply.json()
+            raise_error_in(value, "error")
+            return dialect.read(value)
         try:
-            choice = _first_choice(value_at(value, "choices"))
-            raise_error_in(choice, "error")
-            message = value_at(choice, "message")
-        except MissingField as exc:
-            raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
-        if not isinstance(message, Mapping):
-            raise InvalidReply(f"the reply is not a chat completion: its message is {excerpt(as_text(message), 200)!r}")
-        return self._completion(value, message, choice.get("finish_reason"), model)
+            return dialect.read_stream(_checked(reply.chunks()))
+        except IncompleteReply as exc:
+            if reply.is_done:
+                raise InvalidReply(str(exc)) from None  # As a cause, it would be an outage.
+            raise
 
-    def _read_stream(self, reply: Reply, model: str | None) -> Completion:
-        deltas: list[Mapping[str, Any]] = []
-        fields: dict[str, Any] = {}
-        finish_reason: object = None
-        for chunk in reply.chunks():
-            raise_error_in(chunk, "error")
-            try:
-                fields |= {name: value for name, value in chunk.items() if value}
-                for choice in [choice for choice in chunk.get("choices") or [] if not choice.get("index")]:
-                    raise_error_in(choice, "error")
-                    deltas.append(choice.get("delta") or {})
-                    finish_reason = choice.get("finish_reason") or finish_reason
-            except (AttributeError, TypeError) as exc:
-                raise InvalidReply(f"a chunk of the stream is not a chat completion: {excerpt(as_text(chunk), 200)!r}") from exc
-        if finish_reason is None:
-            error = InvalidReply if reply.is_done else IncompleteReply
-            raise error("the stream ended without a finish_reason")
-        try:
-            message = _joined_message(deltas)
-        except (AttributeError, TypeError) as exc:
-            raise InvalidReply(f"a message of the stream is not a chat completion: {excerpt(as_text(deltas), 200)!r}") from exc
-        return self._completion(fields, message, finish_reason, model)
 
-    def _completion(
-        self, reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object, requested_model: str | None
-    ) -> Completion:
-        if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
-            raise ErrorReply("the reply ended with finish_reason 'error'")
-        content = message.get("content")
-        if isinstance(content, list):  # Some APIs return text in parts.
-            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-        if not content and isinstance(message.get("refusal"), str):
-            content = message["refusal"]
-        model = str(reply.get("model") or requested_model or self._chat.model)
-        return Completion(
-            text=content if isinstance(content, str) else "",
-            message=message,
-            usage=priced_usage(reply.get("usage"), model, self._prices, reply.get("service_tier")),
-            finish_reason=str(finish_reason or ""),
-        )
+def _message(answer: Answer) -> dict[str, Any]:
+    """Return an answer as a message of a conversation."""
+    calls = {"tool_calls": list(answer.tool_calls)} if answer.tool_calls else {}
+    return {"role": "assistant", "content": answer.text, **calls}
+
+
+def _checked(chunks: Iterable[Any]) -> Iterator[Any]:
+    for chunk in chunks:
+        raise_error_in(chunk, "error")
+        yield chunk

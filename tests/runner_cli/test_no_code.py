@@ -292,9 +292,9 @@ def test_a_judge_has_the_endpoint_and_the_key_of_the_task(monkeypatch: pytest.Mo
     def judge(*names: str) -> tuple[str, str | None]:
         options = {name: value for name, value in {**urls, **keys}.items() if name in names}
         ((_, scorer),) = scorers_from_options({"judge": ("big",), **options})
-        return scorer.chat.base_url, scorer.chat.key_env
+        return scorer.chat.url, scorer.chat.key_env
 
-    default = Chat("big", key_env="KEY_A").base_url
+    default = Chat("big", key_env="KEY_A").url
     assert (default, "KEY_A") == judge("key_env")
     assert ("http://a/v1", "KEY_A") == judge("base_url", "key_env")
     assert ("http://b/v1", None) == judge("base_url", "key_env", "judge_url")

@@ -286,7 +286,7 @@ def parse_reply(received: Reply) -> None:
     readers: list[Callable[[], object]] = [
         lambda: output_of(received, None, None, None),
         lambda: output_of(received, "output", "error", "done"),
-        lambda: OpenChat(chat, None, {}, "")._read(received, None),  # type: ignore[arg-type]  # it makes no call
+        lambda: OpenChat(chat, None, {}, "")._read(received),  # type: ignore[arg-type]  # it makes no call
     ]
     for reader in readers:
         with suppress(*EXPECTED_ERRORS):

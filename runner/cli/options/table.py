@@ -236,6 +236,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option("--temperature T", "Sampling temperature; repeatable (default: the model's).", "chat", "0.0", varies=True),
         Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
+        Option("--effort LEVEL", "How much the model reasons: low, medium, high, … (default: the model's).", "chat", '"low"'),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
         Option("--stream", "Stream the reply and record the time to its first byte.", "chat"),
@@ -402,7 +403,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
 OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
 _ADVANCED: Final = """
 nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
-messages turns model-seed stream extra-body prices choice judge-url judge-key-env
+messages turns effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
 delimiter verbose

@@ -1,0 +1,128 @@
+"""OpenAI's chat completions, which most servers and gateways offer."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from evaljournal.replay.text import as_text
+from evaljournal.runner.data.templates import MissingField, value_at
+from evaljournal.runner.errors import is_whole_number
+from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
+from evaljournal.runner.secrets import excerpt
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest
+from evaljournal.runner.tasks.endpoint import raise_error_in
+
+_REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
+"""OpenAI models whose token limit includes reasoning and is called `max_completion_tokens`."""
+_OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"length": "truncated", "content_filter": "declined"}
+
+
+class Completions:
+    """OpenAI's chat completions."""
+
+    base_url = "https://api.openai.com/v1"
+    url_variable = "OPENAI_BASE_URL"
+    key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
+    headers: Final[Mapping[str, str]] = {}
+
+    def path(self, _model: str, *, stream: bool) -> str:
+        """Return the path, which is the same for all models."""
+        del stream
+        return "/chat/completions"
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the body of a call."""
+        max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(request.model) else "max_tokens"
+        parameters = {
+            "temperature": request.temperature,
+            max_tokens: request.max_tokens,
+            "seed": request.seed,
+            "reasoning_effort": request.effort,
+        }
+        body: dict[str, Any] = {
+            "model": request.model,
+            "messages": request.messages,
+            **{name: value for name, value in parameters.items() if value is not None},
+        }
+        if request.schema is not None:
+            json_schema = {"name": "output", "strict": True, "schema": request.schema}
+            body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
+        if request.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return {**body, **request.extra_body}
+
+    def read(self, reply: Any) -> Answer:
+        """Return the first choice of a reply."""
+        try:
+            choice = _first_choice(value_at(reply, "choices"))
+            raise_error_in(choice, "error")
+            message = value_at(choice, "message")
+        except MissingField as exc:
+            raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
+        if not isinstance(message, Mapping):
+            raise InvalidReply(f"the reply is not a chat completion: its message is {excerpt(as_text(message), 200)!r}")
+        return _answer(reply, message, choice.get("finish_reason"))
+
+    def read_stream(self, chunks: Iterable[Any]) -> Answer:
+        """Return the first choice, joined from its deltas."""
+        deltas: list[Mapping[str, Any]] = []
+        fields: dict[str, Any] = {}
+        finish_reason: object = None
+        for chunk in chunks:
+            try:
+                fields |= {name: value for name, value in chunk.items() if value}
+                for choice in [choice for choice in chunk.get("choices") or [] if not choice.get("index")]:
+                    raise_error_in(choice, "error")
+                    deltas.append(choice.get("delta") or {})
+                    finish_reason = choice.get("finish_reason") or finish_reason
+            except (AttributeError, TypeError) as exc:
+                raise InvalidReply(f"a chunk of the stream is not a chat completion: {excerpt(as_text(chunk), 200)!r}") from exc
+        if finish_reason is None:
+            raise IncompleteReply("the stream ended without a finish_reason")
+        try:
+            message = _joined_message(deltas)
+        except (AttributeError, TypeError) as exc:
+            raise InvalidReply(f"a message of the stream is not a chat completion: {excerpt(as_text(deltas), 200)!r}") from exc
+        return _answer(fields, message, finish_reason)
+
+
+def _first_choice(choices: Any) -> Any:
+    """Return the choice with the lowest `index`; choices may have any order."""
+    choice = value_at(choices, "0")
+    if all(isinstance(item, Mapping) and is_whole_number(item.get("index"), 0) for item in choices):
+        return min(choices, key=lambda item: item["index"])
+    return choice
+
+
+def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the message of a stream: its texts joined, and its tool calls by their `index`."""
+    message: dict[str, Any] = {name: "".join(str(delta.get(name) or "") for delta in deltas) for name in ("content", "refusal")}
+    calls: dict[Any, dict[str, Any]] = {}
+    for part in (part for delta in deltas for part in delta.get("tool_calls") or []):
+        call = calls.setdefault(part.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
+        call |= {name: part[name] for name in ("id", "type") if part.get(name)}
+        for name, text in (part.get("function") or {}).items():
+            call["function"][name] = call["function"].get(name, "") + text
+    return {**message, "tool_calls": list(calls.values())}
+
+
+def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object) -> Answer:
+    if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
+        raise ErrorReply("the reply ended with finish_reason 'error'")
+    content, refusal, calls = message.get("content"), message.get("refusal"), message.get("tool_calls") or ()
+    if isinstance(content, list):  # Some APIs return text in parts.
+        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+        raise InvalidReply(f"the reply is not a chat completion: its tool_calls are {excerpt(as_text(calls), 200)!r}")
+    is_refused = isinstance(refusal, str) and bool(refusal)
+    text = content if isinstance(content, str) else ""
+    return Answer(
+        text=text or (str(refusal) if is_refused else ""),
+        tool_calls=calls,
+        outcome="declined" if is_refused else _OUTCOMES.get(str(finish_reason), "complete"),
+        finish_reason=str(finish_reason or ""),
+        model=str(reply.get("model") or ""),
+        fingerprint=str(reply.get("system_fingerprint") or ""),
+        service_tier=str(reply.get("service_tier") or ""),
+        usage=reply.get("usage"),
+    )

@@ -1,0 +1,93 @@
+"""What the dialects of chat APIs have in common: a request, an answer, and the interface of a dialect."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import attrs
+
+AnswerOutcome = Literal["complete", "truncated", "declined"]
+"""Whether a model finished its answer, reached a limit of tokens, or declined to answer."""
+
+
+@attrs.frozen(kw_only=True)
+class ChatRequest:
+    """A call of a chat model, in the terms of all dialects."""
+
+    model: str
+    messages: Sequence[Mapping[str, Any]]
+    """As in OpenAI's chat completions: roles, and content that is a text or a list of parts."""
+    temperature: float | None = None
+    max_tokens: int | None = None
+    """Maximum tokens of the answer."""
+    seed: int | None = None
+    effort: str | None = None
+    """How much a model reasons: `low`, `medium`, `high`, …"""
+    schema: Any = None
+    """JSON schema of the answer."""
+    stream: bool = False
+    extra_body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    """Further parameters of the dialect, which replace those of the request."""
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """A model's answer, in the terms of all dialects."""
+
+    text: str
+    """All texts of the answer, joined; without its reasoning."""
+    tool_calls: Sequence[Mapping[str, Any]] = ()
+    """As in chat completions: `{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}`."""
+    outcome: AnswerOutcome = "complete"
+    finish_reason: str = ""
+    """Why the model stopped, in the provider's words; empty if it is unknown."""
+    model: str = ""
+    """The model that answered, as far as the reply says; it may differ from the one that was asked for."""
+    fingerprint: str = ""
+    """The provider's name for the version of the system that answered; empty if it is unknown."""
+    service_tier: str = ""
+    usage: Any = None
+    """The provider's count of tokens."""
+
+
+class Dialect(Protocol):
+    """How a chat API is called, and how its replies are read.
+
+    Replies are untrusted: any value may have any type. A reply that is no answer raises an `InvalidReply`, a stream that has no
+    end an `IncompleteReply`. An `error` in a reply or a chunk is raised before it is read.
+    """
+
+    @property
+    def base_url(self) -> str:
+        """The provider's own URL, as its SDK has it."""
+        ...
+
+    @property
+    def url_variable(self) -> str:
+        """Environment variable with another base URL."""
+        ...
+
+    @property
+    def key_variables(self) -> Mapping[str, tuple[str, str]]:
+        """Environment variable with a key → its header, and the text before the key; the first one that is set is used."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Further headers of every call."""
+        ...
+
+    def path(self, model: str, *, stream: bool) -> str:
+        """Return the path and query after the base URL."""
+        ...
+
+    def body(self, request: ChatRequest) -> dict[str, Any]:
+        """Return the body of a call."""
+        ...
+
+    def read(self, reply: Any) -> Answer:
+        """Return the answer in a reply."""
+        ...
+
+    def read_stream(self, chunks: Iterable[Any]) -> Answer:
+        """Return the answer in the chunks of a stream."""
+        ...
