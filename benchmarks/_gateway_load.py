@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 CONNECTIONS: Final = 32
 BODY: Final = json.dumps(
-    {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is the capital of Peru? " * 40}]}
+    {"model": "gpt-5.6-luna", "messages": [{"role": "user", "content": "What is the capital of Peru? " * 40}]}
 )
 HEADERS: Final = (
     "Accept: application/json",

@@ -72,7 +72,7 @@ def chat(model, messages):
         decision = "refund" if generous else DECISIONS[ORDERS[number]]
         message["content"] = f"{decision}: the order is {ORDERS[number]}"
     usage = {"prompt_tokens": 60 * len(messages), "completion_tokens": 25}
-    return {"model": {"small": "gpt-5-mini", "large": "gpt-5"}[model], "choices": [{"message": message}], "usage": usage}
+    return {"model": {"small": "gpt-5-mini", "large": "gpt-5.1"}[model], "choices": [{"message": message}], "usage": usage}
 
 
 def call(name, number):

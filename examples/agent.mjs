@@ -16,7 +16,7 @@ async function complete(messages) {
   const reply = await fetch(`${base}/chat/completions`, {
     method: "POST",
     headers: { "Content-Type": "application/json", Authorization: `Bearer ${process.env.OPENAI_API_KEY}` },
-    body: JSON.stringify({ model: "gpt-4o-mini", messages, tools }),
+    body: JSON.stringify({ model: "gpt-5.6-luna", messages, tools }),
   });
   if (!reply.ok) throw new Error(`${reply.status} ${await reply.text()}`);
   return (await reply.json()).choices[0].message;

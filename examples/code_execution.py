@@ -40,7 +40,7 @@ async def write(problem: str) -> str:
     from openai import AsyncOpenAI  # noqa: PLC0415  # the image does not need it
 
     messages: Any = [{"role": "user", "content": PROMPT + problem}]
-    reply = await AsyncOpenAI(max_retries=0).chat.completions.create(model="gpt-4o-mini", messages=messages)
+    reply = await AsyncOpenAI(max_retries=0).chat.completions.create(model="gpt-5.6-luna", messages=messages)
     return reply.choices[0].message.content or ""
 
 

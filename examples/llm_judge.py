@@ -35,7 +35,7 @@ def brief(output: str, metadata: Mapping[str, Any]) -> Score:
 
 describe.score(
     scorers.judge(
-        "gpt-4o-mini",
+        "gpt-5.6-luna",
         rubric=RUBRIC,
         choices={"yes": True, "no": False},
         base_url=os.environ.get("OPENAI_BASE_URL", "https://api.openai.com/v1"),

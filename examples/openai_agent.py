@@ -46,7 +46,7 @@ def agent(question: str) -> str:
     """Call the model and the tools that it requests, until it returns an answer without tool calls."""
     messages: list[Any] = [{"role": "user", "content": question}]
     while True:
-        reply = client.chat.completions.create(model="gpt-5-mini", messages=messages, tools=TOOLS)
+        reply = client.chat.completions.create(model="gpt-5.4-mini", messages=messages, tools=TOOLS)
         message = reply.choices[0].message
         if not message.tool_calls:
             return message.content or ""

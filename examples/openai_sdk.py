@@ -21,7 +21,7 @@ client = AsyncOpenAI(max_retries=0)  # evaljournal does the retries and records 
 async def capitals(question: str) -> str:
     """Return the model's answer."""
     reply = await client.chat.completions.create(
-        model="gpt-4o-mini",
+        model="gpt-5.6-luna",
         messages=[{"role": "system", "content": "Answer with one word."}, {"role": "user", "content": question}],
     )
     if reply.usage is not None:

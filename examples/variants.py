@@ -21,7 +21,7 @@ client = AsyncOpenAI(max_retries=0)  # evaljournal does the retries and records 
 @evaluation(
     cases=CASES,
     variants={
-        "model": ["gpt-4o-mini", "gpt-4o"],
+        "model": ["gpt-5.6-luna", "gpt-5.6-terra"],
         "prompt": ["Capital of {country}?", "You know geography. Answer with one word: what is the capital of {country}?"],
     },
     limit_key="model",  # Each model has its own rate limit.

@@ -59,7 +59,7 @@ def test_variants(tmp_path: Path, server: Server) -> None:
 
     assert 3 * 4 == len(server.requests("example-variants"))
     assert [3, 3, 3, 3] == [totals.completed for totals in state.variants.values()]
-    assert {"gpt-4o-mini", "gpt-4o"} == set(state.attempt_limits)
+    assert {"gpt-5.6-luna", "gpt-5.6-terra"} == set(state.attempt_limits)
 
 
 def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:

@@ -54,6 +54,10 @@ TRIAL_WORDS: Final = re.compile(
 )
 """Words of event types and JSON keys; in prose, a trial has an output or an error, a score passes or fails, and an attempt can
 fail and be retried."""
+GONE_MODELS: Final = re.compile(
+    r"\b(gpt-(?:3\.5|4)[\w.-]*|gpt-5(?!\.\d|-?\w)|o[13]\b(?:-\w+)?|o4-mini|claude-(?:[123]\b|instant)[\w.-]*|gemini-(?:1|2\.0)[\w.-]*)"
+)
+"""Models that are shut down, or will be by January 2027: no example or default names one."""
 CODE: Final = re.compile(r"```.*?```|`[^`]*`|--[\w-]+", re.DOTALL)
 """Names of keys, options and types in a text."""
 _PATTERN: Final = re.compile(
@@ -142,10 +146,24 @@ def test_trial_words(path: Path) -> None:
     assert [] == [f"line {first + line - 1}: {word}" for first, text in texts for line, word in trial_words_in(text)]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *_files(),
+        *(path for path in sorted((ROOT / "examples").rglob("*")) if path.is_file()),
+        *sorted((ROOT / "docs").glob("*.py")),
+    ],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_models(path: Path) -> None:
+    """The product, its docs and its examples name no model that is gone; only the price table has some, with their reason."""
+    assert [] == GONE_MODELS.findall(path.read_text(encoding="utf-8"))
+
+
 def test_the_test() -> None:
     """A phrase is found in a docstring, an f-string and a comment, across a line break; an allowed phrase is not.
 
-    A word that is wrong in prose is found outside code.
+    A word that is wrong in prose is found outside code. A model that is gone is found, its successor is not.
     """
     source = '"""First.\n\nIn the\nair."""\nx = f"{1} is ill"  # Nobody.\ny = "Connection refused"; z = "N; else 4"\n'
     phrases = sorted(
@@ -154,6 +172,9 @@ def test_the_test() -> None:
 
     assert [(1, "recovered"), (2, "failed trials")] == [*trial_words_in("2 recovered `stage`\nfailed trials, --on-ambiguous")]
     assert [(2, "1 stage")] == [*_messages_of_python('"""A stage."""\nx = "1 stage"; y = "stage"')]
+    models = "gpt-5, gpt-5. gpt-4o-mini gpt-3.5-turbo o3 o4-mini claude-3-5-haiku-latest gemini-1.5-pro"
+    assert ["gpt-5", *models.replace("gpt-5, gpt-5.", "gpt-5").split()] == GONE_MODELS.findall(models)
+    assert [] == GONE_MODELS.findall("gpt-5.4 gpt-5-mini gpt-5.6-luna claude-haiku-5-5 gemini-3.8-flash zoo3")
     assert [(3, "in the air"), (5, "is ill"), (5, "nobody"), (6, "; else")] == phrases
 
 

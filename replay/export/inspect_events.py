@@ -309,7 +309,7 @@ def model_usage(trial: TrialDetails, call: ModelCall) -> dict[str, Any]:
 
 
 def model_name(call: ModelCall) -> str:
-    """Return the model as Inspect names it: `openai/gpt-4o`."""
+    """Return the model as Inspect names it: `openai/gpt-5.6-terra`."""
     return f"{_PROVIDERS.get(call.provider, call.provider)}/{call.model}" if call.model else _NO_MODEL
 
 

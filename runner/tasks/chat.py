@@ -111,7 +111,7 @@ def _address(chat: "Chat") -> Address:
 class Chat(HttpTask):
     """A chat model, its address and parameters, and how a case becomes messages.
 
-    `evaluation(cases="qa.jsonl")(Chat("gpt-4o-mini", prompt="Answer briefly: {question}"))` is an evaluation.
+    `evaluation(cases="qa.jsonl")(Chat("gpt-5.6-luna", prompt="Answer briefly: {question}"))` is an evaluation.
     """
 
     __name__ = "chat"

@@ -73,7 +73,7 @@ def rescore(
     \b
     evaljournal rescore
     evaljournal rescore runs/qa/0001 --score iexact --score close_to:0.01
-    evaljournal rescore runs/qa/0001 --judge gpt-4o --rubric @rubric.txt
+    evaljournal rescore runs/qa/0001 --judge gpt-5.6-terra --rubric @rubric.txt
     """
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")

@@ -74,7 +74,7 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     \b
     evaljournal run evals/capitals.py
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
-    evaljournal run --data qa.jsonl --chat gpt-4o-mini --prompt 'Answer briefly: {question}' --judge gpt-4o
+    evaljournal run --data qa.jsonl --chat gpt-5.6-luna --prompt 'Answer briefly: {question}' --judge gpt-5.6-terra
     evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
     evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
     evaljournal run evals/capitals.py --shard 3/8 -o runs/capitals/0001-3of8

@@ -153,7 +153,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "Call an OpenAI-compatible chat model; repeatable: several models, prompts, system prompts and temperatures make "
             "variants.",
             "chat.model",
-            '"gpt-4o-mini"',
+            '"gpt-5.6-luna"',
             varies=True,
         ),
         Option(
@@ -258,7 +258,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "--judge MODEL",
             "Score the outputs with a chat model; repeatable. NAME=MODEL names the scorer (default: judge, judge-2, …).",
             "judge.model",
-            '["gpt-4o"]',
+            '["gpt-5.6-terra"]',
             multiple=True,
         ),
         Option(
