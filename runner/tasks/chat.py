@@ -58,10 +58,6 @@ def _dialect_name(chat: "Chat") -> str:
     return prefix or chat.dialect or DEFAULT_DIALECT
 
 
-def _dialect(chat: "Chat") -> Dialect:
-    return dialect_by_name(chat.dialect_name)
-
-
 def _model(chat: "Chat") -> Template:
     if not chat.model_name.strip():
         raise UsageError("the model is empty; pass its name")
@@ -173,6 +169,10 @@ class Chat(HttpTask):
     )
     _address: Address = attrs.field(init=False, repr=False, default=attrs.Factory(_address, takes_self=True))
 
+    def __attrs_post_init__(self) -> None:
+        """Raise a UsageError if the dialect does not have one of the parameters."""
+        self.body([])
+
     @property
     def model_name(self) -> str:
         """The model without the prefix of its dialect."""
@@ -214,9 +214,8 @@ class Chat(HttpTask):
         )
 
     def check(self, case: Case) -> None:
-        """Raise a UsageError if the case lacks a field of the messages or the model."""
-        self.conversation(case)
-        self.model_for(case)
+        """Raise a UsageError if the case lacks a field of the messages or the model, or the dialect has no such message."""
+        self.request(case)
 
     @property
     def constant_template(self) -> str:

@@ -81,7 +81,7 @@ class Dialect(Protocol):
         ...
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
-        """Return the body of a call."""
+        """Return the body of a call; raise a `UsageError` for a parameter or a message that the API does not have."""
         ...
 
     def read(self, reply: Any) -> Answer:
