@@ -3,13 +3,14 @@
 The path defines its replies: `/NAME/STEPS/END`. Each request takes the next step, the last step is repeated; the name separates
 tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET /NAME` returns its requests. Steps:
 
-    ok            {"output": INPUT in capitals}, or a chat completion, message or response, depending on the end of the path
+    ok            {"output": INPUT in capitals}, or in the dialect of a chat API that the end of the path names:
+                  `chat/completions`, `messages`, `responses`, `MODEL:generateContent`
     tools         calls the first tool of the request whose result is missing; when all were called, answers as ok. A prompt of
                   DSPy has no list of tools: the reply has the fields that it asks for
     401, 404, …   that status, with an error in JSON
     429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
-    reply:TEXT    a chat completion with that text; `reply:another` reports another model, `reply:nonsense` an invalid usage,
-                  `reply:short` a truncated answer
+    reply:TEXT    that text, in the same dialects. Chat completions: `reply:another` reports another model, `reply:nonsense` an
+                  invalid usage, `reply:short` a truncated answer
     echo          the request's headers and body
     target        {"output": path and query of the request}
     empty         no body; `empty:204` with that status, `empty:text` and `empty:sse` with another media type
@@ -54,7 +55,8 @@ import orjson
 from tests.processes import ROOT, Process
 
 _NAMED_EVENTS = ("messages", "responses")
-_MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS)
+_GEMINI = (":generateContent", ":streamGenerateContent")
+_MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS, *_GEMINI)
 
 _requests: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
@@ -105,7 +107,7 @@ class Connection(asyncio.Protocol):
         if not script_and_end:
             self._json(200, _requests[name])
             return
-        steps, _, end = script_and_end.partition("/")
+        steps, _, end = script_and_end.partition("?")[0].partition("/")
         peer = self._transport.get_extra_info("peername")[1]
         _requests[name].append(
             {
@@ -155,9 +157,10 @@ class Connection(asyncio.Protocol):
         elif step == "echo":
             self._json(200, {"output": headers, "body": body.decode()})
         elif step == "reply":
-            answer = _answer("chat/completions", body)
-            answer["choices"][0]["message"]["content"] = argument or None
-            answer["model"] = "another" if argument == "another" else answer["model"]
+            answer = _answer(end, body, argument)
+            if end.endswith("chat/completions"):
+                answer["choices"][0]["message"]["content"] = argument or None
+                answer["model"] = "another" if argument == "another" else answer["model"]
             if argument == "nonsense":
                 answer["usage"] = {"prompt_tokens": "many", "completion_tokens": -2}
             elif argument == "short":
@@ -298,12 +301,15 @@ def _question(body: bytes) -> str:
         return content if isinstance(content, str) else str(content[-1].get("text") or content[-1].get("content"))
     if isinstance(request.get("input"), list):
         return str(request["input"][-1].get("content") or request["input"][-1].get("output"))
+    if "contents" in request:
+        part = request["contents"][-1]["parts"][-1]
+        return str(part.get("text") or part.get("functionResponse"))
     return str(request.get("input") or request.get("question") or request)
 
 
-def _answer(end: str, body: bytes) -> Any:
-    """Return the question in capitals, in the shape that the end of the path selects."""
-    text = _question(body).upper()
+def _answer(end: str, body: bytes, text: str | None = None) -> Any:
+    """Return a text (default: the question in capitals), in the shape that the end of the path selects."""
+    text = _question(body).upper() if text is None else text
     model = "small"
     if end.endswith("chat/completions"):
         request = orjson.loads(body)
@@ -331,6 +337,16 @@ def _answer(end: str, body: bytes) -> Any:
         }
     if end.endswith("responses"):
         return _response(text, orjson.loads(body)["model"])
+    if end.endswith(_GEMINI):
+        model = end.rpartition("/")[2].partition(":")[0]
+        content = {"role": "model", "parts": [{"text": text}]}
+        counts = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
+        return {
+            "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+            "usageMetadata": counts,
+            "modelVersion": model,
+            "responseId": "response-1",
+        }
     return {"output": text, "detail": {"steps": [1, 2, {"name": "last"}]}}
 
 
@@ -361,6 +377,8 @@ def _response(text: str, model: str) -> dict[str, Any]:
 def _tool_call(end: str, body: bytes) -> Any:
     """Return a call of the next tool, with a string for each of its parameters; if all were called, an answer."""
     request, answer = orjson.loads(body), _answer(end, body)
+    if "contents" in request:
+        return _gemini_tool_call(request, answer)
     if "tools" not in request:
         answer["choices"][0]["message"]["content"] = _fields(request["messages"][-1]["content"])
         return answer
@@ -389,6 +407,17 @@ def _tool_call(end: str, body: bytes) -> Any:
         "content": None,
         "tool_calls": [{"id": call, "type": "function", "function": {"name": function["name"], "arguments": call_arguments}}],
     }
+    return answer
+
+
+def _gemini_tool_call(request: Any, answer: Any) -> Any:
+    """Return a call of the next tool of a request to Gemini, or the answer."""
+    tools = request["tools"][0]["functionDeclarations"]
+    results = sum("functionResponse" in part for content in request["contents"] for part in content["parts"])
+    if results < len(tools):
+        arguments = dict.fromkeys(tools[results]["parameters"]["properties"], "lima")
+        call = {"id": f"call-{results + 1}", "name": tools[results]["name"], "args": arguments}
+        answer["candidates"][0]["content"]["parts"] = [{"functionCall": call}]
     return answer
 
 
@@ -435,6 +464,11 @@ def _chunks_of(end: str, body: bytes) -> Iterator[Any]:
             part: dict[str, Any] = {"sequence_number": number, "delta": letter, "logprobs": []}
             yield {"type": "response.output_text.delta", **position, **part}
         yield {"type": "response.completed", "sequence_number": len(text) + 1, "response": response}
+    elif end.endswith(_GEMINI):
+        for letter in text:
+            candidate = {"content": {"role": "model", "parts": [{"text": letter}]}, "index": 0}
+            yield {**_answer(end, body), "candidates": [candidate]}
+        yield _answer(end, body, "")
     else:
         yield {"start": True}
         for letter in text:
