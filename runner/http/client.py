@@ -7,6 +7,7 @@ without a byte of a reply, on a connection that was idle, is repeated on a new c
 
 import functools
 import math
+import re
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -32,6 +33,8 @@ _MAX_IDLE: Final = 60.0
 _MAX_HEAD: Final = 100 * 1024
 """Maximum bytes of a response's status line and headers."""
 _CHUNK: Final = 64 * 1024
+_MAX_TOKEN_MATCH: Final = 256
+"""Maximum bytes of a match of `first_token`, which two chunks may contain together."""
 
 _FAILURES: Final = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError, httpcore2.ProxyError)
 
@@ -178,16 +181,26 @@ class Client:
         *headers: tuple[bytes, bytes],
         read: Callable[[Reply], T],
         target: str | None = None,
+        first_token: re.Pattern[bytes] | None = None,
     ) -> T:
-        """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx."""
+        """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx.
+
+        For a stream, the time to its first byte is noted, and that to the first match of `first_token`.
+        """
         start_time = trio.current_time()
         first_byte: float | None = None
-        chunks: list[bytes] = []
+        token_times: dict[str, float] = {}
+        chunks, end = list[bytes](), b""
         with ReplyMemory() as memory:
             async with await self.send(method, content, *headers, target=target) as response:
                 while chunk := await response.read():
                     if first_byte is None:
                         first_byte = trio.current_time() - start_time
+                    if first_token is not None and not token_times:
+                        end += chunk
+                        if first_token.search(end):
+                            token_times["first_token"] = round(trio.current_time() - start_time, 6)
+                        end = end[-_MAX_TOKEN_MATCH:]
                     chunks.append(chunk)
                     await memory.add(len(chunk))
             if first_byte is None:
@@ -196,7 +209,7 @@ class Client:
             if reply.coding:
                 await memory.take_place()  # Decompression may enlarge the body.
             if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
-                engine_note(stream={"first_byte": round(first_byte, 6), "bytes": len(body)})
+                engine_note(stream={"first_byte": round(first_byte, 6), **token_times, "bytes": len(body)})
             return await memory.parse(lambda: self._parse(reply, body, read))
 
     def _parse(self, reply: Reply, body: bytes, read: Callable[[Reply], T]) -> T:

@@ -138,7 +138,7 @@ class Chat(HttpTask):
     schema: Any = None
     """A JSON schema, or the path of a file with one; the output is then a JSON value."""
     stream: bool = False
-    """Whether to stream the reply and record the time to its first byte."""
+    """Whether to stream the reply and record the times to its first byte and its first token."""
     extra_body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """Further request parameters: `{"top_p": 0.9}`."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
@@ -366,7 +366,8 @@ class OpenChat:
             usage = priced_usage(answer.usage, served_model, self._prices, answer.service_tier)
             return attrs.evolve(answer, model=served_model, usage=usage)
 
-        return await self._client.call("POST", content, *_HEADERS, *headers, read=read, target=target)
+        first_token = self._chat.api.first_token if self._chat.stream else None
+        return await self._client.call("POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token)
 
     def _read(self, reply: Reply) -> Answer:
         dialect = self._chat.api

@@ -15,6 +15,7 @@ from evaljournal import Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
 from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.dialects.completions import Completions
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, read_prices
 from tests.processes import TIMEOUT
 from tests.programs import import_optional
@@ -143,12 +144,13 @@ def test_a_schema_makes_the_output_json(server: Server, path: Path, name: str) -
 
 
 def test_a_stream_is_joined(server: Server, path: Path, name: str) -> None:
-    """Output and usage are the same with and without streaming; a stream records the time to the first byte."""
+    """Output and usage are the same with and without streaming; a stream records the time to the first token."""
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "sse", "v1"), stream=True)), path)
 
     assert ["LIMA"] == outputs(path)
     assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == notes(path, "usage")
-    assert 1 == len(notes(path, "evaljournal.stream"))
+    (stream,) = notes(path, "evaljournal.stream")
+    assert 0 < stream["first_byte"] <= stream["first_token"]
     assert {"include_usage": True} == sent(server, name)["stream_options"]
 
 
@@ -464,3 +466,24 @@ def test_exceptions_of_sdks_are_classified(
 def test_a_chat_evaluation_can_be_called(server: Server, name: str) -> None:
     """An evaluation of a chat model can be called directly."""
     assert "LIMA" == trio.run(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), "lima")
+
+
+@pytest.mark.parametrize(
+    ("chunk", "has_token"),
+    [
+        ({"role": "assistant", "content": ""}, False),
+        ({"role": "assistant", "content": None, "refusal": None}, False),
+        ({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]}, False),
+        ({"content": "L"}, True),
+        ({"content": '"'}, True),
+        ({"refusal": "I"}, True),
+        ({"reasoning_content": "Hm"}, True),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, True),
+    ],
+)
+def test_the_first_token(chunk: dict[str, Any], *, has_token: bool) -> None:
+    """A chunk with a role or the name of a tool has no token; one with text, reasoning or arguments has."""
+    for separators in ((",", ":"), (", ", ": ")):
+        data = json.dumps({"choices": [{"index": 0, "delta": chunk}]}, separators=separators).encode()
+
+        assert has_token == (Completions.first_token.search(data) is not None)

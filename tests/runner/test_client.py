@@ -1,8 +1,10 @@
 """Connections of the HTTP client: what a server sends without a request never becomes the reply of a later call."""
 
+import re
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import trio
@@ -11,6 +13,7 @@ import trustme
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.reply import NoResponse
+from evaljournal.runner.notes import set_note_sink
 from tests.processes import TIMEOUT
 
 Handler = Callable[[trio.abc.Stream, int, int, bytes], Awaitable[bool]]
@@ -277,3 +280,36 @@ def test_invalid_requests_are_not_sent(target: str, header: tuple[bytes, bytes],
 
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", [b'"delta": "x"', b'"other": ""'])
+def test_the_time_to_the_first_token(token: bytes) -> None:
+    """The first event of a stream may have no token: the time to the first match is noted, even if two chunks contain it."""
+    delay = 0.02
+    notes: list[dict[str, Any]] = []
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        for part in (b'data: {"delta": ""}\n\n', b"data: {%b" % token[:5], token[5:] + b"}\n\n"):
+            await stream.send_all(part)
+            await trio.sleep(delay)
+        await stream.aclose()
+
+    async def call() -> None:
+        set_note_sink(notes.append)
+        async with trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, serve, [listener])
+            address = Address.parse(f"http://127.0.0.1:{listener.socket.getsockname()[1]}/", {})
+            async with Client(address, connect_timeout=TIMEOUT, read_timeout=TIMEOUT) as client:
+                pattern = re.compile(rb'"delta": "[^"]')
+                await client.call("POST", b"", read=lambda reply: reply.body, first_token=pattern)
+            nursery.cancel_scope.cancel()
+
+    trio.run(call)
+    (stream,) = [note["evaljournal.stream"] for note in notes]
+
+    assert (b"delta" in token) == ("first_token" in stream)
+    assert 0 < stream["first_byte"] <= stream.get("first_token", stream["first_byte"])
+    assert stream.get("first_token", delay) >= delay

@@ -251,6 +251,15 @@ def test_a_stream_without_its_end(content: bytes, error: type[Exception]) -> Non
         read_stream(content)
 
 
+@pytest.mark.parametrize(("name", "event"), [("several texts", "output_text"), ("tool calls", "function_call_arguments")])
+def test_the_first_token(name: str, event: str) -> None:
+    """The events before the first delta have no token."""
+    match = Responses.first_token.search(stream_of(REPLIES[name]))
+
+    assert match is not None
+    assert f'"response.{event}.delta"'.encode() == match[0]
+
+
 def test_items_that_are_sent_once() -> None:
     """If the last event has no items, those of the earlier events are read."""
     reply = REPLIES["text and a tool call"]

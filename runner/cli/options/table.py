@@ -239,7 +239,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--effort LEVEL", "How much the model reasons: low, medium, high, … (default: the model's).", "chat", '"low"'),
         Option("--model-seed N", "Sampling seed, if the model supports it.", "chat.seed", "1"),
         Option("--schema FILE", "JSON schema of the reply; the output is parsed as JSON.", "chat", '"schema.json"'),
-        Option("--stream", "Stream the reply and record the time to its first byte.", "chat"),
+        Option("--stream", "Stream the reply and record the time to its first token.", "chat"),
         Option(
             "--extra-body JSON", "Further request parameters as JSON; @FILE reads them from a file.", "chat", "{ top_p = 0.9 }"
         ),

@@ -24,6 +24,7 @@ class Completions:
     url_variable = "OPENAI_BASE_URL"
     key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
     headers: Final[Mapping[str, str]] = {}
+    first_token: Final = re.compile(rb'"(?:content|refusal|reasoning|reasoning_content|arguments)":\s{0,9}"[^"]')
 
     def path(self, _model: str, *, stream: bool) -> str:
         """Return the path, which is the same for all models."""

@@ -1,5 +1,6 @@
 """What the dialects of chat APIs have in common: a request, an answer, and the interface of a dialect."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
@@ -74,6 +75,11 @@ class Dialect(Protocol):
     @property
     def headers(self) -> Mapping[str, str]:
         """Further headers of every call."""
+        ...
+
+    @property
+    def first_token(self) -> re.Pattern[bytes]:
+        """Matches the first bytes of a stream with a token of text, reasoning or tool arguments; at most 256 bytes."""
         ...
 
     def path(self, model: str, *, stream: bool) -> str:

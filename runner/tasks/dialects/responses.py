@@ -1,5 +1,6 @@
 """OpenAI's Responses API. Nothing is stored at the provider: each call sends the whole conversation."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ class Responses:
     url_variable = "OPENAI_BASE_URL"
     key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
     headers: Final[Mapping[str, str]] = {}
+    first_token: Final = re.compile(rb'"response\.[\w.]{1,99}\.delta"')
 
     def path(self, _model: str, *, stream: bool) -> str:
         """Return the path, which is the same for all models."""
