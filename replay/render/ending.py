@@ -274,6 +274,7 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
     yield from summary_text.missing_step_lines(state)
     yield from summary_text.blocking_call_lines(state)
     yield from summary_text.truncated_lines(state)
+    yield from summary.warnings
     yield from budget_lines(state)
     yield from worker_lines(state.workers) if verbose else ended_workers(state.workers)
     if not verbose:

@@ -25,6 +25,7 @@ from evaljournal.replay.results.summary_types import (
     TrialCounts,
     VariantSummary,
 )
+from evaljournal.replay.results.warning_text import warnings_of
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.shards import missing_shards
 from evaljournal.replay.state.tally import Tally
@@ -55,6 +56,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.from_older_task,
         truncated=state.truncated,
+        warnings=warnings_of(state),
         trials=_trials(state.stages, state.recovered),
         attempts=AttemptCounts(
             started=state.attempts,

@@ -216,6 +216,8 @@ class Summary:
     """Current outputs from an older version of the task."""
     truncated: int
     """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
+    warnings: Sequence[str]
+    """What makes the results doubtful although no trial has an error: variants with the same outputs, truncated prompts."""
     trials: TrialCounts
     attempts: AttemptCounts
     steps: StepCounts | None

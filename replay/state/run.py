@@ -19,6 +19,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.definition import changed_files, changes, code_version, identity
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
+from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.pauses import Pause
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
 from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, WallTime
@@ -49,6 +50,8 @@ _STOP_NOTES: Final = frozenset({f"{events.NOTE_PREFIX}unauthorized", f"{events.N
 """Notes with the scorer that stops the run."""
 BLOCKING_CALLS: Final = f"{events.NOTE_PREFIX}blocking_calls"
 """The note that this number of consecutive `calls` of an async task blocked its event loop from their start to their end."""
+SHORT_PROMPT: Final = f"{events.NOTE_PREFIX}short_prompt"
+"""The note that a server has counted fewer `input_tokens` than the prompt has `words`."""
 _FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
 
 
@@ -111,6 +114,10 @@ class RunState(Totals):
     """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
+    short_prompts: int = 0
+    """Calls, also of judges, whose server has counted fewer input tokens than the prompt has words."""
+    output_sample: OutputSample = attrs.field(factory=OutputSample)
+    """The outputs of a few trials of each variant."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
@@ -388,6 +395,8 @@ class RunState(Totals):
             latency = round(latency + steps.reused_seconds(event.attempt), 6)
         self.latencies.append(latency)
         trial.set_output(record, latency)
+        if self.variants:
+            self.output_sample.add(trial, event.output)
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
@@ -566,6 +575,8 @@ class RunState(Totals):
             self._worker(str(event.value.get("worker", ""))).count_end(event.value)
         elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
             self.blocking_calls = event.value["calls"]
+        elif event.name == SHORT_PROMPT:
+            self.short_prompts += 1
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return

@@ -30,6 +30,7 @@ from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, 
 from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
+from evaljournal.runner.tasks.prompt_size import unread_words
 from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
 
@@ -367,7 +368,12 @@ class OpenChat:
             return attrs.evolve(answer, model=served_model, usage=usage)
 
         first_token = self._chat.api.first_token if self._chat.stream else None
-        return await self._client.call("POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token)
+        answer: Answer = await self._client.call(
+            "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token
+        )
+        if words := unread_words(messages, answer.usage):
+            engine_note(short_prompt={"input_tokens": answer.usage["input_tokens"], "words": words})
+        return answer
 
     def _read(self, reply: Reply) -> Answer:
         dialect = self._chat.api

@@ -62,6 +62,7 @@ def test_json() -> None:
         "missing_shards": [],
         "adopted": [],
         "from_older_task": 0,
+        "warnings": [],
         "truncated": 0,
         "trials": {
             "enqueued": 4,

@@ -1,0 +1,49 @@
+"""What makes the results of a run doubtful although no trial has an error, in sentences."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from evaljournal.replay.definition import load_definition, variant_parameters
+from evaljournal.replay.state.run import RunState
+from evaljournal.replay.text import plural, printable
+
+_MAX_PAIRS: Final = 3
+"""Pairs of variants that are named."""
+_EFFECTIVE: Final = frozenset(
+    {"model", "prompt", "system", "messages", "temperature", "top_p", "top_k", "effort", "reasoning_effort"}
+)
+"""Parameters that change the text of a model's answer; others, such as a seed or a maximum of tokens, may have no effect."""
+
+
+def warnings_of(state: RunState) -> list[str]:
+    """Return a sentence for each warning."""
+    return [*_same_variants(state), *_short_prompts(state)]
+
+
+def _same_variants(state: RunState) -> Iterator[str]:
+    """Yield the variants that gave the same outputs although a parameter that changes answers differs."""
+    pairs = list(state.output_sample.same_variants(state.variants.names))
+    definition = load_definition(state.started.definition) if pairs and state.started else None
+    lines = []
+    for one, other, count in pairs:
+        values, other_values = (_flat(variant_parameters(definition, variant)) for variant in (one, other))
+        names = [name for name in {**values, **other_values} if values.get(name) != other_values.get(name)]
+        if parameters := " and ".join(name for name in names if name in _EFFECTIVE):
+            outputs = plural(count, "long output")
+            variants = f"{printable(one, 40)} and {printable(other, 40)}"
+            lines.append(f"{variants} gave the same {outputs}: the endpoint may ignore {parameters}")
+    yield from lines[:_MAX_PAIRS]
+    if len(lines) > _MAX_PAIRS:
+        yield f"{plural(len(lines) - _MAX_PAIRS, 'more pair')} of variants gave the same outputs"
+
+
+def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a variant, including those in its `extra_body`."""
+    extra_body = parameters.get("extra_body")
+    return {**parameters, **(extra_body if isinstance(extra_body, Mapping) else {})}
+
+
+def _short_prompts(state: RunState) -> Iterator[str]:
+    if count := state.short_prompts:
+        subject = "prompt has" if count == 1 else "prompts have"
+        yield f"{count:,} {subject} more words than input tokens: the server truncates them; raise its context length"

@@ -1,0 +1,32 @@
+"""Whether a server has read a whole prompt: the words that were sent, compared with the tokens that it has counted."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+_NORMAL: Final = 5
+"""Characters per token; a text with fewer is not counted. Chinese has 1 to 2, English 4 to 5."""
+_CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORDS: Final = re.compile(rf"[{_CJK}]{{1,4}}|[^\s{_CJK}]+")
+"""No tokenizer in use joins two words in one token, or has more than four Chinese characters per token on average."""
+
+
+def unread_words(messages: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> int:
+    """Return the number of words in the messages if the server counts fewer tokens; otherwise, or if it is unknown, 0."""
+    input_tokens = usage.get("input_tokens")
+    if not input_tokens:
+        return 0
+    tokens = input_tokens + usage.get("cached_tokens", 0) + usage.get("cache_write_tokens", 0)  # Some gateways exclude them.
+    texts = list(_texts(messages))
+    if tokens * _NORMAL > sum(map(len, texts)):
+        return 0
+    words = sum(len(text.split() if text.isascii() else _WORDS.findall(text)) for text in texts)
+    return words if words > tokens else 0
+
+
+def _texts(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else [{"text": content}]:
+            if isinstance(part, Mapping) and isinstance(text := part.get("text"), str):
+                yield text
