@@ -14,12 +14,11 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.secrets import MIN_LENGTH
 from evaljournal.runner.steps.durable_requests import model_endpoint
+from evaljournal.runner.tasks.dialects.anthropic import Anthropic
 from evaljournal.runner.tasks.dialects.completions import Completions
 
 DUMMY_KEY: Final = "sk-evaljournal-gateway"
 """The API key that agents get; the gateway ignores it."""
-
-_ANTHROPIC: Final = "https://api.anthropic.com"
 
 
 @attrs.frozen(kw_only=True)
@@ -39,16 +38,16 @@ class _Api:
 
 _APIS: Final = (
     _Api(
-        url_variable="OPENAI_BASE_URL",
+        url_variable=Completions.url_variable,
         default_url=Completions.base_url,
         key_variables=Completions.key_variables,
         prefix="/openai/v1",
         paths={"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
     ),
     _Api(
-        url_variable="ANTHROPIC_BASE_URL",
-        default_url=_ANTHROPIC,
-        key_variables={"ANTHROPIC_API_KEY": ("x-api-key", ""), "ANTHROPIC_AUTH_TOKEN": ("Authorization", "Bearer ")},
+        url_variable=Anthropic.url_variable,
+        default_url=Anthropic.base_url,
+        key_variables=Anthropic.key_variables,
         prefix="/anthropic",
         paths={"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"},
     ),

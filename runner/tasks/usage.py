@@ -24,6 +24,7 @@ def priced_usage(
         provider_usage,
         "completion_tokens_details.reasoning_tokens",
         "output_tokens_details.reasoning_tokens",
+        "output_tokens_details.thinking_tokens",
         "thoughtsTokenCount",
     )
     usage: dict[str, float | str] = {name: value for name, value in tokens.items() if value}

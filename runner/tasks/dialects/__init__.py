@@ -8,7 +8,11 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.tasks.dialects.dialect import Dialect
 
 DEFAULT_DIALECT: Final = "chat"
-_BUILT_IN: Final = {"chat": "completions.Completions", "responses": "responses.Responses"}
+_BUILT_IN: Final = {
+    "anthropic": "anthropic.Anthropic",
+    "chat": "completions.Completions",
+    "responses": "responses.Responses",
+}
 _GROUP: Final = "evaljournal.dialects"
 """Entry points of other packages: name of a dialect → a class with the methods of `Dialect`."""
 
