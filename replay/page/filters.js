@@ -3,8 +3,6 @@
 "use strict";
 
 const SHOWN_VALUES = 40; // A metadata key with more values is no filter.
-const FINISH_REASON = "evaljournal.finish_reason";
-const DECLINED = ["content_filter", "refusal"];
 const DONE = ["completed", "failed", "withdrawn"];
 
 const RESULTS = {
@@ -12,8 +10,8 @@ const RESULTS = {
   fails: { label: "fails", keep: (run, trial) => run.failingScorers(trial).length > 0 },
   errors: { label: "errors", keep: (run, trial) => run.stageOf(trial) === "failed" },
   scorer_errors: { label: "scorer errors", keep: (run, trial) => run.scorers.some((_, scorer) => run.scorerError(scorer, trial)) },
-  truncated: { label: "truncated", keep: (run, trial) => run.finishReason(trial) === "length" },
-  declined: { label: "declined", keep: (run, trial) => DECLINED.includes(run.finishReason(trial)) },
+  truncated: { label: "truncated", keep: (run, trial) => run.trials.answer[trial] === "truncated" },
+  declined: { label: "declined", keep: (run, trial) => run.trials.answer[trial] === "declined" },
   retried: { label: "retried", keep: (run, trial) => run.trials.recovered[trial] === 1 },
   slowest: { label: "slowest 5 %", keep: (run, trial) => run.trials.latency[trial] !== null && run.trials.latency[trial] / 1e6 >= run.info.summary.latency.p95 },
   open: { label: "open", keep: (run, trial) => !DONE.includes(run.stageOf(trial)) },

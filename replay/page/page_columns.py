@@ -307,6 +307,7 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         **(by_variant if state.variants else {}),
         "stage": (STAGE_NUMBERS[stage] for stage in column("stage")),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
+        **({"answer": per_trial(lambda trial: trial.answer_outcome or 0)} if state.answers else {}),
         "latency": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.latency)),
         "queue_time": times("queue_time", QUEUED),
         "backoff_time": times("backoff_time", BACKING_OFF),

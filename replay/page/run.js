@@ -52,7 +52,7 @@ class Run {
     this.stepsOmitted = 0;
     this.workers = undefined; // The lanes of each worker, computed when they are needed; null: the chart has a lane for each slot.
     this.lanes = []; // The attempts in each slot, in order; the slots of one shard follow those of another.
-    this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], latency: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
+    this.trials = { name: [], case: [], variant: [], repeat: [], fingerprint: [], stage: [], recovered: [], answer: [], latency: [], queue_time: [], backoff_time: [], run_time: [], scoring_time: [], reason: [], input: [], expected: [], metadata: [], output: [], scores: [], score_reasons: [], attempts: [] };
     this.numbers = new Map(); // Name → number of a trial.
     this.metadata = []; // Trial → its metadata, parsed when first needed.
     this.texts = []; // Trial → its text for searches, created when first needed.
@@ -318,9 +318,6 @@ class Run {
   // The scorers whose scores of a trial fail.
   failingScorers(trial) { return this.scorers.filter((_, scorer) => this.trials.scores[scorer]?.[trial] === false); }
   scorerError(scorer, trial) { return this.trials.score_reasons[trial]?.[scorer]?.error; }
-
-  // Why the model ended its answer: "stop", "length", …; undefined if unknown.
-  finishReason(trial) { return this.spans.details[this.trials.attempts[trial].at(-1)]?.notes?.findLast(([name]) => name === FINISH_REASON)?.[1]; }
 
   caseOf(trial) { return this.trials.case[trial] || this.trials.name[trial]; }
   variantOf(trial) { return this.variants[this.trials.variant[trial]]; }

@@ -179,6 +179,8 @@ class TrialDetails:
     output: Any = None
     truncated: bool = False
     """Whether the output was truncated by the token limit."""
+    declined: bool = False
+    """Whether the model, or its provider, declined to answer."""
     attempts: list[AttemptDetails] = attrs.field(factory=list)
     scorer_calls: list[ScorerCallDetails] = attrs.field(factory=list)
     scores: dict[str, ScoreDetails] = attrs.field(factory=dict)
@@ -276,7 +278,8 @@ def read_trial(
         metadata=load(index.value(trial.metadata)),
         request=attempts[-1].request if attempts else None,
         output=next((attempt.output for row, attempt in zip(rows, attempts, strict=True) if row.id == trial.output), None),
-        truncated=state.is_truncated(name),
+        truncated=trial_state.answer_outcome == "truncated",
+        declined=trial_state.answer_outcome == "declined",
         attempts=attempts,
         scorer_calls=[
             ScorerCallDetails(scorer, call, session, seq, waits.get(seq, ()), *end)

@@ -17,6 +17,7 @@ import attrs
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.definition import changed_files, changes, code_version, identity
+from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.output_sample import OutputSample
@@ -52,7 +53,6 @@ BLOCKING_CALLS: Final = f"{events.NOTE_PREFIX}blocking_calls"
 """The note that this number of consecutive `calls` of an async task blocked its event loop from their start to their end."""
 SHORT_PROMPT: Final = f"{events.NOTE_PREFIX}short_prompt"
 """The note that a server has counted fewer `input_tokens` than the prompt has `words`."""
-_FINISH_REASON: Final = f"{events.NOTE_PREFIX}finish_reason"
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
@@ -122,8 +122,7 @@ class RunState(Totals):
     """Name of the sum in `usage` that counts calls without a price → their models, the first few."""
     usage_without_output: Counter[str] = attrs.field(factory=Counter[str])
     """The part of `usage` that attempts without an output used: failed, timed out, interrupted or late."""
-    _truncated_attempts: dict[str, int] = attrs.field(factory=dict[str, int])
-    """Trial → its last attempt whose output was truncated by the token limit."""
+    _noted_answers: Answers = attrs.field(factory=Answers)
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """Trial → usage noted by its attempt in flight."""
     budget: Budget | None = None
@@ -217,11 +216,6 @@ class RunState(Totals):
         """Interrupted attempts whose trials were attempted again."""
         return self.interrupted - len(self.interrupted_trials)
 
-    @property
-    def truncated(self) -> int:
-        """Current outputs that were truncated by the token limit."""
-        return sum(map(self.is_truncated, self._truncated_attempts))
-
     def has_noted_tokens(self, name: str) -> bool:
         """Return whether the attempt in flight at a trial has noted tokens or a cost."""
         usages = self._usage_in_flight.get(name, ())
@@ -230,11 +224,6 @@ class RunState(Totals):
     def is_over_budget(self, name: str, usage: Any = None) -> bool:
         """Return whether a trial exceeds the budget per trial; `usage` is not recorded yet and counts, too."""
         return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))
-
-    def is_truncated(self, name: str) -> bool:
-        """Return whether a trial's current output was truncated by the token limit."""
-        trial = self.trials[name]
-        return self._truncated_attempts.get(name) == trial.attempts and trial.stage in {"scoring", "completed"}
 
     def _move(self, name: str, trial: TrialState, stage: str) -> None:
         old_stage, stages = trial.stage, self.stages
@@ -359,7 +348,8 @@ class RunState(Totals):
         self.stages["queued"] += 1
 
     def _totals(self) -> Totals:
-        return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores))
+        counts = self.answers.copy(), self.models.copy()
+        return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores), *counts)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
@@ -397,10 +387,17 @@ class RunState(Totals):
         trial.set_output(record, latency)
         if self.variants:
             self.output_sample.add(trial, event.output)
+        if trial.answer is not None:
+            self._count_answer(trial, 1)
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
+
+    def _count_answer(self, trial: TrialState, change: int) -> None:
+        self.count_answer(trial.answer, change)
+        if self.variants:
+            self.variants[trial.variant].count_answer(trial.answer, change)
 
     @property
     def _records_model_calls(self) -> bool:
@@ -413,6 +410,7 @@ class RunState(Totals):
         if event.worker:
             self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "unsettled")
+        trial.answer = None
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if (steps := self.steps.open.get(event.trial)) is not None:
             steps.seconds_spent += event.elapsed
@@ -441,6 +439,7 @@ class RunState(Totals):
         if event.worker:
             self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "interrupted")
+        trial.answer = None
         if event.reason in WORKER_ENDS:
             history = trial.retry_history = trial.retry_history or RetryHistory()
             history.count_failure(event.reason)
@@ -542,6 +541,7 @@ class RunState(Totals):
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:
         trial = self.trials[event.trial]
         self._count_recovered(trial, -trial.recovered)
+        self._count_answer(trial, -1)
         self._move(event.trial, trial, "withdrawn")
         self.steps.end(event.trial)
         self.from_older_task -= self._is_from_older_task(trial)
@@ -583,8 +583,8 @@ class RunState(Totals):
         is_latest = trial.attempts == event.attempt
         if is_latest and trial.stage == "running":
             self._usage_in_flight.setdefault(event.trial, []).append(usage)
-            if event.name == _FINISH_REASON and event.value == "length":
-                self._truncated_attempts[event.trial] = event.attempt
+            if (answer := self._noted_answers.read(event.name, event.value)) is not None:
+                trial.answer = answer
         elif not is_latest or trial.output_location is None:
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 

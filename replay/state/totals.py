@@ -9,6 +9,7 @@ import attrs
 
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.definition import variant_fingerprints
+from evaljournal.replay.state.answers import NotedAnswer
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.state.trial import Location, TrialState
 
@@ -53,6 +54,29 @@ class Totals:
     usage: Counter[str] = attrs.field(factory=Counter[str])
     """Sums of all numbers in notes and in the usage of attempts; those of judges are named `judge.…`."""
     scores: Scores = attrs.field(factory=Scores)
+    answers: Counter[str] = attrs.field(factory=Counter[str])
+    """Current outputs that are `truncated` or `declined` answers, as far as attempts have noted it."""
+    models: Counter[str] = attrs.field(factory=Counter[str])
+    """Model that answered → number of current outputs, as far as attempts have noted it."""
+
+    def count_answer(self, answer: NotedAnswer | None, change: int) -> None:
+        """Count the answer that is a trial's output, or, with a `change` of -1, remove it."""
+        if answer is not None:
+            outcome, model = answer
+            if outcome:
+                self.answers[outcome] += change
+            if model:
+                self.models[model] += change
+
+    @property
+    def truncated(self) -> int:
+        """Current outputs that were truncated by the token limit."""
+        return self.answers["truncated"]
+
+    @property
+    def declined(self) -> int:
+        """Current outputs with which the model, or its provider, declined to answer."""
+        return self.answers["declined"]
 
     @property
     def total(self) -> int:

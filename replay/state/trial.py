@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 import attrs
 
 from evaljournal.journal import Record
+from evaljournal.replay.state.answers import NotedAnswer
 
 Location = tuple[int, int]
 """Location of a record: the number of its segment, and the byte offset of its line."""
@@ -193,6 +194,8 @@ class TrialState:
     """Scorers that failed."""
     retry_history: RetryHistory | None = None
     """None while no attempt has failed."""
+    answer: NotedAnswer | None = None
+    """What the attempt in flight, or the one that returned the output, noted about its answer."""
 
     @property
     def scores(self) -> dict[str, tuple[str, Value]]:
@@ -235,6 +238,11 @@ class TrialState:
         """Set the location of the output, and its latency."""
         location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
         self._packed_fields = _OUTPUT_LAYOUT.pack(location, latency) + self._packed_fields[_OUTPUT_SIZE:]
+
+    @property
+    def answer_outcome(self) -> str:
+        """Whether its output is a `truncated` or `declined` answer; empty if it is complete or unknown."""
+        return "" if self.answer is None or self.stage not in {"scoring", "completed"} else self.answer.outcome
 
     @property
     def fingerprint(self) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
 from evaljournal.journal.events import NOTE_PREFIX
+from evaljournal.replay.state.answers import ANSWER
 
 JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
 """Name of the note with the usage of a judge's call."""
@@ -22,10 +23,12 @@ def as_integer(amount: float) -> int:
 
 
 def noted_usage(name: str, value: Any) -> Any:
-    """Return the usage in a note: the value of a note named `usage`, `{name: value}` for any other.
+    """Return the usage in a note: that of an answer, the value of a note named `usage`, `{name: value}` for any other.
 
     A judge's usage is counted separately: `judge.cost`.
     """
+    if name == ANSWER:
+        return value.get("usage") if isinstance(value, dict) else None
     if name == JUDGE_USAGE:
         usage = value.get("usage") if isinstance(value, dict) else None
         return {f"judge.{unit}": amount for unit, amount in usage.items()} if isinstance(usage, dict) else None

@@ -306,6 +306,12 @@ def _recognize(exc: BaseException, now: float) -> Failure | None:
     return Failure(category="fatal") if status is not None or _is_malformed(exc, names) else None
 
 
+def is_declined(exc: BaseException) -> bool:
+    """Return whether an error says that a provider's content filter declined a request."""
+    rule = matching_rule(_status(exc), _fields(exc))
+    return rule is not None and rule.verdict == "declined"
+
+
 def _is_malformed(exc: BaseException, names: set[str]) -> bool:
     """Return whether the request or the address is wrong."""
     return bool(names & _MALFORMED_REQUEST_CLASSES) or isinstance(exc, ssl.SSLCertVerificationError)

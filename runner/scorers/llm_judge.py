@@ -19,6 +19,7 @@ from evaljournal.runner.data.templates import Fields, Template
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import InvalidReply
 from evaljournal.runner.notes import engine_note
+from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.scorer import Score, ScorerInput
 from evaljournal.runner.scorers.trajectory import trajectory_text
 from evaljournal.runner.secrets import mask
@@ -200,8 +201,11 @@ class _OpenJudge:
             raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
         model = judge.chat.model
         # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
-        engine_note(judge_usage={"model": model, "usage": dict(answer.usage)})
+        served_model = {"served_model": answer.facts["model"]} if answer.model else {}
+        engine_note(judge_usage={"model": model, **served_model, "usage": dict(answer.usage)})
         engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": answer.text})
+        if answer.outcome == "declined":
+            raise Fatal(f"the judge declined to answer{f': {reason}' if (reason := answer.reason) else ''}")
         try:
             return judge.verdict(answer.text)
         except InvalidReply:

@@ -20,9 +20,9 @@ from evaljournal.runner.data.templates import Fields, Template, fill_body, has_f
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.notes import engine_note, note
-from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.notes import engine_note
+from evaljournal.runner.retries.classify import Fatal, is_declined
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
@@ -36,6 +36,9 @@ from evaljournal.runner.tasks.usage import priced_usage
 
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
 _TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_MESSAGE_FIELDS: Final = ("role", "content", "tool_calls")
+_MAX_EXPLANATION: Final = 300
+"""Maximum characters of an error that is recorded with a declined request."""
 _BYTES_PER_TOKEN: Final = 3
 """Bytes of JSON per token of a prompt, for an upper estimate: English has 4 to 5, Chinese about 3."""
 
@@ -311,11 +314,11 @@ class OpenChat:
         chat, messages = self._chat, self._chat.conversation(trial.case)
         if chat.turns is not None:
             turns = turns_of(trial.case, chat.turns)
-            return self._output(await converse(turns, messages[:-1], partial(self._send_turn, trial, len(turns))))
+            return await converse(turns, messages[:-1], partial(self._send_turn, trial, len(turns)))
         answer = await self._answer(messages, trial, trial.trial)
-        if answer.usage:
-            note(usage=answer.usage)
-        return self._output(_message(answer) if answer.tool_calls else answer.text)
+        if facts := {**answer.facts, **({"usage": answer.usage} if answer.usage else {})}:
+            engine_note(answer=facts)
+        return _message(answer) if answer.tool_calls else self._output(answer.text, answer.outcome)
 
     async def _send_turn(self, trial: TrialInput, turn_count: int, number: int, messages: list[Any]) -> Any:
         """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools."""
@@ -324,31 +327,33 @@ class OpenChat:
         async def call() -> dict[str, Any]:
             answer = await self._answer(messages, trial, f"{trial.trial}\0{number}")
             usages.append(answer.usage)
-            return _message(answer)
+            return {**_message(answer), **answer.facts}
 
         request = self._chat.body(messages, self._chat.model_for(trial.case))
         message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
-        if not message.get("tool_calls"):
-            return message["content"]
-        if number < turn_count:
+        if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
-        return message
+        facts = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
+        if number == turn_count and facts:
+            engine_note(answer=facts)  # The steps have the usage.
+        if message.get("tool_calls"):
+            return {name: message[name] for name in _MESSAGE_FIELDS}
+        return message["content"] if number < turn_count else self._output(message["content"], message.get("outcome"))
 
     async def _answer(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Answer:
-        """Return the answer to these messages; note if it is truncated or filtered."""
         headers = idempotency_headers("Idempotency-Key", self._run, identity)
         chat, case = self._chat, trial.case
-        answer = await self.complete(messages, *headers, model=chat.model_for(case), target=chat.target_for(case))
-        if answer.finish_reason not in {"", "stop"}:
-            engine_note(finish_reason=answer.finish_reason)
-        return answer
+        return await self.complete(messages, *headers, model=chat.model_for(case), target=chat.target_for(case))
 
-    def _output(self, reply: Any) -> Any:
-        if self._chat.schema is None or not isinstance(reply, str):
+    def _output(self, reply: str, outcome: object) -> Any:
+        """Return the output for a reply; with a schema, the value of its JSON. An incomplete answer need not be JSON."""
+        if self._chat.schema is None:
             return reply
         try:
             return read_json(reply)
         except ValueError as exc:
+            if outcome in {"truncated", "declined"}:
+                return reply
             raise InvalidReply(f"the model's reply is not JSON ({exc}): {excerpt(reply, 300)!r}") from exc
 
     async def complete(
@@ -358,19 +363,23 @@ class OpenChat:
         model: str | None = None,
         target: str | None = None,
     ) -> Answer:
-        """Return the model's answer, with the priced usage and the model that answered."""
+        """Return the model's answer, with the priced usage; its text is empty if the provider declined the request."""
         content = orjson.dumps(self._chat.body(messages, model))
 
         def read(reply: Reply) -> Answer:
             answer = self._read(reply)
             served_model = answer.model or model or self._chat.model_name
-            usage = priced_usage(answer.usage, served_model, self._prices, answer.service_tier)
-            return attrs.evolve(answer, model=served_model, usage=usage)
+            return attrs.evolve(answer, usage=priced_usage(answer.usage, served_model, self._prices, answer.service_tier))
 
         first_token = self._chat.api.first_token if self._chat.stream else None
-        answer: Answer = await self._client.call(
-            "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token
-        )
+        try:
+            answer: Answer = await self._client.call(
+                "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token
+            )
+        except (BadStatus, ErrorReply) as exc:
+            if not is_declined(exc):
+                raise
+            return Answer(text="", outcome="declined", usage={}, explanation=excerpt(str(exc), _MAX_EXPLANATION))
         if words := unread_words(messages, answer.usage):
             engine_note(short_prompt={"input_tokens": answer.usage["input_tokens"], "words": words})
         return answer

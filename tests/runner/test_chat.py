@@ -28,6 +28,10 @@ def notes(path: Path, name: str) -> list[Any]:
     return [event.value for event in events(path, Noted) if event.name == name]
 
 
+def usages(path: Path) -> list[Any]:
+    return [value["usage"] for value in notes(path, "evaljournal.answer") if "usage" in value]
+
+
 def sent(server: Server, name: str) -> dict[str, Any]:
     """Return the body of the only call."""
     (request,) = server.requests(name)
@@ -148,7 +152,7 @@ def test_a_stream_is_joined(server: Server, path: Path, name: str) -> None:
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "sse", "v1"), stream=True)), path)
 
     assert ["LIMA"] == outputs(path)
-    assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == notes(path, "usage")
+    assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == usages(path)
     (stream,) = notes(path, "evaljournal.stream")
     assert 0 < stream["first_byte"] <= stream["first_token"]
     assert {"include_usage": True} == sent(server, name)["stream_options"]
@@ -159,7 +163,7 @@ def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, 
     """Usage is recorded with its cost; a model without a known price has none."""
     outcome = run_real(define_real(Chat(model, base_url=server.url(name, "ok", "v1"))), path)
 
-    assert [cost] == [usage.get("cost") for usage in notes(path, "usage")]
+    assert [cost] == [usage.get("cost") for usage in usages(path)]
     assert (1000, 100, cost or 0) == tuple(outcome.state.usage[name] for name in ("input_tokens", "output_tokens", "cost"))
 
 
@@ -168,14 +172,14 @@ def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, n
     run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:another", "v1"))), path)
 
     unpriced = {"unpriced_calls": 1, "unpriced_model": "another"}
-    assert [{"input_tokens": 1000, "output_tokens": 100, **unpriced}] == notes(path, "usage")
+    assert [{"input_tokens": 1000, "output_tokens": 100, **unpriced}] == usages(path)
 
 
 def test_invalid_usage_is_ignored(server: Server, path: Path, name: str) -> None:
     """A token count that is negative or not a number is not recorded, and neither is a cost."""
     outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:nonsense", "v1"))), path)
 
-    assert (1, [], {}) == (outcome.state.completed, notes(path, "usage"), dict(outcome.state.usage))
+    assert (1, [], {}) == (outcome.state.completed, usages(path), dict(outcome.state.usage))
 
 
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:
@@ -184,7 +188,7 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
     file.write_text('[models."small"]\ninput = 1000.0\noutput = 10000.0\n')
     run_real(define_real(Chat("small", base_url=server.url(name, "ok", "v1"), prices=file)), path)
 
-    assert [2.0] == [usage["cost"] for usage in notes(path, "usage")]
+    assert [2.0] == [usage["cost"] for usage in usages(path)]
 
 
 @pytest.mark.parametrize(
@@ -286,7 +290,8 @@ def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) 
     """An answer truncated by the token limit is an output; the state and the final report count it as truncated."""
     outcome = run_real(define_real(Chat("small", base_url=server.url(name, "reply:short", "v1"))), path)
 
-    assert (["short"], ["length"], 1) == (outputs(path), notes(path, "evaljournal.finish_reason"), outcome.state.truncated)
+    (answer,) = notes(path, "evaljournal.answer")
+    assert (["short"], "length", 1) == (outputs(path), answer["finish_reason"], outcome.state.truncated)
     message = "1 of 1 output truncated by the token limit; raise --max-tokens"
     assert message in final_report(outcome.state, path=path)
 
@@ -301,7 +306,7 @@ def test_the_first_choice_of_a_stream_is_the_output(server: Server, path: Path, 
     stream = "\ufeff" + "".join(f'data: {{"choices": [{chunk}]}}\r\n\r\n' for chunk in chunks)
     run_real(define_real(Chat("small", base_url=server.url(name, quote(f"raw:{quote(stream)}"), "v1"), stream=True)), path)
 
-    assert (["Lima"], []) == (outputs(path), notes(path, "evaljournal.finish_reason"))
+    assert (["Lima"], [{"finish_reason": "stop"}]) == (outputs(path), notes(path, "evaljournal.answer"))
 
 
 def test_the_tool_calls_of_a_stream_are_joined(server: Server, path: Path, name: str) -> None:

@@ -2,12 +2,17 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 
+from evaljournal.runner.secrets import excerpt
+
 AnswerOutcome = Literal["complete", "truncated", "declined"]
 """Whether a model finished its answer, reached a limit of tokens, or declined to answer."""
+_MAX_REASON: Final = 300
+_MAX_FACT: Final = 500
+"""Maximum characters of a recorded fact, which comes from an untrusted server."""
 
 
 @attrs.frozen(kw_only=True)
@@ -48,6 +53,27 @@ class Answer:
     service_tier: str = ""
     usage: Any = None
     """The provider's count of tokens."""
+    explanation: str = ""
+    """Why the provider declined to answer, in its words; empty if it does not say it, or if the text does."""
+
+    @property
+    def reason(self) -> str:
+        """Why a model declined to answer, shortened, with secrets masked; empty if it is unknown."""
+        return excerpt(self.explanation or self.text or self.finish_reason, _MAX_REASON)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """All but the text, the tool calls and the usage, as it is recorded: without what is empty, and shortened."""
+        outcome = "" if self.outcome == "complete" else self.outcome
+        facts = {
+            "outcome": outcome,
+            "finish_reason": self.finish_reason,
+            "model": self.model,
+            "fingerprint": self.fingerprint,
+            "service_tier": self.service_tier,
+            "explanation": self.explanation,
+        }
+        return {name: text[:_MAX_FACT] for name, text in facts.items() if text}
 
 
 class Dialect(Protocol):

@@ -1,0 +1,53 @@
+"""The answers of chat models, as attempts note them: how they ended, and which model gave them."""
+
+from typing import Any, Final, NamedTuple
+
+from evaljournal.journal.events import NOTE_PREFIX
+
+ANSWER: Final = f"{NOTE_PREFIX}answer"
+"""Name of the note with the outcome, the served model and the usage of an answer."""
+OTHER_MODELS: Final = "(other models)"
+"""Stands for the models after the first `_MAX_MODELS`."""
+_OUTCOMES: Final = ("truncated", "declined")
+_FINISH_REASON: Final = f"{NOTE_PREFIX}finish_reason"
+"""Name of the note that earlier releases wrote instead, for answers that did not end with `stop`."""
+_OUTCOME_BY_REASON: Final = {"length": "truncated", "content_filter": "declined", "refusal": "declined"}
+_MAX_MODELS: Final = 20
+_MAX_NAME: Final = 200
+"""Maximum number of models that are counted by name, and characters of a name: servers are untrusted."""
+
+
+class NotedAnswer(NamedTuple):
+    """What a run's state keeps of an answer; equal ones are one object."""
+
+    outcome: str
+    """`truncated` by the token limit, `declined` by the model or its provider, or empty: complete, as far as it is known."""
+    model: str
+    """The model that answered; empty if it is unknown."""
+
+
+class Answers:
+    """Reads the notes of answers, and keeps each different one once."""
+
+    def __init__(self) -> None:
+        self._answers: dict[tuple[str, str], NotedAnswer] = {}
+        self._models: set[str] = set()
+
+    def read(self, name: str, value: Any) -> NotedAnswer | None:
+        """Return the answer in a note; None if the note is about something else."""
+        if name == ANSWER and isinstance(value, dict):
+            outcome, model = value.get("outcome"), value.get("model")
+        elif name == _FINISH_REASON and isinstance(value, str):
+            outcome, model = _OUTCOME_BY_REASON.get(value), None
+        else:
+            return None
+        outcome = outcome if outcome in _OUTCOMES else ""
+        model = model[:_MAX_NAME] if isinstance(model, str) else ""
+        answer = self._answers.get((outcome, model))
+        if answer is None:
+            if model and model not in self._models:
+                if len(self._models) == _MAX_MODELS:
+                    return self._answers.setdefault((outcome, OTHER_MODELS), NotedAnswer(outcome, OTHER_MODELS))
+                self._models.add(model)
+            answer = self._answers[outcome, model] = NotedAnswer(outcome, model)
+        return answer

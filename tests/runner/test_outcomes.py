@@ -1,0 +1,152 @@
+"""Answers that are truncated or declined, and the models that gave them: what a run records and counts."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import trio
+
+from evaljournal import Case, Chat, Endpoint, scorers
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptFailed, Noted, ScoringFailed, StepCompleted, StepReused
+from evaljournal.replay import load
+from evaljournal.replay.state.answers import ANSWER, Answers
+from evaljournal.runner.fork import fork
+from evaljournal.runner.testing import inline
+from tests.runner.test_provider_errors import CASES as PROVIDER_ERRORS
+from tests.runs import define_real, events, outputs, run_real
+from tests.security.replies import replying
+from tests.server import Server
+
+DECLINED = ("azure_content_filter", "openrouter_moderation", "openrouter_guardrail")
+
+
+def completion(
+    text: str = "Lima", finish_reason: str = "stop", model: str = "small-2026-05-01", **fields: Any
+) -> dict[str, Any]:
+    """Return a chat completion."""
+    return {"model": model, "choices": [{"message": {"content": text}, "finish_reason": finish_reason}], **fields}
+
+
+def raw(*replies: dict[str, Any]) -> str:
+    """Return the script of a server that sends these replies, one after the other."""
+    return quote(",".join(f"raw:{quote(json.dumps(reply))}" for reply in replies))
+
+
+def answers(path: Path) -> list[Any]:
+    """Return the noted answers of a run."""
+    return [event.value for event in events(path, Noted) if event.name == ANSWER]
+
+
+def test_an_answer_is_one_note(path: Path) -> None:
+    """One note has the served model, the fingerprint, the service tier, the finish reason and the usage of an answer."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "cost": 0.5}
+    reply = completion(system_fingerprint="fp_1", service_tier="flex", usage=usage)
+    with replying(json.dumps(reply).encode()) as replies:
+        outcome = run_real(define_real(Chat("small", base_url=replies.url)), path)
+
+    (note,) = events(path, Noted)
+    assert ANSWER == note.name
+    assert {
+        "finish_reason": "stop",
+        "model": "small-2026-05-01",
+        "fingerprint": "fp_1",
+        "service_tier": "flex",
+        "usage": {"input_tokens": 9, "output_tokens": 1, "cost": 0.5},
+    } == note.value
+    assert ({"small-2026-05-01": 1}, 0.5) == (dict(outcome.state.models), outcome.state.usage["cost"])
+
+
+@pytest.mark.parametrize(
+    "message", [{"content": "Li", "finish_reason": "content_filter"}, {"refusal": "I cannot."}], ids=["filter", "refusal"]
+)
+def test_a_declined_answer_is_an_output(path: Path, message: dict[str, str]) -> None:
+    """An answer that a content filter ended, and a refusal, are outputs that count as declined."""
+    choice = {"message": message, "finish_reason": message.get("finish_reason", "stop")}
+    with replying(json.dumps({"choices": [choice]}).encode()) as replies:
+        outcome = run_real(define_real(Chat("small", base_url=replies.url)), path)
+
+    assert (1, 1, 0) == (outcome.state.completed, outcome.state.declined, outcome.state.truncated)
+    assert outcome.state.answers == load(path).state.answers
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_a_declined_request_is_an_output(path: Path, name: str) -> None:
+    """An error that says that the provider declined a request is an empty output of a chat model; an endpoint has an error."""
+    error = PROVIDER_ERRORS[name]
+    with replying(json.dumps(error["body"]).encode(), status=error["status"]) as replies:
+        outcome = run_real(define_real(Chat("small", base_url=replies.url)), path)
+        endpoint = run_real(define_real(Endpoint(replies.url)), path.with_name("endpoint"))
+
+    (answer,) = answers(path)
+    assert ([""], 1, 0) == (outputs(path), outcome.state.declined, outcome.state.failed)
+    assert ("declined", str(error["status"])) == (answer["outcome"], answer["explanation"][:3])
+    assert (0, 1) == (endpoint.state.declined, endpoint.state.failed)
+    assert ["fatal"] == [event.category for event in events(path.with_name("endpoint"), AttemptFailed)]
+
+
+@pytest.mark.parametrize(("reason", "outcome"), [("length", "truncated"), ("content_filter", "declined")])
+def test_an_incomplete_answer_need_not_be_json(path: Path, reason: str, outcome: str) -> None:
+    """With a schema, the text of a truncated or declined answer is the output if it is not JSON."""
+    with replying(json.dumps(completion('{"answer": "Li', reason)).encode()) as replies:
+        state = run_real(define_real(Chat("small", base_url=replies.url, schema={"type": "object"})), path).state
+
+    assert (['{"answer": "Li'], {outcome: 1}) == (outputs(path), dict(state.answers))
+
+
+def test_a_judge_that_declines_gives_no_verdict(path: Path) -> None:
+    """Scoring fails without a retry if the judge declines to answer; the error has its words."""
+    with replying(json.dumps({"choices": [{"message": {"refusal": "I must not judge."}}]}).encode()) as replies:
+        defined = define_real(str)
+        defined.score(scorers.judge("judge", base_url=replies.url))
+        run_real(defined, path)
+
+    (failure,) = events(path, ScoringFailed)
+    assert "the judge declined to answer: I must not judge." == failure.message
+    assert 1 == len(replies.requests)
+
+
+def test_the_outcome_of_a_conversation_is_that_of_its_last_turn(server: Server, path: Path, name: str) -> None:
+    """Of several turns, the last decides; it counts also if a fork of the run reuses its recorded reply."""
+    script = raw(completion(finish_reason="length"), completion("", "content_filter", "small-2"))
+    case = {"id": "a", "input": "", "turns": ["Hello", "Go on"]}
+    chat = Chat("small", base_url=server.url(name, script, "v1/"), turns="turns")
+    first = run_real(define_real(chat, [case]), path).state
+    last_step = [record.seq for record in read(path) if isinstance(record.event, StepCompleted)][-1]
+    trio.run(partial(fork, path, path.with_name("fork"), last_step, in_thread=inline))
+    forked = run_real(define_real(chat, [case]), path.with_name("fork"), resume=True).state
+
+    for state in (first, forked):
+        assert ({"declined": 1}, {"small-2": 1}) == (dict(state.answers), dict(state.models))
+    assert [{"outcome": "declined", "finish_reason": "content_filter", "model": "small-2"}] == answers(path)
+    assert (2, 2) == (len(server.requests(name)), len(events(path.with_name("fork"), StepReused)))
+
+
+def test_only_current_outputs_count(path: Path) -> None:
+    """A withdrawn output is neither counted as truncated nor for the model that gave it."""
+    with replying(json.dumps(completion("Li", "length")).encode()) as replies:
+        chat = Chat("small", base_url=replies.url)
+        run_real(define_real(chat, [Case(name="a", input="a"), Case(name="b", input="b")]), path)
+        outcome = run_real(define_real(chat, "a"), path, resume=True, adopt=True)
+
+    assert (1, {"small-2026-05-01": 1}) == (outcome.state.truncated, dict(outcome.state.models))
+
+
+def test_names_of_models_are_bounded() -> None:
+    """The first 20 names of a server's models are kept, shortened; all others are counted together."""
+    noted = Answers()
+    models = [answer.model for number in range(30) if (answer := noted.read(ANSWER, {"model": f"m{number}" * 400})) is not None]
+
+    assert (30, 21, 200) == (len(models), len(set(models)), max(map(len, models)))
+    assert models[-1] == "(other models)"
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [], {"outcome": ["declined"], "model": {}}, {"outcome": "lost", "model": 1}])
+def test_a_foreign_note_is_no_outcome(value: Any) -> None:
+    """A note of a foreign journal that has other types or words counts as nothing."""
+    answer = Answers().read(ANSWER, value)
+
+    assert answer is None or ("", "") == answer
