@@ -361,7 +361,7 @@ def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkey
             raise
 
 
-ENGINE_NOTES: Final = ("quota", "finish_reason", "unauthorized", "masked", "judge", "usage")
+ENGINE_NOTES: Final = ("quota", "answer", "finish_reason", "unauthorized", "masked", "judge", "usage")
 """What the engine and the views read from notes of their own."""
 
 
