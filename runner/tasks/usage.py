@@ -1,6 +1,5 @@
 """Tokens and cost of a model's reply, as the APIs of OpenAI, Anthropic, Gemini and OpenRouter report them."""
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,7 +30,7 @@ def priced_usage(
     usage |= {name: tokens[name] or 0 for name in ("input_tokens", "output_tokens") if tokens[name] is not None}
     usage |= {"reasoning_tokens": reasoning} if reasoning else {}
     cost = provider_usage.get("cost")
-    if isinstance(cost, int | float) and not isinstance(cost, bool) and math.isfinite(cost) and cost >= 0:
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= _MAX_COUNT:
         return {**usage, "cost": float(cost)}
     input_tokens, output_tokens = tokens["input_tokens"], tokens["output_tokens"]
     if input_tokens is None or output_tokens is None:

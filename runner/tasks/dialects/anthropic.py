@@ -10,7 +10,7 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
 from evaljournal.runner.tasks.dialects.messages import (
     Attachment,
     attachment_of,
@@ -87,8 +87,8 @@ class Anthropic:
             tool_calls=calls,
             outcome=outcome,
             finish_reason=stop_reason,
-            model=str(reply.get("model") or ""),
-            service_tier="fast" if is_fast else str(counts.get("service_tier") or ""),
+            model=text_field(reply, "model"),
+            service_tier="fast" if is_fast else text_field(counts, "service_tier"),
             usage=usage,
         )
 

@@ -9,7 +9,7 @@ from evaljournal.runner.data.templates import MissingField, value_at
 from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
 from evaljournal.runner.tasks.endpoint import raise_error_in
 
 _REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
@@ -97,7 +97,7 @@ def _first_choice(choices: Any) -> Any:
 
 def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the message of a stream: its texts joined, and its tool calls by their `index`."""
-    message: dict[str, Any] = {name: "".join(str(delta.get(name) or "") for delta in deltas) for name in ("content", "refusal")}
+    message: dict[str, Any] = {name: "".join(_text(delta.get(name)) for delta in deltas) for name in ("content", "refusal")}
     calls: dict[Any, dict[str, Any]] = {}
     for part in (part for delta in deltas for part in delta.get("tool_calls") or []):
         call = calls.setdefault(part.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
@@ -110,20 +110,25 @@ def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object) -> Answer:
     if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
         raise ErrorReply("the reply ended with finish_reason 'error'")
-    content, refusal, calls = message.get("content"), message.get("refusal"), message.get("tool_calls") or ()
-    if isinstance(content, list):  # Some APIs return text in parts.
-        content = "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    text, refusal, calls = _text(message.get("content")), _text(message.get("refusal")), message.get("tool_calls") or ()
     if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
         raise InvalidReply(f"the reply is not a chat completion: its tool_calls are {excerpt(as_text(calls), 200)!r}")
-    is_refused = isinstance(refusal, str) and bool(refusal)
-    text = content if isinstance(content, str) else ""
     return Answer(
-        text=text or (str(refusal) if is_refused else ""),
+        text=text or refusal,
         tool_calls=calls,
-        outcome="declined" if is_refused else _OUTCOMES.get(str(finish_reason), "complete"),
-        finish_reason=str(finish_reason or ""),
-        model=str(reply.get("model") or ""),
-        fingerprint=str(reply.get("system_fingerprint") or ""),
-        service_tier=str(reply.get("service_tier") or ""),
+        outcome="declined" if refusal else _OUTCOMES.get(str(finish_reason), "complete"),
+        finish_reason=finish_reason if isinstance(finish_reason, str) else "",
+        model=text_field(reply, "model"),
+        fingerprint=text_field(reply, "system_fingerprint"),
+        service_tier=text_field(reply, "service_tier"),
         usage=reply.get("usage"),
     )
+
+
+def _text(content: Any) -> str:
+    """Return a text, which Mistral sends in parts; parts of other types, such as reasoning, have none."""
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        return "".join(_text(part.get("text")) for part in content)
+    if content is not None and not isinstance(content, str):
+        raise InvalidReply(f"the reply is not a chat completion: its content is {excerpt(as_text(content), 200)!r}")
+    return content or ""

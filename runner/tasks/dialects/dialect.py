@@ -76,6 +76,12 @@ class Answer:
         return {name: text[:_MAX_FACT] for name, text in facts.items() if text}
 
 
+def text_field(value: Mapping[str, Any], name: str) -> str:
+    """Return the text in a field of a reply; empty if it is missing or of another type."""
+    text = value.get(name)
+    return text if isinstance(text, str) else ""
+
+
 class Dialect(Protocol):
     """How a chat API is called, and how its replies are read.
 

@@ -8,7 +8,7 @@ from evaljournal.replay.text import as_text
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
 
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"content_filter": "declined"}
 """Why a response is incomplete → its outcome; for all other reasons, it is truncated."""
@@ -62,7 +62,7 @@ class Responses:
             types = ", ".join(sorted({str(item.get("type")) for item in items})) or "none"
             raise InvalidReply(f"the response has no answer: its status is {status!r}, its items: {excerpt(types, 200)}")
         details = reply.get("incomplete_details")
-        reason = str(details.get("reason") or "") if isinstance(details, Mapping) else ""
+        reason = text_field(details, "reason") if isinstance(details, Mapping) else ""
         outcome: AnswerOutcome = "complete" if status == "completed" else _OUTCOMES.get(reason, "truncated")
         parts = [part for message in messages for part in _parts(message)]
         refusals = _texts(parts, "refusal", "refusal")
@@ -71,8 +71,8 @@ class Responses:
             tool_calls=calls,
             outcome="declined" if refusals else outcome,
             finish_reason=reason,
-            model=str(reply.get("model") or ""),
-            service_tier=str(reply.get("service_tier") or ""),
+            model=text_field(reply, "model"),
+            service_tier=text_field(reply, "service_tier"),
             usage=reply.get("usage"),
         )
 
