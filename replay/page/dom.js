@@ -32,7 +32,7 @@ function refill(element, ...children) {
   const focusIndex = [...element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
   const openStates = [...element.querySelectorAll("details")].map((details) => details.open);
   element.replaceChildren(...children.filter((child) => child !== ""));
-  element.querySelectorAll("details").forEach((details, index) => { details.open = Boolean(openStates[index]); });
+  element.querySelectorAll("details").forEach((details, index) => unfold(details, Boolean(openStates[index])));
   if (focusIndex >= 0) element.querySelectorAll(FOCUSABLE)[focusIndex]?.focus({ preventScroll: true });
 }
 

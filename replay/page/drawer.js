@@ -53,7 +53,7 @@ class Drawer {
     return () => {
       for (const element of keyed()) {
         const isOpen = states.get(element.dataset.key);
-        if (element.tagName === "DETAILS" && isOpen !== undefined) isOpen ? unfold(element) : (element.open = false);
+        if (element.tagName === "DETAILS" && isOpen !== undefined) unfold(element, isOpen);
         if (element.dataset.key === focusKey) (element.querySelector("summary") ?? element).focus({ preventScroll: true });
       }
     };
@@ -80,7 +80,7 @@ class Drawer {
   expandAll() {
     const closed = () => [...this.element.querySelectorAll("details:not([open])")];
     if (!closed().length) return this.element.querySelectorAll("details").forEach((details) => { details.open = false; });
-    for (let parts = closed(); parts.length; parts = closed()) parts.forEach(unfold);
+    for (let parts = closed(); parts.length; parts = closed()) parts.forEach((part) => unfold(part));
   }
 
   // The trials of the same case, to switch to.

@@ -166,7 +166,7 @@ class Page {
     document.documentElement.classList.toggle("paper", isPaper);
     const folds = [...this.main.querySelectorAll("details")].filter((details) => details !== this.results.chooser);
     if (isPaper) this.openDetails = folds.filter((details) => details.open);
-    for (const details of folds) details.open = isPaper || this.openDetails.includes(details);
+    for (const details of folds) unfold(details, isPaper || this.openDetails.includes(details));
     if (!isPaper) return this.setTheme(this.theme);
     this.fit();
     this.results.render(true);

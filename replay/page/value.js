@@ -74,17 +74,16 @@ function jsonTree(value, depth = 0, key = null) {
 
 // A <details> whose content is created when it is first opened.
 function fold(summary, content, { isOpen = false, ...attributes } = {}) {
-  const details = el("details", attributes, el("summary", {}, summary));
+  const details = el("details", attributes, el("summary", { onclick: () => details.fill() }, summary));
   let isFilled = false;
   details.fill = () => { if (!isFilled) { isFilled = true; details.append(...[content()].flat().filter(Boolean)); } };
-  details.addEventListener("toggle", () => { if (details.open) details.fill(); });
   if (isOpen) unfold(details);
   return details;
 }
 
-function unfold(details) {
-  details.fill?.();
-  details.open = true;
+function unfold(details, isOpen = true) {
+  if (isOpen) details.fill?.();
+  details.open = isOpen;
 }
 
 // A value as text, or as a tree if it is JSON, also if it is a text that contains JSON.
