@@ -105,6 +105,11 @@ class RunDigest:
     variants: Sequence[VariantDigest]
 
     @property
+    def is_usable(self) -> bool:
+        """Whether its results count: it is not damaged."""
+        return self.status not in {"damaged", "unreadable"}
+
+    @property
     def git(self) -> str:
         """The git revision; empty if unknown."""
         return str(self.identity.get("revision", ""))

@@ -5,7 +5,7 @@ of them. Pure functions of digests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
+from itertools import compress, pairwise
 from typing import Any, Final, Literal, NamedTuple
 
 import attrs
@@ -25,7 +25,6 @@ from evaljournal.replay.history.digest import (
 )
 from evaljournal.replay.state.tally import Tally
 
-_UNUSABLE: Final = frozenset(("damaged", "unreadable"))
 _MIN_SHARE: Final = 0.5
 """A run with a smaller share of the cases of the largest run (`--limit 1`) is not the reference; a run that would leave a
 smaller share of the cases of the reference in common is not part of the trend."""
@@ -51,6 +50,12 @@ class Point:
     """The git revision; empty if unknown."""
     changed: Sequence[str]
     """What differs from the run before: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
+    previous: str | None
+    """The last run before with results of these cases; None if there is none."""
+    broken: Sequence[str]
+    """Cases that passed in `previous` and no longer do."""
+    fixed: Sequence[str]
+    """Cases that did not pass in `previous` and now do."""
     head: str
     status: str
     """`running`, `finished`, `stopped`, `interrupted`, `damaged` or `unreadable`; the last two have no results."""
@@ -123,20 +128,22 @@ def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str 
 
 
 def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> History:
-    usable_entries = [entry for entry in entries if entry.run.status not in _UNUSABLE]
+    usable_entries = [entry for entry in entries if entry.run.is_usable]
     reference = _reference(usable_entries)
     fingerprints = {} if reference is None else _fingerprints(reference)
     if reference is not None and scorer is None:
         scorer = next(filter(None, map(first_score, reference.run.variants)), None)
     common_cases = _common_cases(usable_entries, reference, fingerprints)
     version = None if reference is None or scorer is None else _version(reference, scorer)
+    rows = _outcome_rows(usable_entries, fingerprints)
+    steps = {key: step for variant, row in rows.items() for key, step in _steps(usable_entries, variant, row, fingerprints)}
     changed = changed_since([entry.run for entry in entries])
     points = [
-        attrs.evolve(point, changed=names)
+        attrs.evolve(point, changed=names, **steps.get((point.path, point.variant), {}))
         for entry, names in zip(entries, changed, strict=True)
         for point in _points(entry, fingerprints, common_cases, scorer, version)
     ]
-    changes = _changes(usable_entries, fingerprints)
+    changes = _changes(usable_entries, fingerprints, rows)
     return History(
         evaluation=evaluation,
         scorer=scorer,
@@ -197,7 +204,7 @@ def _points(
     entry: Entry, fingerprints: Mapping[str, str], common_cases: set[str], scorer: str | None, version: str | None
 ) -> Iterator[Point]:
     run = entry.run
-    is_usable = run.status not in _UNUSABLE and run.variants
+    is_usable = run.is_usable and run.variants
     no_results = VariantDigest(
         variant="", completed=0, failed=0, p95=None, cost=None, unpriced_calls=0, scores=dict[str, ScoreDigest]()
     )
@@ -216,6 +223,9 @@ def _points(
             started_at=run.started_at,
             git=run.git,
             changed=(),
+            previous=None,
+            broken=(),
+            fixed=(),
             head=run.head,
             status=run.status,
             outcome=run.outcome,
@@ -246,12 +256,31 @@ def _score(variant: VariantDigest, columns: CaseColumns, flags: Sequence[bool], 
     return None if common_score is None else attrs.evolve(common_score, version=score.version)
 
 
-def _changes(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[str, list[CaseHistory]]:
-    no_outcomes = OPEN * len(fingerprints)
+def _outcome_rows(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return variant → for each run the outcomes of the cases of the reference, in their order."""
     rows: dict[str, list[str]] = {}
     for index, (_, run, all_columns) in enumerate(entries):
         for variant, columns in zip(run.variants, all_columns, strict=True):
-            rows.setdefault(variant.variant, [no_outcomes] * len(entries))[index] = _outcomes(columns, fingerprints)
+            row = rows.setdefault(variant.variant, [OPEN * len(fingerprints)] * len(entries))
+            row[index] = _outcomes(columns, fingerprints)
+    return rows
+
+
+def _steps(
+    entries: Sequence[Entry], variant: str, row: Sequence[str], fingerprints: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """Yield for each run of a variant what differs from the run before that has results: fields of its `Point`."""
+    runs = [(entry.path, outcomes) for entry, outcomes in zip(entries, row, strict=True) if outcomes.strip(OPEN)]
+    for (previous, before), (path, after) in pairwise(runs):
+        cases = [pair for pair in zip(fingerprints, before, after, strict=True) if OPEN not in pair[1:]]
+        broken = [case for case, old, new in cases if old == PASSED != new]
+        fixed = [case for case, old, new in cases if old != PASSED == new]
+        yield (path, variant), {"previous": previous, "broken": broken, "fixed": fixed}
+
+
+def _changes(
+    entries: Sequence[Entry], fingerprints: Mapping[str, str], rows: Mapping[str, Sequence[str]]
+) -> dict[str, list[CaseHistory]]:
     changes: dict[str, list[CaseHistory]] = {"broken": [], "fixed": [], "flaky": []}
     for name, by_run in rows.items():
         keys = [definition_key(run.identity, name) for _, run, _ in entries]

@@ -46,6 +46,15 @@ function table(kind, heads, rows) {
     el("thead", {}, el("tr", {}, heads.map((head) => el("th", { scope: "col", text: head })))), el("tbody", {}, rows));
 }
 
+const SHOWN_NAMES = 6;
+
+// The number and the first names of the cases that broke or were fixed; `show` makes a node of a name.
+function changedNames(kind, names, show) {
+  if (!names.length) return "";
+  const more = names.length - SHOWN_NAMES;
+  return el("span", { class: "changed-names", "data-kind": kind }, el("b", { class: `change ${kind}`, text: `${kind} (${groupDigits(names.length)}): ` }), names.slice(0, SHOWN_NAMES).flatMap((name, index) => [index ? ", " : "", show(name)]), more > 0 ? `, and ${groupDigits(more)} more` : "");
+}
+
 const numberCell = (text) => el("td", { class: "num", text });
 const sectionHead = (id, title, hint) => el("div", { class: "section-head" }, el("h2", { id, text: title }), hint ? el("p", { class: "hint" }, hint) : "");
 const outcomeClass = (outcome) => `end-${(outcome || "open").replaceAll("_", "-")}`;

@@ -50,10 +50,11 @@ function legend(history) {
   return el("ul", { class: "series" }, variants.map((variant, index) => el("li", {}, el("i", { class: `swatch line series-${index % SERIES}` }), ` ${oneLine(variant || "no variant", 40)}`)));
 }
 
-function runsTable(history, links) {
-  const rows = [...history.points].reverse().map(({ path, cells: [name, ...cells] }) => {
-    const report = links.get(path);
-    return el("tr", { "data-run": path }, el("td", {}, report ? el("a", { href: report, text: name }) : name), cells.map((text, index) => el("td", { class: index < cells.length - 2 ? "tight" : "", text })));
+function runsTable(history, links, comparisons) {
+  const rows = [...history.points].reverse().map(({ path, previous, broken, fixed, cells: [name, ...cells] }) => {
+    const report = links.get(path), comparison = comparisons.get(JSON.stringify([previous, path])), show = (item) => oneLine(item, 40), changed = cells.pop();
+    return el("tr", { "data-run": path }, el("td", {}, report ? el("a", { href: report, text: name }) : name), cells.map((text, index) => el("td", { class: index < cells.length - 1 ? "tight" : "", text })),
+      el("td", {}, el("div", {}, changed, changedNames("broken", broken, show), changedNames("fixed", fixed, show), comparison ? el("a", { href: comparison, text: "trial by trial" }) : "")));
   });
   return table("runs", history.heads, rows);
 }
@@ -67,19 +68,20 @@ function changedCases(kind, cases) {
   return el("details", { class: "changed", "data-kind": kind }, el("summary", { text: `${kind}: ${plural(cases.length, "case")}` }), el("ul", {}, items));
 }
 
-function historySection(history, links, index) {
+function historySection(history, links, comparisons, index) {
   const id = `evaluation-${index}`, runs = new Set(history.points.map((point) => point.path)).size;
   return el("section", { "aria-labelledby": id }, sectionHead(id, `${oneLine(history.evaluation, 80)}: ${plural(runs, "run")}`, history.basis),
-    trend(history), legend(history), runsTable(history, links), ["broken", "fixed", "flaky"].map((kind) => changedCases(kind, history[kind])));
+    trend(history), legend(history), runsTable(history, links, comparisons),
+    history.command ? el("p", { class: "faint command" }, "Trial by trial: ", el("code", { text: history.command })) : "", ["broken", "fixed", "flaky"].map((kind) => changedCases(kind, history[kind])));
 }
 
-openEmbedded(({ histories, links }) => {
+openEmbedded(({ histories, links, comparisons }) => {
   for (const history of histories) {
     const [heads, ...rows] = history.table;
     Object.assign(history, { heads, points: history.points.map((point, index) => ({ ...point, cells: rows[index] })) });
   }
-  const main = document.getElementById("page"), reports = new Map(links);
+  const main = document.getElementById("page"), reports = new Map(links), pairs = new Map(comparisons.map(([a, b, address]) => [JSON.stringify([a, b]), address]));
   main.replaceChildren(el("header", { class: "top" }, el("h1", { text: document.title })),
-    ...(histories.length ? histories.map((history, index) => historySection(history, reports, index)) : [el("p", { class: "nothing", text: "No runs." })]));
+    ...(histories.length ? histories.map((history, index) => historySection(history, reports, pairs, index)) : [el("p", { class: "nothing", text: "No runs." })]));
   main.removeAttribute("aria-busy");
 });

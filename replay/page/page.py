@@ -29,11 +29,11 @@ from evaljournal.replay.page.page_content import Content
 from evaljournal.replay.render.comparison import notes, table_columns
 from evaljournal.replay.render.ending import ending_text, next_command
 from evaljournal.replay.render.phrases import (
-    changed_text,
     compared_text,
     describe_score,
     difference_cells,
     estimate_text,
+    mean_text,
     p_text,
     pass_at_k_texts,
     power_text,
@@ -94,6 +94,7 @@ _BASE64_CHUNK: Final = 1 << 16
 _DEFINITION_LINES: Final = 2_000
 _FACT_CHARS: Final = 4_000
 _MIN_VARIANTS: Final = 2
+_MIN_RUNS: Final = 2
 _Scored = TypeVar("_Scored", ScoreSummary, PairedDifference)
 
 
@@ -106,6 +107,8 @@ class PageRun:
     audit: Audit
     variants: Mapping[str, Any] | None
     """The comparison of its variants, from `variants_data`."""
+    since: Mapping[str, Any] | None = None
+    """What changed since the run before, from `since_data`."""
 
     def data(self, cursor: PageCursor = PageCursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only the changes since the cursor."""
@@ -142,6 +145,7 @@ class PageRun:
             "definition_text": "" if run_started is None else _definition_text(run_started.definition),
             "sessions": [view_json(session) for session in state.sessions],
             "variants": self.variants,
+            "since": self.since,
             "columns": columns(self.content, state, cursor),
         }
 
@@ -280,13 +284,19 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     scores = _main_score(comparison.scores)
     score_text = "".join(f"{printable(scorer, 40)}: {verdict(difference, 'B is ')}. " for scorer, difference in scores)
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
-    changes_text = f"changed: {changed_text(comparison.definition_changes)}" if comparison.definition_changes else ""
     facts_a, facts_b = map(_definition_texts, sides)
+    facts = {name: (facts_a.get(name), facts_b.get(name)) for name in {**facts_a, **facts_b}}
+    changed = comparison.definition_changes or [name for name, (fact_a, fact_b) in facts.items() if fact_a != fact_b]
     return {
         **view_json(comparison),
         "headline": f"{score_text}{compared_text(comparison)}.",
         "rows": rows,
-        "note": " · ".join(filter(None, (done_text, unpaired_text(comparison), changes_text))),
+        "note": " · ".join(filter(None, (done_text, unpaired_text(comparison)))),
+        "since": {
+            "changed": _changed_names(changed),
+            "broken": [change.trial for change in comparison.broken],
+            "fixed": [change.trial for change in comparison.fixed],
+        },
         "sides": [
             {
                 "run": next(number for number, state in enumerate(runs) if state is side.state),
@@ -296,8 +306,48 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
             }
             for side in sides
         ],
-        "facts": [{"name": name, "a": facts_a.get(name), "b": facts_b.get(name)} for name in {**facts_a, **facts_b}],
+        "facts": [{"name": name, "a": fact_a, "b": fact_b} for name, (fact_a, fact_b) in facts.items()],
     }
+
+
+def compare_command(history: History) -> str:
+    """Return the command that compares the newest run with the one before it; empty if there are no two runs with results."""
+    point = next((point for point in reversed(history.points) if point.previous is not None), None)
+    return "" if point is None else shlex.join(["evaljournal", "report", str(point.previous), point.path])
+
+
+def since_data(history: History) -> dict[str, Any] | None:
+    """Return what changed in the last run of a history since the run before; None without one.
+
+    For each variant, the means of the score over the common cases; the cases that broke or were fixed; the definition.
+    """
+    paths = list(dict.fromkeys(point.path for point in history.points))
+    if len(paths) < _MIN_RUNS:
+        return None
+    old_points, new_points = ([point for point in history.points if point.path == path] for path in paths[-2:])
+    old_scores = {point.variant: point.score for point in old_points if not point.is_partial}
+    scores = [
+        f"{printable(history.scorer or '', 40)}{f'@{printable(point.variant, 40)}' if point.variant else ''} "
+        f"{mean_text(score.kind, score.mean)} → {mean_text(point.score.kind, point.score.mean)}"
+        for point in new_points
+        if point.score is not None and not point.is_partial and (score := old_scores.get(point.variant)) is not None
+    ]
+    broken, fixed = (
+        [f"{case}@{point.variant}" if point.variant else case for point in new_points for case in getattr(point, kind)]
+        for kind in ("broken", "fixed")
+    )
+    return {
+        "path": paths[-2],
+        "command": compare_command(history),
+        "scores": scores,
+        "changed": _changed_names(new_points[0].changed),
+        "broken": broken,
+        "fixed": fixed,
+    }
+
+
+def _changed_names(changed: Sequence[str]) -> str:
+    return printable(", ".join(changed), _FACT_CHARS)
 
 
 def _definition_texts(side: Side) -> dict[str, str]:
@@ -328,13 +378,27 @@ def page(runs: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None
     yield _page_end()
 
 
-def index_page(histories: Sequence[History], links: Mapping[str, str]) -> Iterator[bytes]:
-    """Yield a page with the histories of evaluations; `links` are the addresses of the reports of some runs, by path."""
+def index_page(
+    histories: Sequence[History], links: Mapping[str, str], comparisons: Mapping[tuple[str, str], str]
+) -> Iterator[bytes]:
+    """Yield a page with the histories of evaluations.
+
+    `links` are the addresses of the reports of some runs, by path, and `comparisons` those of two runs.
+    """
     runs = plural(len({point.path for history in histories for point in history.points}), "run")
     title = f"{plural(len(histories), 'evaluation')}, {runs}"
     yield _page_start(title, "index.html", _INDEX_SCRIPTS, _INDEX_STYLES, connect="'none'")
-    data = [{**view_json(history), "table": history_table(history), "basis": basis_text(history)} for history in histories]
-    yield from _data_element({"histories": data, "links": list(links.items())})
+    data = [
+        {
+            **view_json(history),
+            "table": history_table(history),
+            "basis": basis_text(history),
+            "command": compare_command(history),
+        }
+        for history in histories
+    ]
+    pairs = [[*paths, address] for paths, address in comparisons.items()]
+    yield from _data_element({"histories": data, "links": list(links.items()), "comparisons": pairs})
     yield _page_end(_INDEX_SCRIPTS)
 
 

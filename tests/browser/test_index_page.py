@@ -1,10 +1,12 @@
 """`report --all`: one page with all runs, their trend with intervals, and links to their reports."""
 
 import os
+import shlex
 from pathlib import Path
 from urllib.parse import unquote
 
 import attrs
+import pytest
 from click.testing import CliRunner
 
 from evaljournal.journal import Event
@@ -55,7 +57,11 @@ def test_all_runs_on_one_page(tmp_path: Path, open_tab: OpenTab) -> None:
     assert "1 evaluation, 3 runs" == tab.text("h1")
     assert [f"{tmp_path}/runs/capitals/000{number}"[-80:] for number in (3, 2, 1)] == [row[0][-80:] for row in rows(tab)]
     assert ["3ac6b06", "10", "80.0 % (49.0–94.3)", "0.25 s", money(2.5), ""] == rows(tab)[0][2:-1]
-    assert ["revision 2ac6b06 → 3ac6b06", "revision 1ac6b06 → 2ac6b06", ""] == [row[-1] for row in rows(tab)]
+    assert [
+        "revision 2ac6b06 → 3ac6b06fixed (1): case-7",
+        "revision 1ac6b06 → 2ac6b06broken (3): case-7, case-8, case-9",
+        "",
+    ] == [row[-1] for row in rows(tab)]
     assert (3, 3) == (len(tab.texts(".trend .dot")), len(tab.texts(".trend .whisker")))
     assert ["broken: 2 cases", "fixed: 1 case"] == tab.texts("summary")
     assert ["✓✗✓ case-7"] == [text.split(" since ")[0] for text in tab.texts("[data-kind=fixed] li")]
@@ -69,13 +75,16 @@ def test_words_of_the_table_are_whole(tmp_path: Path, open_tab: OpenTab) -> None
         run(tmp_path / "runs" / "capitals" / f"000{number}", passed, variants=("mini", "large"), git=f"{number}ac6b06f")
     tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"), width=1300)
 
-    broken_words = """() => [...document.querySelectorAll('.runs :is(th, td:not(:first-child))')].flatMap((cell) =>
-      [...cell.textContent.matchAll(/[\\p{L}\\d]+/gu)].filter(({ 0: word, index }) => {
-        const range = document.createRange();
-        range.setStart(cell.firstChild, index);
-        range.setEnd(cell.firstChild, index + word.length);
-        return range.getClientRects().length > 1;
-      }).map(([word]) => word))"""
+    broken_words = """() => {
+      const texts = document.evaluate("//table//th//text() | //td[position() > 1]//text()", document, null, 7);
+      return Array.from({ length: texts.snapshotLength }, (_, index) => texts.snapshotItem(index)).flatMap((text) =>
+        [...text.data.matchAll(/[\\p{L}\\d]+/gu)].filter(({ 0: word, index }) => {
+          const range = document.createRange();
+          range.setStart(text, index);
+          range.setEnd(text, index + word.length);
+          return range.getClientRects().length > 1;
+        }).map(([word]) => word));
+    }"""
     assert [] == tab.evaluate(broken_words)
     assert tab.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
 
@@ -109,6 +118,49 @@ def test_links_to_reports(tmp_path: Path, open_tab: OpenTab) -> None:
     }
     tab.page.click(".runs a >> nth=0")
     tab.page.wait_for_selector("main:not([aria-busy]) #summary")
+
+
+def test_what_changed_since_the_run_before(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The row of a run has what changed and which cases broke; one click opens the report of both runs, which repeats it."""
+    runs = [
+        run(tmp_path / "runs" / "capitals" / f"000{number}", passed, git=str(number)) for number, passed in ((1, 9), (2, 7))
+    ]
+    write_report(tmp_path / "capitals-0001--capitals-0002.html", *runs)
+    tab = open_tab(write_index(tmp_path / "index.html", tmp_path / "runs"))
+
+    assert "revision 1 → 2broken (2): case-7, case-8trial by trial" == rows(tab)[0][-1]
+    assert f"Trial by trial: {shlex.join(['evaljournal', 'report', *map(str, runs)])}" == tab.text(".command")
+    tab.page.click("text=trial by trial >> nth=0")
+    tab.page.wait_for_selector("main:not([aria-busy]) #summary")
+    assert ["changed: revision 1 → 2", "broken (2): case-7, case-8"] == tab.texts("#since > span")
+    assert tab.evaluate("() => document.getElementById('since').getBoundingClientRect().bottom < innerHeight")
+
+
+def test_a_report_has_what_changed_since_the_run_before(
+    tmp_path: Path, open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of a run names the run before, the change of the score and of the definition, and the cases, which it opens.
+
+    A run of another evaluation, a later one and a damaged one are not the run before.
+    """
+    monkeypatch.chdir(tmp_path)
+    paths = [Path("runs") / f"000{number}" for number in (1, 2, 3)]
+    for number, passed in enumerate((9, 7, 10)):
+        run(paths[number], passed, git=str(number))
+    run(Path("runs/0001-other"), 1, name="rivers")
+    flip(segment(run(Path("runs/0001-damaged"), 1)), 3_000)
+    addresses = [write_report(tmp_path / f"{path.name}.html", path) for path in paths]
+    tab = open_tab(addresses[1])
+
+    assert [
+        "Since the run before, runs/0001: exact 90.0 % → 70.0 %",
+        "changed: revision 0 → 1",
+        "broken (2): case-7, case-8",
+        "trial by trial: evaljournal report runs/0001 runs/0002",
+    ] == tab.texts("#since > span")
+    tab.page.click("#since [data-kind=broken] button >> nth=1")
+    assert "case-8" in tab.text("#drawer")
+    assert 0 == open_tab(addresses[0]).page.locator("#since").count()
 
 
 def test_damaged_runs_are_listed(tmp_path: Path, open_tab: OpenTab) -> None:

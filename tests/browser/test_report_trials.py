@@ -492,7 +492,7 @@ def with_definition(path: Path, model: str, cost: float) -> Path:
 
 
 def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> None:
-    """What differs is at the top and, as in `history`, in the note; the rest is folded. Costs have a currency."""
+    """What differs is at the top, in words as in `history`, then in full; the rest is folded. Costs have a currency."""
     runs = [with_definition(tmp_path / "a", "mini", 0.5), with_definition(tmp_path / "b", "large", 1.5)]
     tab = open_tab(write_report(tmp_path / "report.html", *runs))
 
@@ -504,7 +504,7 @@ def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> N
     ] == rows
     assert "The same in both: task name, temperature, cases, scorer exact" == tab.text(".facts-equal summary")
     changed = "model mini → large, prompt Answer briefly. → Answer at length."
-    assert f"1 trial done in both · changed: {changed}, revision mini-re → large-r" in tab.texts(".section-head .hint")
+    assert f"changed: {changed}, revision mini-re → large-r" == tab.texts("#since > span")[0]
     assert ["cost", "$0.500", "$1.50", "+$1.00"] == tab.texts(".paired tbody tr:last-child > *")[:4]
     assert ["+$1.00"] == tab.texts(".paired .worse")
 

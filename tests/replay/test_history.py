@@ -293,6 +293,9 @@ def test_cases_that_changed() -> None:
     assert [("chad", "fpp", "b")] == [(case.case, case.outcomes, case.since) for case in shown.fixed]
     assert [("oslo", "pfp"), ("rome", "ppm")] == [(case.case, case.outcomes) for case in shown.flaky]
     assert [(), ("task",), ()] == [point.changed for point in shown.points]
+    assert [(None, [], []), ("a", ["peru", "oslo"], ["chad"]), ("b", ["rome"], ["oslo"])] == [
+        (point.previous, list(point.broken), list(point.fixed)) for point in shown.points
+    ]
     assert ["CHANGED", "", "task", ""] == [row[-1] for row in table(shown)]
     assert ["broken: 1 case", "  ✓✗E  peru  since b"] == list(change_lines(shown))[:2]
 
@@ -343,6 +346,7 @@ def test_a_line_for_each_variant() -> None:
     ]
     assert 5.0 == second.run.cost
     assert [("chad", "mini", "pf", "b")] == [(case.case, case.variant, case.outcomes, case.since) for case in shown.broken]
+    assert [(None, []), ("a", ["chad"]), (None, [])] == [(point.previous, list(point.broken)) for point in shown.points]
     assert ["VARIANT", "mini", "mini", "large"] == [row[1] for row in table(shown)]
     assert ["exact@mini  █▁  50.0 % to 100.0 %"] == list(trend_lines(shown))
 

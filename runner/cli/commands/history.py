@@ -1,11 +1,15 @@
 """The command `evaljournal history`."""
 
+import contextlib
 from pathlib import Path
 from typing import Final
 
 import attrs
 import click
 
+from evaljournal.journal import JournalError
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.history.digest import digest
 from evaljournal.replay.history.history import Entry, History, histories
 from evaljournal.replay.history.text import basis_text, change_lines, table, trend_lines
 from evaljournal.replay.results.view_json import view_json
@@ -14,7 +18,7 @@ from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import RUNS, runs_under
+from evaljournal.runner.run_paths import RUNS, run_start, runs_under
 from evaljournal.runner.suggest import suggest
 
 _DEFAULT_LAST: Final = 20
@@ -72,6 +76,26 @@ def read_entries(directory: Path) -> list[Entry]:
             if not run.shard:
                 entries.append(Entry(str(path), run, columns))
     return entries
+
+
+def entries_since(run: LoadedRun) -> list[Entry]:
+    """Return a run after the last usable one before it: of the same evaluation, in the same directory; empty without one."""
+    evaluation = run.state.started.evaluation if run.state.started else None
+    starts: list[tuple[str, Path]] = []
+    for path in {file.parent for file in run.path.parent.glob("[!.]*/journal-*.jsonl")}:
+        with contextlib.suppress(JournalError, OSError):
+            start = run_start(path)
+            if start is not None and not start[0].shard and start[0].evaluation == evaluation:
+                starts.append((start[1], path))
+    starts.sort()
+    earlier_paths = [path for _, path in starts]
+    earlier_paths = earlier_paths[: earlier_paths.index(run.path)] if run.path in earlier_paths else []
+    with DigestCache() as cache:
+        for path in reversed(earlier_paths):
+            earlier_run, columns = cache.read(path)
+            if earlier_run.is_usable and columns:
+                return [Entry(str(path), earlier_run, columns), Entry(str(run.path), *digest(run))]
+    return []
 
 
 def _directory(argument: str | None) -> Path:

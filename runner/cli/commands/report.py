@@ -2,23 +2,25 @@
 
 import os
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+import attrs
 import click
 
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import total_size
-from evaljournal.replay import load
-from evaljournal.replay.history.history import histories
-from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page
+from evaljournal.replay import LoadedRun, load
+from evaljournal.replay.history.history import Entry, histories
+from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
 from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.arguments import ReferenceType, RunReference, RunType, find_reference, newest_run
 from evaljournal.runner.cli.commands.export import check_target
-from evaljournal.runner.cli.commands.history import read_entries
+from evaljournal.runner.cli.commands.history import entries_since, read_entries
 from evaljournal.runner.cli.page import PageReader
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged
 from evaljournal.runner.cli.terminal.output import echo
@@ -27,6 +29,7 @@ from evaljournal.runner.run_paths import RUNS
 
 _TARGET: Final = "report.html"
 _INDEX: Final = "index.html"
+_Key = TypeVar("_Key")
 
 
 class _RunOrDirectory(RunType):
@@ -54,8 +57,11 @@ def report(
     variants, A and B, it compares them; @VARIANT is a variant of the newest run. Long values are shortened. An existing report
     is replaced; any other file needs --force. A damaged run is shown up to the damage, with exit code 4.
 
+    A report of one run also has what changed since the run before of the same evaluation in the same directory.
+
     With --all, it has the `history` of every evaluation. A run is linked to its report if the report is next to the page
-    and named after the run's path: capitals-0001.html for runs/capitals/0001.
+    and named after the run's path: capitals-0001.html for runs/capitals/0001; a change is linked to the report of both runs,
+    capitals-0001--capitals-0002.html.
 
     \b
     evaljournal report --open
@@ -79,6 +85,8 @@ def report(
         runs = {reference.path: read_page_run(reference.path) for reference in references}
         page_runs = list(runs.values())
         comparison = None
+        if second is None:
+            page_runs = [attrs.evolve(page_run, since=_since(page_run.run)) for page_run in page_runs]
         if second is not None:
             sides = [_side(runs[reference.path], reference.variant) for reference in references]
             comparison = comparison_data(compare(*sides), sides, [page_run.run.state for page_run in page_runs])
@@ -91,6 +99,16 @@ def report(
         exit_if_damaged(page_run.run.problem)
 
 
+def _since(run: LoadedRun) -> dict[str, Any] | None:
+    """Return what changed since the run before, from the digests of both."""
+    items = histories(_escape_path(entry) for entry in entries_since(run))
+    return since_data(items[0]) if items else None
+
+
+def _escape_path(entry: Entry) -> Entry:
+    return entry._replace(path=escape_controls(entry.path))  # A path need not be valid UTF-8.
+
+
 def _side(page_run: PageRun, variant: str | None) -> Side:
     check_variant(page_run.run, variant)
     return Side(page_run.run.state, output_digests(page_run.run.records()), variant)
@@ -101,14 +119,19 @@ def _write_index(directory: Path, target: Path) -> str:
     if not directory.is_dir() and directory != RUNS:
         raise UsageError(f"{directory} is not a directory; --all takes a directory of runs")
     entries = read_entries(directory)
-    links: dict[str, str] = {}
-    for entry in entries:
-        report_file = target.with_name(f"{'-'.join(Path(os.path.relpath(entry.path, directory)).parts)}.html")
-        if is_page(report_file):
-            links[escape_controls(entry.path)] = quote(os.fsencode(report_file.name), safe="")
-    escaped_entries = [entry._replace(path=escape_controls(entry.path)) for entry in entries]  # A path need not be valid UTF-8.
-    write_atomically(target, index_page(histories(escaped_entries), links))
+    names = {escape_controls(entry.path): "-".join(Path(os.path.relpath(entry.path, directory)).parts) for entry in entries}
+    items = histories(map(_escape_path, entries))
+    pairs = {(point.previous, point.path) for item in items for point in item.points if point.previous is not None}
+    links = _find_pages(target, names)
+    comparisons = _find_pages(target, {(a, b): f"{names[a]}--{names[b]}" for a, b in sorted(pairs)})
+    write_atomically(target, index_page(items, links, comparisons))
     return plural(len(entries), "run")
+
+
+def _find_pages(target: Path, names: Mapping[_Key, str]) -> dict[_Key, str]:
+    """Return the addresses of the pages that exist next to `target`, given their names without `.html`."""
+    files = {key: target.with_name(f"{name}.html") for key, name in names.items()}
+    return {key: quote(os.fsencode(file.name), safe="") for key, file in files.items() if is_page(file)}
 
 
 def read_page_run(path: Path) -> PageRun:
