@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ _FIELD_LIMIT = 2**31 - 1
 
 _SEPARATORS = (";", "\t", ",", "|")
 """Separators that are detected in the first line of a file."""
+_DELIMITER_LINE = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
 
 
 def rows(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
@@ -156,6 +158,12 @@ def _json(path: Path) -> Iterator[NumberedRow]:
         raise error_at(end, f"unexpected text after the list: {text[end : end + 20]!r}")
 
 
+def _declared_delimiter(path: Path) -> str | None:
+    """Return the separator that a first line `sep=;` names, as Excel writes and reads it; None without such a line."""
+    match = _DELIMITER_LINE.fullmatch(next((line for _, line in _lines(path)), ""))
+    return match[1] if match else None
+
+
 def _delimiter(path: Path) -> str:
     """Return the separator of the header: that of the suffix if it separates columns, otherwise the only other that does."""
     usual_delimiter = "\t" if _suffix(path) == ".tsv" else ","
@@ -176,16 +184,20 @@ def _delimiter(path: Path) -> str:
 
 def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
     csv.field_size_limit(_FIELD_LIMIT)
+    declared_delimiter = _declared_delimiter(path)
+    skipped = 0 if declared_delimiter is None else 1
     if is_detected := delimiter is None:
-        delimiter = _delimiter(path)
-    reader = csv.reader((line for _, line in _lines(path)), delimiter=delimiter, strict=True)
+        delimiter = declared_delimiter or _delimiter(path)
+    reader = csv.reader((line for _, line in islice(_lines(path), skipped, None)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
         if duplicates := sorted(_duplicates(header)):
-            raise UsageError(f"duplicate columns in the header: {', '.join(map(repr, duplicates))}", path=path, line=1)
-        end = reader.line_num
+            raise UsageError(
+                f"duplicate columns in the header: {', '.join(map(repr, duplicates))}", path=path, line=skipped + 1
+            )
+        end = skipped + reader.line_num
         for fields in reader:
-            start, end = end + 1, reader.line_num
+            start, end = end + 1, skipped + reader.line_num
             if fields and len(fields) != len(header):
                 hint = (
                     f"the columns are separated by {delimiter!r}; pass --delimiter for another separator" if is_detected else ""
@@ -194,7 +206,7 @@ def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
             if fields:
                 yield start, dict(zip(header, fields, strict=True))
     except csv.Error as exc:
-        raise UsageError(str(exc), path=path, line=reader.line_num) from exc
+        raise UsageError(str(exc), path=path, line=skipped + reader.line_num) from exc
 
 
 def _parquet(path: Path) -> Iterator[NumberedRow]:

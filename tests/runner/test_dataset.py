@@ -231,6 +231,7 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
         ("qa.csv", "", "qa.csv has no cases"),
         ("qa.txt", "", "qa.txt: unknown suffix '.txt', expected one of .jsonl,"),
         ("-", "", ".parquet; save piped data to a file"),
+        ("qa.csv", "sep=;\nid;question\na;b\nc\n", "qa.csv, line 4: 1 columns, expected 2"),
         ("qa.csv", "id;a|question\na;b|c\n", "qa.csv, line 1: fields may be separated by ';' or '|'; pass --delimiter"),
         ("qa.csv", "my question; or task\nWhy?\n", "qa.csv, line 2: 1 columns, expected 2; the columns are separated by ';'"),
         ("qa.csv", "id,questoin\na,b\n", "got 'id', 'questoin'; is it 'questoin'?; choose the column with --input-key"),
@@ -253,10 +254,15 @@ def test_an_invalid_file_is_rejected(tmp_path: Path, name: str, content: str | b
         ("qa.tsv", 'id,question\na,"b;c"\n'),
         ("qa.csv", "id|question\na|b;c\n"),
         ("qa.csv", "id,question\na,b;c\n"),
+        ("qa.csv", '\ufeffsep=;\r\nid;question\r\na;"b;c"\r\n'),
+        ("qa.csv", '"sep=,"\nid,question\na,b;c\n'),
     ],
 )
 def test_the_delimiter_is_detected_in_the_header(tmp_path: Path, name: str, content: str) -> None:
-    """The separator of the suffix is used if it separates the header; otherwise the only other one that does."""
+    """The separator of the suffix is used if it separates the header; otherwise the only other one that does.
+
+    Excel's first line `sep=;` names the separator; it is not the header.
+    """
     assert [Case(name="a", input="b;c")] == cases(write(tmp_path, name, content))
 
 
