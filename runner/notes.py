@@ -3,7 +3,7 @@
 A context variable holds the function that records them, so that they reach their attempt from threads and other event loops.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,12 +19,18 @@ _sink: ContextVar[Sink | None] = ContextVar("evaljournal_notes", default=None)
 def note(**values: Any) -> None:
     """Record values with the current attempt: `note(tokens=112, cost=0.0004, model="small")`.
 
-    Every call is recorded. Numbers, including those in a `usage` mapping, are summed in the run's usage. Outside an attempt, as
+    Every call is recorded. Numbers, including those in a `usage` mapping, are summed in the run's usage; a negative cost is
+    rejected. Outside an attempt, as
     in a unit test that calls the task, nothing is recorded.
     """
     for name in values:
         if name.startswith(NOTE_PREFIX):
             raise UsageError(f"note({name}=…): names that start with {NOTE_PREFIX!r} are reserved")
+    usage = values.get("usage")
+    for amounts in (values, usage if isinstance(usage, Mapping) else {}):
+        cost = amounts.get("cost")
+        if isinstance(cost, int | float) and cost < 0:
+            raise UsageError(f"note(cost={cost!r}): a cost cannot be negative")
     _send(values)
 
 

@@ -478,6 +478,14 @@ def test_an_exception_is_freed_with_its_attempt(path: Path, kind: Kind) -> None:
     assert [True] == freed
 
 
+@pytest.mark.parametrize("values", [{"cost": -0.1}, {"usage": {"cost": -1}}])
+def test_a_negative_cost_is_rejected(values: Any) -> None:
+    """A cost below 0 would hide other costs in the sum, so a note rejects it."""
+    with pytest.raises(UsageError, match="a cost cannot be negative"):
+        note(**values)
+    note(cost=0, usage={"cost": 0.0, "temperature": -1})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_notes_reach_their_attempt_from_everywhere(path: Path, kind: Kind) -> None:
     """Notes from threads and from either loop are recorded with their attempt, before the output; others are ignored."""
