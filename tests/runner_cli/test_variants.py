@@ -86,6 +86,13 @@ def test_a_prompt_can_be_named(server: Server, name: str, url: str) -> None:
     assert {"prompt": "{question}"} == started.definition["variants"]["short"]["parameters"]
 
 
+def test_two_prompts_with_one_name(url: str) -> None:
+    """Names of prompts are unique."""
+    result = evaljournal("run", "--data", "qa.jsonl", "--chat", "a", "--base-url", url, "--prompt", "a=x", "--prompt", "a=y")
+
+    assert (2, True) == (result.exit_code, "2 prompts are named 'a'; give each a name of its own" in result.stderr)
+
+
 @pytest.mark.parametrize("source", ["command line", "file"])
 @pytest.mark.parametrize(
     ("prompts", "sent"),

@@ -7,6 +7,7 @@ by its name and read again, like a Python file.
 import contextlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -146,7 +147,12 @@ def _label(name: str, value: Any) -> Any:
 def _named_prompts(texts: Sequence[str]) -> list[tuple[str, str]]:
     """Return the names and texts of several prompts (`short=Answer briefly: {question}`); empty unless each has a name."""
     matches = [match for text in texts if (match := _NAMED_TEXT.fullmatch(text))]
-    return [(match[1], match[2]) for match in matches] if len(matches) == len(texts) else []
+    if len(matches) < len(texts):
+        return []
+    for name, count in Counter(match[1] for match in matches).items():
+        if count > 1:
+            raise UsageError(f"--prompt: {count} prompts are named {name!r}; give each a name of its own")
+    return [(match[1], match[2]) for match in matches]
 
 
 def is_on_command_line(ctx: click.Context, name: str) -> bool:
