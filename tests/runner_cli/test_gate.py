@@ -1,6 +1,7 @@
 """`gate`: verdicts on a run against a baseline, their exit codes, and runs that cannot be compared."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from evaljournal.journal import Event
-from evaljournal.journal.events import RunFinished, RunStopped, TrialScored
+from evaljournal.journal.events import AttemptStarted, RunFinished, RunStopped, TrialScored
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.statistics import paired_shares
 from evaljournal.runner.cli import cli
-from tests.journal.samples import flip, segment, session, started, write_sync
+from tests.journal.samples import flip, forge, opened, segment, session, started, write_sync
 from tests.replay.trial_events import answered, failed
 
 N = 60
@@ -267,6 +269,19 @@ def test_no_case_in_common(tmp_path: Path) -> None:
     assert 2 == result.exit_code
     assert f"the baseline {baseline} (A) and {tmp_path / 'b'} (B) cannot be compared" in result.stderr
     assert "no trial in common: 1 trial only in A" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_a_run_that_breaks_the_rules_of_the_writer(tmp_path: Path, name: str) -> None:
+    """Records that `verify` rejects, such as an attempt 0, are not compared."""
+    baseline, other = run(tmp_path / "a", 50), run(tmp_path / "b", 50)
+    trial = [evolve_fact(event, attempt=0) if isinstance(event, AttemptStarted) else event for event in answered("x")]
+    shutil.rmtree(tmp_path / name)
+    forge(tmp_path / name, [opened(), started(), session(), *trial])
+    result = gate(other, "--baseline", baseline)
+
+    assert (4, "", True) == (result.exit_code, result.stdout, "expected attempt 1, got attempt 0" in result.stderr)
+    assert 4 == CliRunner().invoke(cli, ["verify", str(tmp_path / name)]).exit_code
 
 
 def test_a_damaged_baseline(tmp_path: Path) -> None:

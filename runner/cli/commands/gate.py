@@ -8,12 +8,16 @@ from typing import Any, Final, TypeVar, cast
 import attrs
 import click
 
+from evaljournal.journal import Record
+from evaljournal.journal.format.lifecycle import Lifecycle
+from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.comparison import change_text
 from evaljournal.replay.render.phrases import figures, mean_text, not_seen_text, size_text, unpaired_text
 from evaljournal.replay.results.comparison import NothingInCommon
 from evaljournal.replay.results.gate import BROKEN, COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
 from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.runs.loaded_run import Apply
 from evaljournal.replay.text import digits, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, find_reference, reference_argument
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json
@@ -59,7 +63,7 @@ def gate(run: RunReference, baseline: str, rules: Path | None, no_broken: bool, 
     base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
-    (view_a, side_a), (view_b, side_b) = open_side(base), open_side(run)
+    (view_a, side_a), (view_b, side_b) = (open_side(reference, apply=_checked_apply()) for reference in (base, run))
     for view in (view_a, view_b):
         exit_if_damaged(view.problem, quiet=as_json)
     try:
@@ -72,6 +76,17 @@ def gate(run: RunReference, baseline: str, rules: Path | None, no_broken: bool, 
     else:
         echo("\n".join(_report_lines(report, heads, no_broken=no_broken)))
     sys.exit(_EXIT_CODES[report.verdict])
+
+
+def _checked_apply() -> Apply:
+    """Return a function that applies the records of a run if they follow the rules of the writer, as in `verify`."""
+    lifecycle = Lifecycle()
+
+    def apply(run: LoadedRun, record: Record) -> None:
+        lifecycle.replay_record(record, run.path)
+        run.apply(record)
+
+    return apply
 
 
 def _newest_other_run(path: Path) -> Path:

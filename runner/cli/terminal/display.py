@@ -22,7 +22,8 @@ from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
-from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.runs.loaded_run import Apply, reject_invalid_record
+from evaljournal.replay.text import cell_width, pad
 from evaljournal.replay.views import side_of, variant_problem
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
     from rich.console import Console, Group
 
 
-def open_run(path: Path, seq: int | None = None) -> LoadedRun:
+def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
     """Read a run, in any status, up to record `seq`."""
     is_live = is_held(path)  # Checked first: if the process ends meanwhile, its last record is read.
-    run = load(path, seq)
+    run = load(path, seq, apply=apply)
     run.is_live = is_live if run.is_last else not run.state.outcome
     return run
 
 
-def open_side(reference: RunReference) -> tuple[LoadedRun, Side]:
+def open_side(reference: RunReference, *, apply: Apply = LoadedRun.apply) -> tuple[LoadedRun, Side]:
     """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
-    view = open_run(reference.path)
+    view = open_run(reference.path, apply=apply)
     check_variant(view, reference.variant)
     return view, side_of(view, reference.variant)
 
@@ -125,9 +126,9 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns; the first row is the header."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(cell_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        echo("  ".join(map(pad, row, widths)).rstrip())
 
 
 def terminal(*, stderr: bool = False) -> "Console":
