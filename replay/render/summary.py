@@ -65,12 +65,16 @@ def variant_rows(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the name and the results of each variant."""
     for name, totals in state.variants.items():
         if totals.total:
-            yield printable(name, 40) or "(no variant)", variant_result(totals)
+            yield printable(name, 40) or "(no variant)", variant_result(state, totals)
 
 
-def variant_result(totals: Totals) -> str:
-    """Return the results of a variant in one line: `60 of 60 done · 2 errors · exact 91.4 % · $0.034`."""
-    parts = [f"{totals.done:,} of {totals.total:,} done"]
+def variant_result(state: RunState, totals: Totals) -> str:
+    """Return the results of a variant in one line: `60 of 60 done · 2 errors · exact 91.4 % · $0.034`.
+
+    How many trials a variant has is known when all trials of the run are enqueued.
+    """
+    is_total_known = state.outcome == "finished" or 0 < state.planned <= state.total
+    parts = [f"{totals.done:,} of {totals.total:,} done" if is_total_known else f"{totals.done:,} done"]
     if totals.failed:
         parts.append(plural(totals.failed, "error"))
     tallies = ((scorer, tally) for scorer, tally in totals.scores.items() if tally.mean is not None or tally.failed)

@@ -83,6 +83,6 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
         header = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
         print_json({**header, **view_json(results)})
         return
-    echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state.variants[variant])}")
+    echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state, view.state.variants[variant])}")
     for line in score_lines(results.scores, failed_trials=results.trials.failed):
         echo(f"  {line}")
