@@ -6,8 +6,10 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from itertools import accumulate
+from textwrap import wrap
 from typing import Any, Final
-from unicodedata import category
+from unicodedata import category, east_asian_width
 
 import orjson
 
@@ -100,15 +102,47 @@ def one_line(text: str, width: int = _WIDTH) -> str:
     return printable(" ".join(text.split()), width)
 
 
+def cell_width(text: str) -> int:
+    """Return how many columns of a terminal a text takes: two for a wide character, such as 東, none for a combining one."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if east_asian_width(char) in "WF" else category(char) not in {"Mn", "Me"} for char in text)
+
+
+def pad(text: str, width: int) -> str:
+    """Return text with blanks up to a number of columns."""
+    return text + " " * (width - cell_width(text))
+
+
 def shorten(text: str, width: int) -> str:
-    """Return text in at most `width` characters, at least one, with control characters escaped; a long one lacks its middle."""
+    """Return text in at most `width` columns, at least one, with control characters escaped; a long one lacks its middle."""
     width = max(1, width)
     ends = text if len(text) <= 2 * width else f"{text[:width]}…{text[-width:]}"
     escaped_text = "".join(char if char.isprintable() else escape_char(char) for char in ends)
-    if len(escaped_text) <= width:
+    if cell_width(escaped_text) <= width:
         return escaped_text
     tail = width // 3
-    return f"{escaped_text[: width - tail - 1]}…{escaped_text[len(escaped_text) - tail :]}"
+    return f"{_crop(escaped_text, width - tail - 1)}…{_crop(escaped_text[::-1], tail)[::-1]}"
+
+
+def _crop(text: str, width: int) -> str:
+    """Return the start of a text that takes at most `width` columns."""
+    if text.isascii():
+        return text[:width]
+    ends = accumulate(cell_width(char) for char in text)
+    return "".join(char for char, end in zip(text, ends, strict=True) if end <= width)
+
+
+def wrap_cells(text: str, width: int) -> list[str]:
+    """Return text in lines of at most `width` columns, at least two, broken between words, or anywhere in wide text."""
+    if cell_width(text) == len(text):
+        return wrap(text, width)
+    lines: list[str] = []
+    while text:
+        line = _crop(text, max(2, width))
+        lines.append(line)
+        text = text[len(line) :]
+    return lines
 
 
 def without_variable_parts(message: str) -> str:

@@ -3,15 +3,19 @@
 The state of a run has the scores; only the outputs that are listed are read from the journal.
 """
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
 from evaljournal.journal import Blob, JournalError
+from evaljournal.replay.render.phrases import score_value_text
 from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import as_json, as_text, plural, printable, quote, shorten
+from evaljournal.replay.state.tally import is_summable
+from evaljournal.replay.text import as_json, as_text, cell_width, pad, plural, printable, quote, shorten
 
 DEFAULT_WIDTH: Final = 80
 """Characters in a line, if the width of the terminal is unknown."""
@@ -24,7 +28,13 @@ _MIN_WIDTH: Final = 23
 
 
 def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH) -> Iterator[str]:
-    """Yield the first cases with a failing score: output → expected output, and the reasons."""
+    """Yield the first cases with a failing score: output → expected output, and the reasons.
+
+    If the scores are numbers, which neither pass nor fail, the cases with the lowest values of the first are listed.
+    """
+    if not any(tally.booleans for tally in state.scores.values()):
+        yield from _lowest_lines(state, path, width)
+        return
     count, names, cases = 0, dict[str, str](), set[str]()
     for name, trial in state.trials.items() if _has_failing(state) else ():
         if trial.failing_scorers:
@@ -38,10 +48,27 @@ def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH)
     case_count = len(cases) or count
     outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
     yield f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{_in_cases(case_count) if case_count < count else ''}:"
-    yield from _case_lines(state, path, list(names.values()), width)
+    suffixes = dict.fromkeys(names.values(), "")
+    if sum(tally.booleans > 0 for tally in state.scores.values()) > 1:
+        scorers = {
+            name: ", ".join(printable(scorer, _NAME_CHARS) for scorer in state.trials[name].failing_scorers)
+            for name in suffixes
+        }
+        suffixes = {name: f"  ({text})" for name, text in scorers.items()}
+    yield from _case_lines(state, path, suffixes, width)
     if (more := case_count - len(names)) > 0:
         others = plural(more, "more case") if case_count < count else f"{more:,} more"
         yield f"  and {others}: evaljournal show {quote(path)} --failing"
+
+
+def _lowest_lines(state: RunState, path: Path | str, width: int) -> Iterator[str]:
+    scorer, mean = next(((name, tally.mean) for name, tally in state.scores.items() if tally.mean is not None), ("", 0.0))
+    scores = ((name, trial.score(scorer)) for name, trial in state.trials.items() if mean and trial.stage != "withdrawn")
+    values = ((name, score[1]) for name, score in scores if score is not None)
+    lowest = heapq.nsmallest(_MAX_CASES, ((name, value) for name, value in values if is_summable(value)), key=itemgetter(1))
+    if lowest and lowest[0][1] < mean:
+        yield f"lowest {printable(scorer, _NAME_CHARS)}:"
+        yield from _case_lines(state, path, {name: f"  ({score_value_text(value)})" for name, value in lowest}, width)
 
 
 def _in_cases(count: int) -> str:
@@ -53,17 +80,15 @@ def _has_failing(state: RunState) -> bool:
     return any(tally.booleans > 0 and tally.mean != 1 for tally in state.scores.values())
 
 
-def _case_lines(state: RunState, path: Path | str, names: Sequence[str], width: int) -> Iterator[str]:
-    labels = [printable(name, _NAME_CHARS) for name in names]
-    column = max(map(len, labels))
-    has_several_scorers = sum(tally.booleans > 0 for tally in state.scores.values()) > 1
-    for name, label, values in zip(names, labels, _values(state, path, names), strict=True):
-        scorers = state.trials[name].failing_scorers
-        suffix = f"  ({', '.join(printable(scorer, _NAME_CHARS) for scorer in scorers)})" if has_several_scorers else ""
+def _case_lines(state: RunState, path: Path | str, suffixes: Mapping[str, str], width: int) -> Iterator[str]:
+    """Yield the output and expected output of trials, each with a suffix, and the reasons of their failing scores."""
+    labels = {name: printable(name, _NAME_CHARS) for name in suffixes}
+    column = max(map(cell_width, labels.values()))
+    for (name, suffix), values in zip(suffixes.items(), _values(state, path, list(suffixes)), strict=True):
         room = width - column - len(suffix) - 4
         text = "" if values is None else output_and_expected(values.output, values.expected, room)
-        yield f"  {label:<{column}}  {text}{suffix}".rstrip()
-        for scorer in scorers:
+        yield f"  {pad(labels[name], column)}  {text}{suffix}".rstrip()
+        for scorer in state.trials[name].failing_scorers:
             if reason := state.scores.reasons.get((name, scorer)):
                 indent = " " * (column + 4)
                 text = f"{printable(scorer, _NAME_CHARS)}: {shorten(' '.join(reason.split()), 2 * width)}"
@@ -88,8 +113,8 @@ def output_and_expected(output: Any, expected: Any, width: int) -> str:
         return shorten(value_text(output), width)
     left, right = value_texts(output, expected)
     room = width - len(_ARROW)
-    right = shorten(right, max(room // 2, room - len(left)))
-    return f"{shorten(left, room - len(right))}{_ARROW}{right}"
+    right = shorten(right, max(room // 2, room - cell_width(left)))
+    return f"{shorten(left, room - cell_width(right))}{_ARROW}{right}"
 
 
 def value_texts(output: Any, expected: Any) -> tuple[str, str]:

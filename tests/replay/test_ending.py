@@ -140,6 +140,23 @@ def test_a_failing_case_with_several_trials_is_listed_once(tmp_path: Path) -> No
     assert f"  and 2 more cases: evaljournal show {path} --failing" == write_failing(path, *trials, *more)[-1]
 
 
+def test_lowest_numbers(tmp_path: Path) -> None:
+    """If no score passes or fails, the cases with the lowest numbers of the first score are listed, unless all are equal."""
+    values = [0.9, 0.2, 0.8, 0.7, 1.0, 0.1, 0.6]
+    trials = [answered(f"c{number}", {"tone": "kind", "near": value}) for number, value in enumerate(values)]
+
+    assert [
+        "lowest near:",
+        "  c5  Lima  (0.1)",
+        "  c1  Lima  (0.2)",
+        "  c6  Lima  (0.6)",
+        "  c3  Lima  (0.7)",
+        "  c2  Lima  (0.8)",
+    ] == write_failing(tmp_path / "different", *trials)
+    assert [] == write_failing(tmp_path / "equal", *(answered(name, {"near": 0.5}) for name in "ab"))
+    assert [] == write_failing(tmp_path / "passing", answered("a", {"exact": True, "near": 0.1}), trials[0])
+
+
 def test_failing_cases_of_a_journal_that_cannot_be_read() -> None:
     """If outputs cannot be read any more, the failing cases are named."""
     state = run_state([*ok("a", FAIL), *ok("b", PASS)])

@@ -6,7 +6,7 @@ from evaljournal.journal import Blob
 from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.tally import Tally
-from evaljournal.replay.text import digits, duration, number, printable, shorten
+from evaljournal.replay.text import cell_width, digits, duration, number, pad, printable, shorten, wrap_cells
 
 
 def test_durations() -> None:
@@ -46,3 +46,12 @@ def test_printable_text() -> None:
 def test_shortened_text() -> None:
     """A text that is too long lacks its middle; without room, only the mark of the omission is left."""
     assert ["…", "…", "…", "a…b", "a" * 40 + "b" * 40] == [shorten("a" * 40 + "b" * 40, width) for width in (-25, 0, 1, 3, 80)]
+
+
+def test_wide_characters() -> None:
+    """Texts are padded, shortened and wrapped by columns of a terminal: wide characters take two, combining ones none."""
+    assert [4, 8, 4, 2, 3] == [cell_width(text) for text in ("Lima", "東京都庁", "Kö\u0308ln", "🗼", "a→b")]
+    assert ["東京  |", "Lima  |"] == [f"{pad(text, 6)}|" for text in ("東京", "Lima")]
+    assert ["東京都庁舎", "東京…舎", "東…", "…"] == [shorten("東京都庁舎", width) for width in (10, 8, 4, 2)]
+    assert ["東京", "都庁", "舎"] == wrap_cells("東京都庁舎", 5)
+    assert ["the", "city"] == wrap_cells("the city", 5)

@@ -370,6 +370,9 @@ def several_trials() -> None:
         (["--failing", "--errors"], ["b", "c", "d"]),
         (["--score", "exact=fail"], ["b"]),
         (["--score", "exact=pass"], ["a"]),
+        (["--score", "exact=1.0"], ["a"]),
+        (["--score", "exact=0"], ["b"]),
+        (["--score", "near=1"], ["a"]),
         (["--score", "tone=rude"], ["c"]),
         (["--score", "near=0.50"], ["b"]),
         (["--score", "near=x"], []),
@@ -435,6 +438,30 @@ def test_the_outputs_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> 
         for repeat in ("", "#2")
     )
     assert ["peru  4 trials", "input     peru", "", *first, "", *second] == result.stdout.splitlines()
+
+
+def test_wide_outputs_are_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide characters, which take two columns of a terminal, do not move the columns to the right of them."""
+    monkeypatch.setenv("COLUMNS", "60")
+    outputs = {"mini": "東京都は日本の首都です。人口は千四百万人です。", "large": "Tokyo"}
+    trials = [answered("tokyo", output=output, variant=name) for name, output in outputs.items()]
+    write_sync(Path("run"), [started(), session(), *itertools.chain(*trials)])
+
+    listed = evaljournal("show", "run").stdout.splitlines()
+    assert ["tokyo@mini   東京都は日本の首都です。人…百万人です。", "tokyo@large  Tokyo" + " " * 34] == [
+        line.partition("  tokyo  ")[0] for line in listed[1:]
+    ]
+    side_by_side = evaljournal("show", "run", "tokyo").stdout.splitlines()
+    assert ["東京都は日本の首都です。人口   Tokyo", "は千四百万人です。"] == side_by_side[-2:]
+
+
+def test_numbers_neither_pass_nor_fail() -> None:
+    """If no score of a run passes or fails, `--failing` says so."""
+    write_sync(Path("run"), [started(), session(), *answered("a", {"near": 0.5})])
+    result = evaljournal("show", "run", "--failing")
+
+    message = "no trial matches; no score of this run passes or fails, list all: evaljournal show\n"
+    assert ("", message) == (result.stdout, result.stderr)
 
 
 def test_scorer_errors_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, Final
 
 import attrs
@@ -27,13 +26,16 @@ from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import (
     as_lines,
     as_words,
+    cell_width,
     duration,
     escape_controls,
+    pad,
     plural,
     printable,
     reason_text,
     shorten,
     stage_text,
+    wrap_cells,
 )
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
@@ -151,11 +153,11 @@ def _filter_trials(
 
 
 def _equals(score: float | str, text: str) -> bool:
-    """Return whether a score has this value: `pass` or `fail`, a number, a label."""
-    if isinstance(score, bool):
-        return text.casefold() in (("pass", "true", "1") if score else ("fail", "false", "0"))
+    """Return whether a score has this value: `pass` or `fail`, a number (1 is a pass, 0 a fail), a label."""
     if isinstance(score, str):
         return score == text
+    if isinstance(score, bool) and text.casefold() in (("pass", "true") if score else ("fail", "false")):
+        return True
     try:
         return score == float(text)
     except ValueError:
@@ -193,7 +195,9 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, as_j
         ]
         _print_json(view.path, view.problem, trials=entries)
     elif not names:
-        echo("no trial matches" if state.trials else "the run has no trials yet", err=True)
+        has_passes = any(tally.booleans for tally in state.scores.values())
+        note = "" if has_passes or not state.scores else "; no score of this run passes or fails, list all: evaljournal show"
+        echo(f"no trial matches{note}" if state.trials else "the run has no trials yet", err=True)
     elif case is not None:
         echo("\n".join(_case_lines(state, sorted(rows, key=lambda values: state.trials[values.trial].repeat))))
     else:
@@ -211,7 +215,7 @@ def _print_trials(state: RunState, trials: Sequence[str], rows: Iterable[TrialVa
     cells = [_cells(name, state.trials[name], scorers) for name in trials]
     width = _MAX_TEXT
     if sys.stdout.isatty():
-        fixed = [max(map(len, column)) for column in zip(("TRIAL", *names, *head[-3:]), *cells, strict=True)]
+        fixed = [max(map(cell_width, column)) for column in zip(("TRIAL", *names, *head[-3:]), *cells, strict=True)]
         width = max(_MIN_TEXT, (line_width() - sum(fixed) - 2 * (len(head) - 1)) // (len(head) - len(fixed)))
     table = [[*head, *(["VERSION"] if has_versions else [])]]
     for name, row, (output, expected, input_text) in zip(trials, cells, texts, strict=True):
@@ -262,15 +266,15 @@ def _case_lines(state: RunState, rows: Sequence[TrialValues]) -> Iterator[str]:
         ]
         yield ""
         for line in itertools.zip_longest(*blocks, fillvalue=""):
-            yield "  ".join(f"{cell:<{column_width}}" for cell in line).rstrip()
+            yield "  ".join(pad(cell, column_width) for cell in line).rstrip()
 
 
 def _column_lines(trial: TrialState, values: TrialValues, scorers: Sequence[str], width: int) -> Iterator[str]:
-    """Yield the id, the scores and the output of a trial in lines of at most `width` characters."""
+    """Yield the id, the scores and the output of a trial in lines of at most `width` columns."""
     yield shorten(values.trial, width)
     yield from (shorten(f"{scorer} {_cell(trial, scorer)}", width) for scorer in scorers)
     text = _output_text(trial, value_text(values.output))
-    lines = [line for row in text.splitlines() for line in wrap(escape_controls(row.expandtabs()), width) or [""]]
+    lines = [line for row in text.splitlines() for line in wrap_cells(escape_controls(row.expandtabs()), width) or [""]]
     yield from lines[:_MAX_LINES]
     if len(lines) > _MAX_LINES:
         yield f"… {plural(len(lines) - _MAX_LINES, 'more line')}"
