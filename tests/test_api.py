@@ -79,7 +79,7 @@ def test_parameters_of_tasks_without_code() -> None:
         ],
         Chat: [
             *("model", "dialect", "base_url", "key_env", "prompt", "messages", "system", "temperature", "max_tokens"),
-            *("effort", "seed", "schema", "stream", "extra_body", "headers", "turns", "prices", *http),
+            *("effort", "seed", "schema", "stream", "extra_body", "headers", "turns", "images", "files", "prices", *http),
         ],
         Command: ["command", "shell", "output", "output_path"],
         RecordedOutput: ["output_key"],
@@ -104,6 +104,8 @@ def test_every_setting_has_a_flag() -> None:
         "seed": "model_seed",
         "output": "output_format",
         "headers": "header",
+        "images": "image",
+        "files": "file",
         "url": "endpoint",
         "model": "chat",
         "dialect": "chat",  # The prefix of the model.

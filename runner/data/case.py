@@ -94,18 +94,25 @@ class Case(Generic[InputT_co, ExpectedT_co]):
     """The expected output, for scorers."""
     metadata: Mapping[str, Any] = field(factory=dict[str, Any])
     """Anything else about the case."""
+    files: Mapping[str, Mapping[str, Any]] = field(factory=dict[str, Mapping[str, Any]], repr=False)
+    """Path of an image or a file of the case → its `sha256` and `size`, or the `error` of reading it."""
     name: str = field(
         default=Factory(lambda case: content_name(case.input, case.fingerprint), takes_self=True), validator=_validate_name
     )
     """Unique in a dataset. Default: the first words of the input and some digits of the fingerprint."""
     input_name: str = field(default="input", eq=False, repr=False)
     """Name of the input's column in the dataset, which templates may use."""
+    directory: str = field(default="", eq=False, repr=False)
+    """Directory of the dataset, to which the paths of images and files are relative; empty: the working directory."""
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of input, expected output and metadata, without the name."""
-        content = canonical(self.input, "input"), canonical(self.expected, "expected")
-        return digest(b"\n".join((*content, canonical(self.metadata, "metadata") if self.metadata else b"{}")))
+        """Digest of input, expected output, metadata and files, without the name."""
+        content = [canonical(self.input, "input"), canonical(self.expected, "expected")]
+        content.append(canonical(self.metadata, "metadata") if self.metadata else b"{}")
+        if self.files:
+            content.append(canonical(self.files, "files"))
+        return digest(b"\n".join(content))
 
 
 class ContentNames:

@@ -20,6 +20,7 @@ from attrs import evolve, field, frozen
 
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.data import readers
+from evaljournal.runner.data.attachments import add_file_digests
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
 from evaljournal.runner.data.shard import is_in_shard
@@ -122,11 +123,18 @@ class Dataset:
             raise UsageError("must be one character, or 'tab'", setting="delimiter", value=delimiter)
         self._is_used_up = False
         self._checks: tuple[Callable[[Case], object], ...] = ()
+        self._file_columns: frozenset[str] = frozenset()
 
     def with_check(self, check: Callable[[Case], object]) -> "Dataset":
         """Return a copy that calls `check` with each case it reads; `check` raises if the case cannot be used."""
         dataset = copy.copy(self)
         dataset._checks = (*self._checks, check)  # noqa: SLF001  # our own copy
+        return dataset
+
+    def with_files(self, columns: Iterable[str]) -> "Dataset":
+        """Return a copy whose cases have the digests of the files that these columns name."""
+        dataset = copy.copy(self)
+        dataset._file_columns = self._file_columns.union(columns)  # noqa: SLF001  # our own copy
         return dataset
 
     def select(
@@ -151,6 +159,8 @@ class Dataset:
         for position, row in self._rows():
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
+                if self._file_columns:
+                    case = add_file_digests(case, sorted(self._file_columns), self._directory)
                 case.fingerprint  # noqa: B018  # raises if the journal cannot store it
                 for check in self._checks:
                     check(case)
@@ -158,6 +168,10 @@ class Dataset:
                 hint = _NAN_HINT if self._nan == "error" and _without_nan(row) is not row else ""
                 raise UsageError(f"{self.place(position)}: {exc}", hint=hint) from exc
             yield position, case
+
+    @property
+    def _directory(self) -> Path:
+        return (self.source if isinstance(self.source, Path) else Path("cases")).absolute().parent
 
     def place(self, position: int) -> str:
         """Describe the position of a case."""

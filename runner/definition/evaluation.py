@@ -283,7 +283,9 @@ def evaluation(
 
 
 def _add_check(cases: Dataset, task: object) -> Dataset:
-    """Let a task or a scorer check the cases."""
+    """Let a task or a scorer check the cases; the files in columns that a task sends are part of them."""
+    if columns := getattr(task, "file_columns", ()):
+        cases = cases.with_files(columns)
     return cases.with_check(task.check) if isinstance(task, CaseChecker) else cases
 
 

@@ -47,8 +47,8 @@ CHOICES: Final[Mapping[str, bool | float]] = {"correct": True, "incorrect": Fals
 
 
 def _rubric(judge: "Judge") -> Template:
-    if (judge.chat.prompt, judge.chat.messages, judge.chat.turns) != (None, None, None):
-        raise UsageError("the prompt of a judge is its rubric; remove prompt, messages and turns")
+    if (judge.chat.prompt, judge.chat.messages, judge.chat.turns) != (None, None, None) or judge.chat.file_columns:
+        raise UsageError("the prompt of a judge is its rubric; remove prompt, messages, turns, images and files")
     if not judge.chat.has_one_model:
         raise UsageError(f"a judge is one model; remove the fields from {judge.chat.model!r}")
     rubric = Template.parse(judge.rubric, "the rubric")

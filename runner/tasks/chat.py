@@ -4,7 +4,7 @@ A dialect makes the request and reads the reply; no SDK is needed.
 """
 
 import os
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,11 @@ from typing import Any, Final
 import attrs
 import orjson
 
+from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.text import as_text
+from evaljournal.runner.data.attachments import Attachment, InvalidAttachment, Kind, attachment_records, attachments_of
 from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.templates import Fields, Template, fill_body, has_fields, parse_body
 from evaljournal.runner.errors import UsageError, is_whole_number
@@ -150,6 +153,11 @@ class Chat(HttpTask):
     turns: str | None = None
     """Column with a list of user messages, sent one after the other, each with the conversation so far; not together with
     `prompt`."""
+    images: Sequence[str] = attrs.field(default=(), converter=as_strings)
+    """Columns with images that are added to the last user message, with turns to the first: paths relative to the dataset, or
+    `data:` URLs, or lists of them; null for none."""
+    files: Sequence[str] = attrs.field(default=(), converter=as_strings)
+    """Columns with files, such as PDF documents; see `images`."""
     prices: Path | str = DEFAULT_PRICES
     """A TOML file with token prices."""
     connect_timeout: float | None = 10.0
@@ -197,6 +205,7 @@ class Chat(HttpTask):
             "messages": _load_value(self.messages, "the messages"),
             "prompt": self.prompt,
             **({} if self.turns is None else {"turns": self.turns}),
+            **{f"{kind}s": list(columns) for kind, columns in self._columns.items() if columns},
         }
         address = {"base_url": mask_shapes(self.url), "headers": masked_headers(self.headers)}
         return {**mask_definition(definition), **address}
@@ -222,9 +231,27 @@ class Chat(HttpTask):
         self.request(case)
 
     @property
+    def file_columns(self) -> list[str]:
+        """The columns with images and files."""
+        return [*self.images, *self.files]
+
+    @property
+    def _columns(self) -> dict[Kind, Sequence[str]]:
+        return {"image": self.images, "file": self.files}
+
+    def attachments(self, case: Case) -> list[Attachment]:
+        """Read the images and files of a case; raise an `InvalidAttachment` if one cannot be sent."""
+        return attachments_of(case, self._columns)
+
+    def recorded_request(self, messages: Sequence[Mapping[str, Any]], case: Case) -> dict[str, Any]:
+        """Return the request for a case as it is recorded: its images and files are apart, without their content."""
+        records = attachment_records(case, self._columns)
+        return {**self.body(messages, self.model_for(case)), **({"attachments": records} if records else {})}
+
+    @property
     def constant_template(self) -> str:
         """The template that makes the request the same for all cases; empty if requests differ."""
-        if self.turns is not None or not self.has_one_model or has_fields(self._template):
+        if self.turns is not None or self.file_columns or not self.has_one_model or has_fields(self._template):
             return ""
         return "the prompt" if self.prompt is not None else "the list of messages" if self.messages is not None else ""
 
@@ -253,8 +280,8 @@ class Chat(HttpTask):
         return [*messages, {"role": "user", "content": as_text(case.input)}]
 
     def request(self, case: Case) -> dict[str, Any]:
-        """Return the request for a case, or for its first turn."""
-        return self.body(self.conversation(case), self.model_for(case))
+        """Return the request for a case, or for its first turn, as it is recorded."""
+        return self.recorded_request(self.conversation(case), case)
 
     def check_price(self, case: Case, /) -> None:
         """Raise a `UsageError` if the model for a case has no price."""
@@ -267,7 +294,7 @@ class Chat(HttpTask):
 
     def estimate(self, case: Case, _: float | None = None, /) -> dict[str, float]:
         """Return an upper estimate of the usage of an attempt; tokens of the reply are known only with `max_tokens`."""
-        if self.turns is not None:
+        if self.turns is not None or self.file_columns:  # The tokens of an image depend on the model.
             return {}
         return self.estimate_messages(self.conversation(case), self.model_for(case))
 
@@ -312,24 +339,48 @@ class OpenChat:
     async def call(self, trial: TrialInput, _: object, /) -> Any:
         """Send the messages for the case, or its turns, and return the last reply."""
         chat, messages = self._chat, self._chat.conversation(trial.case)
+        attach = await self._read_attachments(messages, trial.case)
         if chat.turns is not None:
             turns = turns_of(trial.case, chat.turns)
-            return await converse(turns, messages[:-1], partial(self._send_turn, trial, len(turns)))
-        answer = await self._answer(messages, trial, trial.trial)
+            return await converse(turns, messages[:-1], partial(self._send_turn, trial, attach, len(turns)))
+        answer = await self._answer(attach(messages), trial, trial.trial)
         if facts := {**answer.facts, **({"usage": answer.usage} if answer.usage else {})}:
             engine_note(answer=facts)
         return _message(answer) if answer.tool_calls else self._output(answer.text, answer.outcome)
 
-    async def _send_turn(self, trial: TrialInput, turn_count: int, number: int, messages: list[Any]) -> Any:
+    async def _read_attachments(self, messages: Sequence[Any], case: Case) -> Callable[[list[Any]], list[Any]]:
+        """Return a function that adds the images and files of a case to the message that is the last of the user here."""
+        chat = self._chat
+        if not chat.file_columns:
+            return lambda messages: messages
+        try:
+            parts = [_part(attachment) for attachment in await run_in_thread(lambda: chat.attachments(case))]
+            positions = [position for position, message in enumerate(messages) if message.get("role") == "user"]
+            if parts and not positions:
+                raise InvalidAttachment("no message of the user can have the images and files")
+            attach = partial(_attach, parts=parts, position=positions[-1] if positions else 0)
+            chat.body(attach(messages))  # Raises if the dialect has no such part.
+        except UsageError as exc:
+            raise Fatal(exc.message) from exc
+        return attach
+
+    async def _send_turn(
+        self,
+        trial: TrialInput,
+        attach: Callable[[list[Any]], list[Any]],
+        turn_count: int,
+        number: int,
+        messages: list[Any],
+    ) -> Any:
         """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools."""
         usages: list[Mapping[str, float | str]] = []
 
         async def call() -> dict[str, Any]:
-            answer = await self._answer(messages, trial, f"{trial.trial}\0{number}")
+            answer = await self._answer(attach(messages), trial, f"{trial.trial}\0{number}")
             usages.append(answer.usage)
             return {**_message(answer), **answer.facts}
 
-        request = self._chat.body(messages, self._chat.model_for(trial.case))
+        request = self._chat.recorded_request(messages, trial.case)
         message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
         if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
@@ -402,6 +453,24 @@ def _message(answer: Answer) -> dict[str, Any]:
     """Return an answer as a message of a conversation."""
     calls = {"tool_calls": list(answer.tool_calls)} if answer.tool_calls else {}
     return {"role": "assistant", "content": answer.text, **calls}
+
+
+def _part(attachment: Attachment) -> dict[str, Any]:
+    """Return an image or a file as a part of a message."""
+    url = f"data:{attachment.media_type};base64,{attachment.data}"
+    if attachment.kind == "image":
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"filename": attachment.name, "file_data": url}}
+
+
+def _attach(messages: Sequence[Any], parts: Sequence[Any], position: int) -> list[Any]:
+    """Return messages with further parts of the one at a position."""
+    if not parts:
+        return list(messages)
+    content = messages[position].get("content")
+    texts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    message = {**messages[position], "content": [*texts, *parts]}
+    return [*messages[:position], message, *messages[position + 1 :]]
 
 
 def _checked(chunks: Iterable[Any]) -> Iterator[Any]:

@@ -49,6 +49,8 @@ def _case_fields(case: Case) -> dict[str, Any]:
         "expected": case.expected,
         "metadata": dict(case.metadata),
         "input_name": case.input_name,
+        "directory": case.directory,
+        "files": dict(case.files),
     }
 
 

@@ -509,3 +509,18 @@ def test_a_gate_on_an_interval_of_equal_scores(score: str, gate: str, code: int,
 
     assert code == result.exit_code
     assert reason in result.stdout.splitlines()[-1]
+
+
+def test_images_in_a_worker(server: Server, name: str) -> None:
+    """`--image` names a column with paths relative to the dataset; a worker sends the file."""
+    Path("data").mkdir()
+    Path("data/a.gif").write_bytes(b"GIF89a")
+    Path("data/qa.jsonl").write_text('{"question": "What is this?", "photo": "a.gif"}\n')
+    url = server.url(name, "reply:a cat", "v1")
+    result = evaljournal(
+        "run", "--data", "data/qa.jsonl", "--chat", "m", "--base-url", url, "--image", "photo", "--workers", "processes:1"
+    )
+    (request,) = server.requests(name)
+
+    assert 0 == result.exit_code, result.stderr
+    assert "data:image/gif;base64,R0lGODlh" in request["body"]

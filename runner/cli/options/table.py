@@ -234,6 +234,20 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "chat endpoint",
             '"turns"',
         ),
+        Option(
+            "--image COLUMN",
+            "Column with images for the user message: paths relative to the dataset, or data: URLs; repeatable.",
+            "chat.images",
+            '["photo"]',
+            multiple=True,
+        ),
+        Option(
+            "--file COLUMN",
+            "Column with files for the user message, such as PDF documents; repeatable.",
+            "chat.files",
+            '["document"]',
+            multiple=True,
+        ),
         Option("--temperature T", "Sampling temperature; repeatable (default: the model's).", "chat", "0.0", varies=True),
         Option("--max-tokens N", "Maximum tokens of a reply (default: the model's).", "chat", "500"),
         Option("--effort LEVEL", "How much the model reasons: low, medium, high, … (default: the model's).", "chat", '"low"'),
@@ -403,7 +417,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
 OPTIONS: Final = tuple(option for options in TABLE.values() for option in options)
 _ADVANCED: Final = """
 nan skip shuffle seed method error-path done-path idempotency-header connect-timeout read-timeout shell output-format yes
-messages turns effort model-seed stream extra-body prices choice judge-url judge-key-env
+messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
 delimiter verbose
