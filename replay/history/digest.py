@@ -15,7 +15,7 @@ from evaljournal.replay.results.summary import has_output, latency, score_of
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.state.tally import Tally, is_summable
+from evaljournal.replay.state.tally import Tally, is_summable, main_scorer
 from evaljournal.replay.state.trial import TrialState, outcome_of
 from evaljournal.replay.state.usage import as_integer, total
 
@@ -214,9 +214,9 @@ def score_digest(tally: Tally) -> ScoreDigest | None:
     )
 
 
-def first_score(variant: VariantDigest) -> str | None:
-    """Return the scorer whose mean is listed for a variant: the first with passes, otherwise the first with numbers."""
-    return min(variant.scores, key=lambda name: variant.scores[name].kind != "pass", default=None)
+def first_score(run: RunDigest) -> str | None:
+    """Return the scorer whose mean is listed for a run: the main one of the first variant with scores."""
+    return next((main_scorer((name, score.kind) for name, score in v.scores.items()) for v in run.variants if v.scores), None)
 
 
 def _case_columns(trials: Iterable[TrialState], scores: Mapping[str, Tally]) -> CaseColumns:

@@ -121,10 +121,16 @@ class History:
 
 def histories(entries: Iterable[Entry], *, last: int | None = None, scorer: str | None = None) -> list[History]:
     """Return the history of each evaluation, sorted by name; with `last`, only that many newest runs."""
+    by_name = entries_by_evaluation(entries)
+    return [_history(name, runs[-last:] if last else runs, scorer) for name, runs in sorted(by_name.items())]
+
+
+def entries_by_evaluation(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return evaluation → its runs, oldest first."""
     by_name: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: (entry.run.started_at or "", entry.path)):
         by_name.setdefault(entry.run.evaluation or "", []).append(entry)
-    return [_history(name, runs[-last:] if last else runs, scorer) for name, runs in sorted(by_name.items())]
+    return by_name
 
 
 def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> History:
@@ -132,7 +138,7 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
     reference = _reference(usable_entries)
     fingerprints = {} if reference is None else _fingerprints(reference)
     if reference is not None and scorer is None:
-        scorer = next(filter(None, map(first_score, reference.run.variants)), None)
+        scorer = first_score(reference.run)
     common_cases = _common_cases(usable_entries, reference, fingerprints)
     version = None if reference is None or scorer is None else _version(reference, scorer)
     rows = _outcome_rows(usable_entries, fingerprints)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import attrs
 
@@ -49,6 +49,7 @@ from evaljournal.replay.results.table import Row, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import UNKNOWN, as_text, escape_controls, plural, printable
 
@@ -95,7 +96,6 @@ _DEFINITION_LINES: Final = 2_000
 _FACT_CHARS: Final = 4_000
 _MIN_VARIANTS: Final = 2
 _MIN_RUNS: Final = 2
-_Scored = TypeVar("_Scored", ScoreSummary, PairedDifference)
 
 
 @attrs.frozen(kw_only=True)
@@ -253,18 +253,15 @@ def headline(summary: Summary, status: str, variants: Mapping[str, Any] | None =
         progress = f"{plural(done, 'trial')} done"
     else:
         progress = f"{done:,} of {plural(total, 'trial')} done" if done < total else f"All {plural(total, 'trial')} done"
-    scores = [_brief_score(scorer, score) for scorer, score in _main_score(summary.scores) if score.scored]
-    parts = [progress, *(scores if variants is None else filter(None, [variants["best_text"]]))]
+    scorer = main_scorer((name, score.kind) for name, score in summary.scores.items())
+    score = None if scorer is None else summary.scores[scorer]
+    brief_score = _brief_score(scorer, score) if scorer is not None and score is not None and score.scored else ""
+    parts = [progress, *filter(None, [brief_score if variants is None else variants["best_text"]])]
     if done:
         parts.append(plural(trials.failed, "error") if trials.failed else "no errors")
     if trials.recovered:
         parts.append(f"{trials.recovered:,} retried")
     return f"{name}: {status}. {', '.join(parts)}."
-
-
-def _main_score(scores: Mapping[str, _Scored]) -> list[tuple[str, _Scored]]:
-    """Return the scorer for the headline and its score, if any; passes come before numbers, and numbers before labels."""
-    return sorted(scores.items(), key=lambda item: {"pass": 0, "number": 1}.get(item[1].kind, 2))[:1]
 
 
 def _brief_score(scorer: str, score: ScoreSummary) -> str:
@@ -281,8 +278,8 @@ def comparison_data(comparison: Comparison, sides: Sequence[Side], runs: Sequenc
     """
     rows = [_difference_row(scorer, difference, "B is ") for scorer, difference in comparison.scores.items()]
     rows.append(_difference_row("latency", comparison.latency, "B is ", " s"))
-    scores = _main_score(comparison.scores)
-    score_text = "".join(f"{printable(scorer, 40)}: {verdict(difference, 'B is ')}. " for scorer, difference in scores)
+    scorer = main_scorer((name, difference.kind) for name, difference in comparison.scores.items())
+    score_text = "" if scorer is None else f"{printable(scorer, 40)}: {verdict(comparison.scores[scorer], 'B is ')}. "
     done_text = f"{plural(comparison.compared, 'trial')} done in both"
     facts_a, facts_b = map(_definition_texts, sides)
     facts = {name: (facts_a.get(name), facts_b.get(name)) for name in {**facts_a, **facts_b}}

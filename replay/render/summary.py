@@ -9,6 +9,7 @@ from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
+from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import digits, duration, money, number, one_line, plural, printable
@@ -89,8 +90,7 @@ def variant_result(state: RunState, totals: Totals) -> str:
 
 def best_variant_lines(state: RunState) -> Iterator[str]:
     """Yield the variant with the highest mean of the first score, with its interval, if there are several variants."""
-    scorers = [name for name, tally in state.scores.items() if tally.mean is not None]
-    scorer = min(scorers, key=lambda name: state.scores[name].kind != "pass", default="")
+    scorer = main_scorer((name, tally.kind) for name, tally in state.scores.items() if tally.mean is not None) or ""
     tallies = {name: tally for name, totals in state.variants.items() if (tally := totals.scores.get(scorer)) is not None}
     means = {name: tally.mean for name, tally in tallies.items() if tally.mean is not None}
     if len(means) > 1:

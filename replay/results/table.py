@@ -12,7 +12,7 @@ from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import PairedDifference, Pairing
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.results.summary_types import Latency, ScoreSummary
-from evaljournal.replay.state.tally import Tally
+from evaljournal.replay.state.tally import Tally, main_scorer
 from evaljournal.replay.state.usage import as_integer, total
 
 
@@ -118,15 +118,8 @@ def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[
 
 
 def _main_score(sides: Mapping[str, Side]) -> str | None:
-    kinds: dict[str, set[str]] = {}
-    for side in sides.values():
-        for scorer, tally in side.totals.scores.items():
-            kinds.setdefault(scorer, set()).add(tally.kind)
-    for kind in ("pass", "number"):
-        for scorer, kinds_of_scorer in kinds.items():
-            if kind in kinds_of_scorer:
-                return scorer
-    return None
+    tallies = (item for side in sides.values() for item in side.totals.scores.items())
+    return main_scorer((scorer, tally.kind) for scorer, tally in tallies if tally.kind in {"pass", "number"})
 
 
 def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:

@@ -20,6 +20,11 @@ def is_summable(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and -LARGEST <= value <= LARGEST
 
 
+def main_scorer(kinds: Iterable[tuple[str, str]]) -> str | None:
+    """Return the scorer for a place with room for one, given the kind of each: passes, otherwise numbers, come first."""
+    return min(kinds, key=lambda item: {"pass": 0, "number": 1}.get(item[1], 2), default=(None, ""))[0]
+
+
 @attrs.define
 class Tally:
     """Sums of one scorer's values.

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from evaljournal.replay.history.digest import RunDigest, first_score
-from evaljournal.replay.history.history import changed_since
+from evaljournal.replay.history.history import Entry, changed_since, entries_by_evaluation
 from evaljournal.replay.render.phrases import changed_text, range_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import duration, money, or_dash, printable
@@ -49,13 +49,10 @@ def ls(directory: Path, as_json: bool) -> None:
 
 def _changed(runs: Mapping[Path, RunDigest]) -> dict[Path, tuple[str, ...]]:
     """Return what differs between each run and the one of the same evaluation before it."""
-    by_evaluation: dict[str | None, list[Path]] = {}
-    for path in sorted(runs, key=lambda path: (runs[path].started_at or "", path)):
-        by_evaluation.setdefault(runs[path].evaluation, []).append(path)
     return {
-        path: names
-        for paths in by_evaluation.values()
-        for path, names in zip(paths, changed_since([runs[path] for path in paths]), strict=True)
+        Path(entry.path): names
+        for entries in entries_by_evaluation(Entry(str(path), run, []) for path, run in runs.items()).values()
+        for entry, names in zip(entries, changed_since([entry.run for entry in entries]), strict=True)
     }
 
 
@@ -71,7 +68,7 @@ def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
 
 def _score_text(run: RunDigest) -> str:
     """Return the first score of a run: `exact 93.3 %`, or with variants the range of theirs."""
-    scorer = next((name for variant in run.variants if (name := first_score(variant)) is not None), None)
+    scorer = first_score(run)
     scores = [variant.scores[scorer] for variant in run.variants if scorer in variant.scores] if scorer is not None else []
     if not scores or scorer is None:
         return "-"
