@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import orjson
 
+from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
 from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
@@ -220,7 +221,7 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
 def _shorten(value: Any, length: int) -> Any:
     """Return a number as it is, and at most `_NOTE_CHARS` characters of anything else."""
     if value is None or value.__class__ in {bool, int, float}:
-        return value if not isinstance(value, int) or abs(value) < 1 << 53 else str(value)
+        return value if not isinstance(value, int) or abs(value) < MAX_INTEGER else str(value)
     text = visible_text(page_text(value, length))
     return text if len(text) <= _NOTE_CHARS else f"{text[: _NOTE_CHARS - 1]}…"
 

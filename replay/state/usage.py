@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
 from evaljournal.journal.events import NOTE_PREFIX
+from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay.state.answers import ANSWER
 
 JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
 """Name of the note with the usage of a judge's call."""
-_MAX_INTEGER: Final = 1 << 53
 _UNPRICED_MODEL: Final = "unpriced_model"
 
 
@@ -19,7 +19,7 @@ def is_amount(value: object) -> TypeGuard[float]:
 
 def as_integer(amount: float) -> int:
     """Return a number of tokens as an integer that JSON can hold; in a foreign journal it may be any number."""
-    return int(max(-_MAX_INTEGER, min(amount, _MAX_INTEGER)))
+    return int(max(-MAX_INTEGER, min(amount, MAX_INTEGER)))
 
 
 def noted_usage(name: str, value: Any) -> Any:
