@@ -4,7 +4,7 @@ The words after ``` describe the block. `python NAME`, `jsonl NAME`, …: a file
 program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). `text output`: what the
 last command has printed; hashes, times and blanks may differ. Without a language it is output that is not checked. `no-run`
 marks a block that cannot run here. `COMMAND &` starts a server, `export NAME=VALUE` sets a variable. Other calls to OpenAI,
-Anthropic and localhost go to `tests.server`.
+Anthropic and localhost go to `tests.server`. The commands in docs/providers.md are run by `tests.runner_cli.test_providers`.
 """
 
 import ast
@@ -119,7 +119,11 @@ class Reader:
 @pytest.mark.timeout(1200)  # many processes
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=page.stem, marks=needs_stand_ins if page.stem == "workers" else ()) for page in PAGES],
+    [
+        pytest.param(page, id=page.stem, marks=needs_stand_ins if page.stem == "workers" else ())
+        for page in PAGES
+        if page.stem != "providers"
+    ],
 )
 def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     """Every program of the page runs, and every command ends with the exit code that the page states."""

@@ -1,0 +1,182 @@
+"""The commands in docs/providers.md, against a server that answers as each provider does; only the hosts are replaced."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from evaljournal.journal.events import Noted
+from evaljournal.replay import load
+from evaljournal.replay.results.summary import summarize
+from evaljournal.runner.tasks.dialects import dialect_by_name, names
+from tests.processes import ROOT
+from tests.providers import HOSTS, Providers, serving_providers
+from tests.runner_cli.commands import evaljournal
+from tests.runs import events, outputs
+from tests.test_docs import blocks, commands
+
+PAGE: Final = ROOT / "docs" / "providers.md"
+CASES: Final = next(text for language, name, text in blocks(PAGE) if name == "qa.jsonl")
+COMMANDS: Final = [command for language, _, text in blocks(PAGE) if language == "sh" for command, _ in commands(text)]
+KEYS: Final = {
+    name: f"key-of-{name.lower()}"
+    for name in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", PAGE.read_text())
+    if "KEY" in name or "TOKEN" in name
+}
+CHAT: Final = "/chat/completions"
+
+
+@attrs.frozen(kw_only=True)
+class Expected:
+    """What a provider receives, and what a run records."""
+
+    target: str
+    key: tuple[str, str] | None
+    """Header and variable of the key."""
+    body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
+    """Some parameters of every request."""
+    attempts: int = 2
+    outputs: tuple[str, ...] = ("Lima", "Tokyo")
+    code: int = 0
+    usage: Mapping[str, float] = attrs.field(factory=dict[str, float])
+    declined: int = 0
+    warnings: int = 0
+
+
+BEARER: Final = "authorization"
+EXPECTED: Final = [
+    (
+        "api.openai.com",
+        Expected(
+            target=f"/v1{CHAT}",
+            key=(BEARER, "OPENAI_API_KEY"),
+            attempts=3,
+            usage={"cached_tokens": 1000, "cache_write_tokens": 400},
+        ),
+    ),
+    (
+        "api.openai.com",
+        Expected(target="/v1/responses", key=(BEARER, "OPENAI_API_KEY"), body={"store": False}, attempts=3),
+    ),
+    (
+        "api.anthropic.com",
+        Expected(
+            target="/v1/messages",
+            key=("x-api-key", "ANTHROPIC_API_KEY"),
+            body={"max_tokens": 4096},
+            attempts=3,
+            usage={"input_tokens": 2000, "cached_tokens": 1000},
+        ),
+    ),
+    (
+        "generativelanguage.googleapis.com",
+        Expected(target=f"/v1beta/openai{CHAT}", key=(BEARER, "GEMINI_API_KEY"), attempts=3),
+    ),
+    (
+        "my-resource.openai.azure.com",
+        Expected(
+            target=f"/openai/v1{CHAT}",
+            key=("api-key", "AZURE_OPENAI_API_KEY"),
+            body={"model": "gpt-5.6-luna"},
+            outputs=("", "Lima"),
+            declined=1,
+        ),
+    ),
+    (
+        "my-resource.openai.azure.com",
+        Expected(
+            target=f"/openai/deployments/my-deployment{CHAT}?api-version=2024-10-21",
+            key=("api-key", "AZURE_OPENAI_API_KEY"),
+            outputs=("", "Lima"),
+            declined=1,
+        ),
+    ),
+    (
+        "bedrock-runtime.us-east-1.amazonaws.com",
+        Expected(
+            target=f"/openai/v1{CHAT}",
+            key=(BEARER, "AWS_BEARER_TOKEN_BEDROCK"),
+            body={"model": "openai.gpt-oss-120b-1:0", "max_tokens": 1000},
+            attempts=3,
+        ),
+    ),
+    (
+        "openrouter.ai",
+        Expected(target=f"/api/v1{CHAT}", key=(BEARER, "OPENROUTER_API_KEY"), attempts=3, usage={"cost": 0.5}),
+    ),
+    ("api.groq.com", Expected(target=f"/openai/v1{CHAT}", key=(BEARER, "GROQ_API_KEY"), attempts=3)),
+    ("api.together.xyz", Expected(target=f"/v1{CHAT}", key=(BEARER, "TOGETHER_API_KEY"), attempts=3)),
+    ("api.mistral.ai", Expected(target=f"/v1{CHAT}", key=(BEARER, "MISTRAL_API_KEY"))),
+    ("localhost:8000", Expected(target=f"/v1{CHAT}", key=None, outputs=("Lima",), code=1)),
+    (
+        "localhost:11434",
+        Expected(target=f"/v1{CHAT}", key=None, body={"model": "qwen3:8b"}, usage={"input_tokens": 4}, warnings=1),
+    ),
+    (
+        "localhost:4000",
+        Expected(
+            target=f"/v1{CHAT}",
+            key=(BEARER, "LITELLM_API_KEY"),
+            body={"model": "team-default"},
+            usage={"cost": 0.0003},  # That of the model that answered.
+        ),
+    ),
+]
+"""The provider of each command of the page, in its order."""
+
+
+@pytest.fixture
+def providers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Serve as the providers, under their hosts, with their keys."""
+    with serving_providers() as providers:
+        for name in names():
+            dialect = dialect_by_name(name)
+            monkeypatch.setattr(type(dialect), "base_url", local(dialect.base_url, providers))
+        for name, key in KEYS.items():
+            monkeypatch.setenv(name, key)
+        Path("qa.jsonl").write_text(CASES)
+        yield providers
+
+
+def local(text: str, providers: Providers) -> str:
+    """Replace the hosts of URLs."""
+    return re.sub(r"https?://([\w.:-]+)", rf"{providers.root}/\1", text)
+
+
+@pytest.mark.parametrize(("number", "host"), list(enumerate(host for host, _ in EXPECTED)))
+def test_command(number: int, host: str, providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of a provider sends the right request to the right place with the right key, and reads its replies."""
+    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    command, expected = COMMANDS[number], EXPECTED[number][1]
+    result = evaljournal(*[local(word, providers) for word in command[1:]], "--slots", "1", "--policy", "fixed", "-o", "run")
+    state = load(Path("run")).state
+    summary = summarize(state)
+
+    assert expected.code == result.exit_code, result.output
+    assert {(host, expected.target)} == {(request.host, request.target) for request in providers.requests}
+    assert expected.attempts == len(providers.requests) == state.attempts
+    for request in providers.requests:
+        assert keys_in(request.headers) == ([] if expected.key is None else [(expected.key[0], KEYS[expected.key[1]])])
+        assert expected.body == {name: request.body[name] for name in expected.body}
+    assert expected.outputs == tuple(sorted(outputs(Path("run"))))
+    assert expected.usage == {name: round(state.usage[name], 9) for name in expected.usage}
+    assert expected.warnings == len(summary.warnings)
+    answers = [note.value for note in events(Path("run"), Noted) if note.name == "evaljournal.answer"]
+    assert expected.declined == sum(answer.get("outcome") == "declined" for answer in answers)
+
+
+def keys_in(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the headers with a key, without the word before it."""
+    return [(name, value.removeprefix("Bearer ")) for name, value in headers.items() if "key-of-" in value]
+
+
+def test_every_command_is_tested() -> None:
+    """The page has a command for each provider of the server, and no other."""
+    assert len(COMMANDS) == len(EXPECTED)
+    assert HOSTS.keys() == {host for host, _ in EXPECTED}
+    for command, (host, _) in zip(COMMANDS, EXPECTED, strict=True):
+        urls = re.findall(r"https?://([\w.:-]+)", " ".join(command))
+        assert urls in ([host], []), command
