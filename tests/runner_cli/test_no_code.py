@@ -291,7 +291,7 @@ def test_a_judge_has_the_endpoint_and_the_key_of_the_task(monkeypatch: pytest.Mo
 
     def judge(*names: str) -> tuple[str, str | None]:
         options = {name: value for name, value in {**urls, **keys}.items() if name in names}
-        ((_, scorer),) = scorers_from_options({"judge": ("big",), **options})
+        ((_, scorer),) = scorers_from_options({"judge": ("big",), **options}, ["m"])
         return scorer.chat.url, scorer.chat.key_env
 
     default = Chat("big", key_env="KEY_A").url

@@ -17,8 +17,8 @@ from evaljournal.runner.cli.options.decorators import (
     trust_option,
 )
 from evaljournal.runner.cli.options.locate import locate_evaluation
+from evaljournal.runner.cli.options.model_urls import check_shared_options, options_from_environment
 from evaljournal.runner.cli.options.no_code import scorers_from_options
-from evaljournal.runner.cli.options.openai_url import options_from_environment
 from evaljournal.runner.cli.session import user_code
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
@@ -110,6 +110,7 @@ def rescore(
 def _evaluation_from_options(values: dict[str, Any]) -> AnyEvaluation:
     """Return an evaluation without cases that has the scorers of the options."""
     evaluation: AnyEvaluation = Evaluation(lambda _: None, cases=Dataset([]), settings=Settings(), name="rescoring")
+    check_shared_options(values, [])
     for name, scorer in scorers_from_options({**values, **options_from_environment(values)}):
         evaluation.score(name=name)(scorer)
     return evaluation

@@ -19,7 +19,13 @@ from click.core import ParameterSource
 from evaljournal.runner import scorers
 from evaljournal.runner.cli.options.config_file import VARIANTS, config_option
 from evaljournal.runner.cli.options.decorators import run_options
-from evaljournal.runner.cli.options.openai_url import options_from_environment
+from evaljournal.runner.cli.options.model_urls import (
+    chat_models,
+    check_shared_options,
+    judges_by_name,
+    options_from_environment,
+    providers_of,
+)
 from evaljournal.runner.cli.options.table import OPTIONS, TABLE, is_definition, is_task_option, overrides, render_error
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Dataset
@@ -48,7 +54,6 @@ _TEXTS: Final = ("body", "extra_body", "prompt", "system", "rubric")
 _NAMED_TEXT: Final = re.compile(r"([A-Za-z0-9][\w.-]*)=(.*)", re.DOTALL)
 _CAN_BE_OFF: Final = frozenset(option.name for option in OPTIONS if option.can_be_off)
 _URLS: Final = ("endpoint", "base_url", "judge_url")
-_NAMED_JUDGE: Final = re.compile(r"(\w[\w-]*)=(.*)")
 _MASKED_KEY: Final = "***masked***"
 """Recorded instead of a key in one of `_TEXTS`."""
 
@@ -56,13 +61,15 @@ _MASKED_KEY: Final = "***masked***"
 def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> LoadedEvaluation:
     """Build the evaluation that the options of a command describe.
 
-    Only a new run reads OPENAI_BASE_URL. The URL is recorded as if it had been passed, so that `resume` uses the same one.
+    Only a new run reads variables such as OPENAI_BASE_URL. The URL is recorded as if it had been passed, so that `resume` uses
+    the same one.
     """
     values = {name: value for name, value in ctx.params.items() if value is not None and value != ()}
     file_values = {name: value for name, value in values.items() if not is_on_command_line(ctx, name)}
     tables = ctx.meta.get(VARIANTS, {})
     if is_new:
         values |= options_from_environment(values, *tables.values())
+    check_shared_options(values, list(tables.values()))
     command_line_values = {name: value for name, value in values.items() if name not in file_values}
     _reject_literal_keys(command_line_values)
     _check_texts(command_line_values)
@@ -82,7 +89,7 @@ def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> Load
         name=values.get("name") or re.sub(r"[^\w.-]+", "-", values["data"].stem).strip("-.") or "data",
         variants=variants or None,
     )
-    for name, scorer in scorers_from_options(values):
+    for name, scorer in scorers_from_options(values, chat_models(values, *tables.values())):
         evaluation.score(name=name)(scorer)
     return LoadedEvaluation(evaluation, _reference(ctx, command_line_values))
 
@@ -296,8 +303,11 @@ def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterat
         yield key.strip(), value.strip()
 
 
-def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None, Any]]:
-    """Yield the scorers in the options, each with its name; None for a scorer that has its own name."""
+def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) -> Iterator[tuple[str | None, Any]]:
+    """Yield the scorers in the options, each with its name; None for a scorer that has its own name.
+
+    A judge of the same provider as `models`, those of the task, uses their URL and key by default.
+    """
     for text in values.get("score", ()):
         scorer: Any = scorers.scorer_by_name(text)
         if scorer is None and ":" not in text:
@@ -305,31 +315,16 @@ def scorers_from_options(values: Mapping[str, Any]) -> Iterator[tuple[str | None
             raise UsageError(f"unknown scorer {text!r}; {choices}{suggest(text, scorers.NAMES)}")
         yield None, load_function(text) if scorer is None else scorer
     judge = _arguments("judge", values)
-    models = judge.pop("model", ())
-    if not models:
+    judges = judges_by_name(judge.pop("model", ()))
+    if not judges:
         judge_options = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
         if judge_options:
             raise UsageError(f"{_flag(judge_options[0])} requires --judge")
         return
-    if "base_url" not in judge:
-        judge = {"base_url": values.get("base_url"), "key_env": values.get("key_env"), **judge}
-    arguments = {name: value for name, value in judge.items() if value is not None}
-    for name, model in _judges(models).items():
-        yield name, scorers.judge(model, **arguments)
-
-
-def _judges(texts: Iterable[str]) -> dict[str, str]:
-    """Return the models of the judges by scorer: NAME=MODEL; a model without a name is `judge`, `judge-2` and so on."""
-    models: dict[str, str] = {}
-    unnamed_count = 0
-    for text in texts:
-        match = _NAMED_JUDGE.fullmatch(text)
-        unnamed_count += match is None
-        name, model = match.groups() if match else ("judge" if unnamed_count == 1 else f"judge-{unnamed_count}", text)
-        if name in models:
-            raise UsageError(f"--judge {text!r}: two judges have the name {name!r}; write --judge NAME=MODEL")
-        models[name] = model
-    return models
+    task_arguments = {name: values[name] for name in ("base_url", "key_env") if name in values and "base_url" not in judge}
+    providers = providers_of(models)
+    for name, model in judges.items():
+        yield name, scorers.judge(model, **(task_arguments if providers_of([model]).keys() <= providers.keys() else {}) | judge)
 
 
 def _score(text: str) -> bool | float | str:

@@ -158,13 +158,13 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--base-url URL",
-            "Base URL (default: OPENAI_BASE_URL or https://api.openai.com/v1).",
+            "Base URL of the API (default: OPENAI_BASE_URL, ANTHROPIC_BASE_URL, …, or the URL of the model's provider).",
             "chat",
             '"http://localhost:8000/v1"',
         ),
         Option(
             "--key-env NAME",
-            "Environment variable with the key (default: OPENAI_API_KEY unless --base-url is set).",
+            "Environment variable with the key (default: OPENAI_API_KEY, ANTHROPIC_API_KEY, …, unless --base-url is set).",
             "chat",
             '"MY_KEY"',
         ),
@@ -289,13 +289,19 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             "{ good = 1, bad = 0 }",
             multiple=True,
         ),
-        Option("--judge-url URL", "Base URL of the judge.", "judge.base_url", '"http://localhost/v1"', default="--base-url"),
+        Option(
+            "--judge-url URL",
+            "Base URL of the judge.",
+            "judge.base_url",
+            '"http://localhost/v1"',
+            default="--base-url, if its model is of the same provider",
+        ),
         Option(
             "--judge-key-env NAME",
             "Environment variable with the judge's key.",
             "judge.key_env",
             '"MY_KEY"',
-            default="--key-env, unless --judge-url is set",
+            default="--key-env, if the judge uses --base-url",
         ),
         Option(
             "--fail-under GATE",
