@@ -118,7 +118,7 @@ def steps_of(state: RunState) -> StepCounts | None:
 
 
 def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:
-    """Return, for each scorer, the number of completed trials that it has neither scored nor failed to score.
+    """Return, for each scorer, the number of completed trials that it has neither scored nor failed to score, though it should.
 
     With `variant`, only its trials are counted.
     """
@@ -126,10 +126,11 @@ def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, in
     scorers = set(all_scorers)
     totals = state if variant is None else state.variants[variant]
     if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
-        scorers -= {name for name, tally in totals.scores.items() if tally.scored == totals.stages["completed"]}
+        scored_outputs = totals.stages["completed"] - totals.excluded
+        scorers -= {name for name, tally in totals.scores.items() if tally.scored == scored_outputs}
     counts: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
-        is_counted = trial.stage == "completed" and (variant is None or trial.variant == variant)
+        is_counted = trial.stage == "completed" and not trial.is_excluded and (variant is None or trial.variant == variant)
         if is_counted and not trial.scores.keys() >= scorers:
             scorers_of_trial = {name.partition(".")[0] for name in trial.scores}
             counts.update(scorer for scorer in scorers if scorer not in scorers_of_trial and scorer not in trial.unscored)

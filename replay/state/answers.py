@@ -1,5 +1,6 @@
 """The answers of chat models, as attempts note them: how they ended, and which model gave them."""
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from evaljournal.journal.events import NOTE_PREFIX
@@ -24,6 +25,8 @@ class NotedAnswer(NamedTuple):
     """`truncated` by the token limit, `declined` by the model or its provider, or empty: complete, as far as it is known."""
     model: str
     """The model that answered; empty if it is unknown."""
+    is_excluded: bool
+    """Whether the settings of the run exclude answers with this outcome from its scores."""
 
 
 class Answers:
@@ -32,6 +35,12 @@ class Answers:
     def __init__(self) -> None:
         self._answers: dict[tuple[str, str], NotedAnswer] = {}
         self._models: set[str] = set()
+        self._excluded_outcomes: frozenset[str] = frozenset()
+
+    def use_settings(self, settings: Mapping[str, Any]) -> None:
+        """Exclude answers from now on as these settings of a run say."""
+        self._excluded_outcomes = frozenset(name for name in _OUTCOMES if settings.get(f"on_{name}") == "exclude")
+        self._answers.clear()
 
     def read(self, name: str, value: Any) -> NotedAnswer | None:
         """Return the answer in a note; None if the note is about something else."""
@@ -47,7 +56,10 @@ class Answers:
         if answer is None:
             if model and model not in self._models:
                 if len(self._models) == _MAX_MODELS:
-                    return self._answers.setdefault((outcome, OTHER_MODELS), NotedAnswer(outcome, OTHER_MODELS))
+                    return self._add(outcome, OTHER_MODELS)
                 self._models.add(model)
-            answer = self._answers[outcome, model] = NotedAnswer(outcome, model)
+            answer = self._add(outcome, model)
         return answer
+
+    def _add(self, outcome: str, model: str) -> NotedAnswer:
+        return self._answers.setdefault((outcome, model), NotedAnswer(outcome, model, outcome in self._excluded_outcomes))

@@ -246,6 +246,7 @@ class RunState(Totals):
         self.merged = MergedShards(event)
         self.planned = event.trials
         self.settings = dict(event.settings)
+        self._noted_answers.use_settings(self.settings)
         self.scores.set_versions(event.scorers)
 
     def _on_session_started(self, event: events.SessionStarted, record: Record) -> None:
@@ -269,6 +270,7 @@ class RunState(Totals):
         if event.adopted is not None:
             self._adopt(event.adopted, event.definition, record)
         self.settings.update(event.settings or {})
+        self._noted_answers.use_settings(self.settings)
         self._begin_budget(event.session)
         if shard is None:
             self.planned = event.trials or self.planned
@@ -348,7 +350,7 @@ class RunState(Totals):
         self.stages["queued"] += 1
 
     def _totals(self) -> Totals:
-        counts = self.answers.copy(), self.models.copy()
+        counts = self.answers.copy(), self.models.copy(), self.excluded
         return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores), *counts)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:

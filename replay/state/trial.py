@@ -245,6 +245,11 @@ class TrialState:
         return "" if self.answer is None or self.stage not in {"scoring", "completed"} else self.answer.outcome
 
     @property
+    def is_excluded(self) -> bool:
+        """Whether its output is not scored, because its answer is truncated or declined and the settings exclude it."""
+        return self.answer is not None and self.answer.is_excluded and self.stage in {"scoring", "completed"}
+
+    @property
     def fingerprint(self) -> str:
         """The case's fingerprint."""
         return self._packed_fields[_LAYOUT.size :].decode()
@@ -303,8 +308,8 @@ Outcome = Literal["passed", "failure", "error", "skipped"]
 
 
 def outcome_of(trial: TrialState) -> Outcome:
-    """Return the result of a trial as a test result; a trial that is not done is skipped."""
-    if trial.stage not in DONE_STAGES:
+    """Return the result of a trial as a test result; a trial that is not done, or that is excluded, is skipped."""
+    if trial.stage not in DONE_STAGES or trial.is_excluded:
         return "skipped"
     if trial.stage == "failed" or trial.unscored:
         return "error"

@@ -25,8 +25,12 @@ from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.parse import parse_workers
 from evaljournal.runner.workers.pool import WorkerPool
 
-EXPERIMENT_SETTINGS: Final = ("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants")
+EXPERIMENT_SETTINGS: Final = (
+    *("repeats", "only", "skip", "limit", "shuffle", "seed", "only_variants"),
+    *("on_declined", "on_truncated"),
+)
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
+OnOutcome = Literal["score", "error", "exclude"]
 
 
 def is_duration(value: object) -> bool:
@@ -141,6 +145,12 @@ class Settings(Selection):
     stop_on_same_error: int | None = field(default=20, validator=whole_number(1, "None turns it off", optional=True))
     """Number of trials. If the first ones of a session all end with the same error at the same line, the run is stopped.
     None: never."""
+    on_declined: OnOutcome = field(default="score", validator=_one_of("score", "error", "exclude"))
+    """What becomes of an answer that a chat model, or its provider, declined to give: `score` scores it like any other and
+    counts it beside the mean; `error` ends the trial with an error; `exclude` keeps the output without scores. Choose
+    `exclude` only if you report the number of excluded trials, too: a model that declines hard cases would look better."""
+    on_truncated: OnOutcome = field(default="score", validator=_one_of("score", "error", "exclude"))
+    """The same for an answer that was truncated by the token limit; a larger `max_tokens` is the better remedy."""
     budget: Mapping[str, float] | None = field(default=None, converter=_budget)
     """Limits of the run: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
     starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""
@@ -234,6 +244,8 @@ class SettingOptions(TypedDict, total=False):
     fail_fast: bool
     max_failures: float | None
     stop_on_same_error: int | None
+    on_declined: OnOutcome
+    on_truncated: OnOutcome
     budget: BudgetValue
     budget_per_trial: BudgetValue
     limit_key: str | None

@@ -19,7 +19,7 @@ from evaljournal.replay.state.budget import OVER_BUDGET
 from evaljournal.replay.state.run import BLOCKING_CALLS
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
 from evaljournal.replay.state.trial import unpack_location
-from evaljournal.replay.text import plural
+from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
 from evaljournal.runner.data.to_json import is_large, to_json
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
@@ -28,7 +28,7 @@ from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import TrialWork
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
-from evaljournal.runner.secrets import mask_output, mask_values, sent_secrets
+from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_secrets
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.tasks import LateOutcome, Task
@@ -37,6 +37,13 @@ from evaljournal.runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
+_INCOMPLETE_ANSWERS: Final = {
+    "declined": ("Declined", "the model declined to answer"),
+    "truncated": ("Truncated", "the token limit truncated the answer"),
+}
+"""Outcome of an answer → type and message of the error that it is with `on_declined="error"` or `on_truncated="error"`."""
+_MAX_ANSWER: Final = 300
+"""Maximum characters of the answer in such an error."""
 _MIN_BLOCKING_CALLS: Final = 3
 """Number of consecutive calls that block their event loop from which this is noted."""
 
@@ -69,6 +76,8 @@ class Attempts:
         self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
         self._slots = _Slots()
         self._failures, self._max_failures = 0, max_failures
+        actions = {"declined": self._settings.on_declined, "truncated": self._settings.on_truncated}
+        self._error_outcomes = frozenset(outcome for outcome, action in actions.items() if action == "error")
         self._fail_ambiguous = fail_ambiguous
 
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
@@ -207,11 +216,19 @@ class Attempts:
         message = over_budget_text(budget, work.trial, usage)
         self._fail(work, error=OVER_BUDGET, message=message, category="fatal", elapsed=elapsed, usage=usage)
 
+    def _fail_incomplete_answer(self, work: TrialWork, outcome: str, output: Any, elapsed: float) -> None:
+        error, message = _INCOMPLETE_ANSWERS[outcome]
+        text = excerpt(as_text(output), _MAX_ANSWER)
+        self._fail(work, error=error, message=f"{message}{f': {text}' if text else ''}", category="fatal", elapsed=elapsed)
+
     def _record_success(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
         output = outcome.output
         state = self._recorder.state
         if state.is_over_budget(work.trial):
             self._fail_over_budget(work, elapsed)
+            return False
+        if (answer := work.state.answer) is not None and answer.outcome in self._error_outcomes:
+            self._fail_incomplete_answer(work, answer.outcome, output, elapsed)
             return False
         event = events.AttemptSucceeded(
             trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed, worker=work.worker

@@ -148,7 +148,7 @@ def _is_finished(state: RunState) -> bool:
 
 def _has_output(trial: TrialState, only_variants: Sequence[str]) -> bool:
     """Return whether a trial has an output to score, and one of these variants, if there are any."""
-    has_output = trial.output_location is not None and trial.stage in _HAS_OUTPUT
+    has_output = trial.output_location is not None and trial.stage in _HAS_OUTPUT and not trial.is_excluded
     return has_output and (not only_variants or trial.variant in only_variants)
 
 

@@ -52,14 +52,21 @@ class Scoring:
         self._threads = trio.CapacityLimiter(os.cpu_count() or 1)
 
     async def score(self, work: TrialWork) -> None:
-        """Score an output with the built-in scorers, then queue a call of every other scorer."""
+        """Score an output with the built-in scorers, then queue a call of every other scorer; an excluded one has no scores."""
+        if work.state.is_excluded:
+            self._scheduler.complete(work)
+            return
         trajectory = await self._trajectory(work) if self._trajectory_scorers else []
-        scorer_input = ScorerInput(work.output, work.case, trajectory)
+        outcome = work.state.answer_outcome
+        new_input = partial(
+            ScorerInput, work.output, work.case, trajectory, declined=outcome == "declined", truncated=outcome == "truncated"
+        )
+        scorer_input = new_input()
         for scorer in self._local_scorers:
             if scorer.name not in work.done_scorers:
                 await self._compute(scorer, work, scorer_input)
         calls = [
-            ScorerCall(work=work, scorer=scorer, input=ScorerInput(work.output, work.case, trajectory, scorer.scorer.name))
+            ScorerCall(work=work, scorer=scorer, input=new_input(scorer=scorer.scorer.name))
             for scorer in self._called_scorers
             if scorer.scorer.name not in work.done_scorers
         ]

@@ -20,9 +20,9 @@ from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks import Task, is_async
 
-PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory")
+PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory", "declined", "truncated")
 """The parameters that a scorer may have; each is passed by its name."""
-_INPUT_FIELDS: Final = frozenset({"output", "case", "trajectory"})
+_INPUT_FIELDS: Final = frozenset({"output", "case", "trajectory", "declined", "truncated"})
 """The parameters that are not fields of the case."""
 
 MAX_SECONDS: Final = 10.0
@@ -63,6 +63,10 @@ class ScorerInput:
     """The steps of the attempt that returned the output, in the order in which they started."""
     scorer: str = ""
     """Name of the scorer; empty outside a run."""
+    declined: bool = False
+    """Whether the model, or its provider, declined to answer."""
+    truncated: bool = False
+    """Whether the answer was truncated by the token limit."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
 

@@ -207,7 +207,14 @@ class Calls:
     async def _score(self, number: int, fields: dict[str, Any], scope: trio.CancelScope) -> None:
         open_scorer = self._scorers[fields["scorer"]]
         trajectory = [StepDetails(**step) for step in fields["trajectory"]]
-        scorer_input = ScorerInput(fields["output"], Case(**fields["case"]), trajectory, open_scorer.scorer.name)
+        scorer_input = ScorerInput(
+            fields["output"],
+            Case(**fields["case"]),
+            trajectory,
+            open_scorer.scorer.name,
+            declined=fields["declined"],
+            truncated=fields["truncated"],
+        )
 
         def encode_scores(_: int, value: Any) -> bytes:
             scores, name = open_scorer.scorer.scores(value), open_scorer.scorer.name

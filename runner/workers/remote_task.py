@@ -79,5 +79,7 @@ class RemoteScorer:
             "output": scorer_input.output,
             "case": _case_fields(scorer_input.case),
             "trajectory": [attrs.asdict(step, recurse=False) for step in scorer_input.trajectory],
+            "declined": scorer_input.declined,
+            "truncated": scorer_input.truncated,
         }
         return await self._workers.call(placed_input.job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))

@@ -9,15 +9,25 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from evaljournal import Case, Chat, Endpoint, scorers
+from evaljournal import Case, Chat, Endpoint, Retry, UsageError, rescore, scorers, verify
 from evaljournal.journal import read
-from evaljournal.journal.events import AttemptFailed, Noted, ScoringFailed, StepCompleted, StepReused
+from evaljournal.journal.events import (
+    AttemptFailed,
+    Noted,
+    ScoringFailed,
+    StepCompleted,
+    StepReused,
+    TrialCompleted,
+    TrialScored,
+)
 from evaljournal.replay import load
+from evaljournal.replay.results.summary import unscored_counts
 from evaljournal.replay.state.answers import ANSWER, Answers
+from evaljournal.replay.state.trial import outcome_of
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import inline
 from tests.runner.test_provider_errors import CASES as PROVIDER_ERRORS
-from tests.runs import define_real, events, outputs, run_real
+from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
 
@@ -135,6 +145,97 @@ def test_only_current_outputs_count(path: Path) -> None:
     assert (1, {"small-2026-05-01": 1}) == (outcome.state.truncated, dict(outcome.state.models))
 
 
+OUTCOMES = {"content_filter": "declined", "length": "truncated", "stop": ""}
+"""Finish reason → outcome, or empty."""
+
+
+def script(*finish_reasons: str) -> str:
+    """Return the script of a server with one answer for each finish reason."""
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "cost": 0.5}
+    return raw(*(completion(reason, reason, usage=usage) for reason in finish_reasons))
+
+
+def define_outcomes(server: Server, name: str, **settings: Any) -> AnyEvaluation:
+    """Return an evaluation with an answer that is declined, one that is truncated and one that is complete."""
+    cases = [Case(name=reason, input=reason, expected="stop") for reason in OUTCOMES]
+    chat = Chat("small", base_url=server.url(name, script(*OUTCOMES), "v1/"))
+    defined = define_real(chat, cases, slots=1, **settings)
+    defined.score(scorers.exact)
+    return defined
+
+
+def test_by_default_all_answers_are_scored(server: Server, path: Path, name: str) -> None:
+    """Declined and truncated answers are scored like any other, and counted."""
+    state = run_real(define_outcomes(server, name), path).state
+
+    assert ({"declined": 1, "truncated": 1}, 0) == (dict(state.answers), state.excluded)
+    assert (3, 3) == (state.completed, state.scores["exact"].scored)
+
+
+@pytest.mark.parametrize("outcome", ["declined", "truncated"])
+def test_such_answers_can_be_errors(server: Server, path: Path, name: str, outcome: str) -> None:
+    """With `error`, the trial ends with an error that has the answer, after one attempt whose usage counts."""
+    options: dict[str, Any] = {f"on_{outcome}": "error"}
+    state = run_real(define_outcomes(server, name, **options, retry=Retry(errors=3)), path).state
+
+    (failed,) = events(path, AttemptFailed)
+    messages = {
+        "declined": ("Declined", "the model declined to answer: content_filter"),
+        "truncated": ("Truncated", "the token limit truncated the answer: length"),
+    }
+    assert (*messages[outcome], "fatal") == (failed.error, failed.message, failed.category)
+    assert (2, 1, 0, 1.5) == (state.completed, state.failed, state.answers[outcome], state.usage["cost"])
+    assert {"cost": 0.5} == {unit: state.usage_without_output[unit] for unit in ("cost",)}
+    assert verify(path).ok
+
+
+@pytest.mark.parametrize("workers", [None, "processes:2"])
+@pytest.mark.parametrize("outcome", ["declined", "truncated"])
+def test_such_answers_can_be_excluded(server: Server, path: Path, name: str, outcome: str, workers: str | None) -> None:
+    """With `exclude`, the trial is completed with its output and without scores, and no scorer is called for it."""
+    options: dict[str, Any] = {f"on_{outcome}": "exclude", "workers": workers}
+    state = run_real(define_outcomes(server, name, **options), path).state
+    excluded = next(name for name, trial in state.trials.items() if trial.is_excluded)
+
+    assert (3, 1, 2) == (state.completed, state.excluded, state.scores["exact"].scored)
+    assert outcome == OUTCOMES[excluded]
+    assert excluded not in [event.trial for event in events(path, TrialScored)]
+    assert {} == unscored_counts(state)
+    assert "skipped" == outcome_of(state.trials[excluded])
+    assert verify(path).ok
+
+
+def test_excluded_outputs_stay_excluded(server: Server, path: Path, name: str) -> None:
+    """Re-scoring skips excluded outputs; a resumed run cannot be given another setting, and does not score them."""
+    defined = define_outcomes(server, name, on_declined="exclude")
+    run_real(defined, path)
+    completed = [record.seq for record in read(path) if isinstance(record.event, TrialCompleted)]
+    trio.run(partial(fork, path, path.with_name("fork"), completed[0] - 1, in_thread=inline))
+    defined.score(scorers.contains)
+    rescored = rescore(defined, path, all_outputs=True)
+    with pytest.raises(UsageError, match="different definition") as rejected:
+        run_real(define_outcomes(server, name), path.with_name("fork"), resume=True)
+    resumed = run_real(define_outcomes(server, name, on_declined="exclude"), path.with_name("fork"), resume=True).state
+
+    assert (2, 0, 0) == (rescored.outputs, rescored.already_scored, rescored.unscored)
+    assert {"exact": 2, "contains": 2} == {name: tally.scored for name, tally in rescored.outcome.state.scores.items()}
+    assert (3, 1, 2) == (resumed.completed, resumed.excluded, resumed.scores["exact"].scored)
+    assert "setting on_declined: 'exclude' is now 'score'" in str(rejected.value)
+
+
+def test_scorers_get_the_outcome(server: Server, path: Path, name: str) -> None:
+    """A scorer may have the parameters `declined` and `truncated`."""
+    defined = define_outcomes(server, name)
+
+    @defined.score
+    def flags(*, declined: bool, truncated: bool) -> str:
+        return "declined" * declined + "truncated" * truncated
+
+    run_real(defined, path)
+
+    assert OUTCOMES == {event.trial: event.value for event in events(path, TrialScored) if event.scorer == "flags"}
+
+
 def test_names_of_models_are_bounded() -> None:
     """The first 20 names of a server's models are kept, shortened; all others are counted together."""
     noted = Answers()
@@ -149,4 +250,4 @@ def test_a_foreign_note_is_no_outcome(value: Any) -> None:
     """A note of a foreign journal that has other types or words counts as nothing."""
     answer = Answers().read(ANSWER, value)
 
-    assert answer is None or ("", "") == answer
+    assert answer is None or ("", "", False) == answer

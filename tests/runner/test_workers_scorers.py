@@ -8,6 +8,7 @@ import trio
 from evaljournal import Score, note
 from evaljournal.journal.events import AttemptSucceeded, ScorerCallFailed, ScoringFailed, TrialScored
 from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.notes import engine_note
 from evaljournal.runner.testing import inline
 from tests import runs
 from tests.journal.disk import SimulatedDisk
@@ -51,6 +52,28 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     assert ["case-1"] == [event.trial for event in runs.events(disk, ScoringFailed)]
     assert ["exit code 3"] == [totals.detail for totals in outcome.state.workers.values() if totals.died]
     assert "ended, last: exit code 3" in str(outcome)
+
+
+async def test_a_scorer_in_a_worker_gets_the_outcome() -> None:
+    """The parameters `declined` and `truncated` say how the answer of an attempt, also one in a worker, ended."""
+    disk, outcomes = SimulatedDisk(), {"case-0": "declined", "case-1": "truncated", "case-2": ""}
+
+    async def task(value: str) -> str:
+        await trio.sleep(0.1)
+        engine_note(answer={"outcome": outcomes[value], "model": "m"})
+        return value
+
+    defined = define(task, numbered_cases(3))
+
+    @defined.score(workers=True)
+    async def flags(*, declined: bool, truncated: bool) -> str:
+        await trio.sleep(0.1)
+        return "declined" * declined + "truncated" * truncated
+
+    outcome = await run_in(MemoryWorkers(workers=1), defined, disk)
+
+    assert outcomes == {event.trial: event.value for event in runs.events(disk, TrialScored)}
+    assert {"m": 3} == dict(outcome.state.models)
 
 
 async def test_only_scorers_run_in_workers() -> None:

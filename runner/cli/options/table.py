@@ -398,6 +398,21 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             in_file=False,
         ),
         Option(
+            "--on-declined ACTION",
+            "What becomes of an answer that a chat model declined to give: 'score', 'error' (an error of the trial) or "
+            "'exclude' (no scores).",
+            "settings",
+            '"score"',
+            type=click.Choice(["score", "error", "exclude"]),
+        ),
+        Option(
+            "--on-truncated ACTION",
+            "The same for an answer that was truncated by the token limit.",
+            "settings",
+            '"score"',
+            type=click.Choice(["score", "error", "exclude"]),
+        ),
+        Option(
             "--reuse-steps WHEN",
             "When the next attempt reuses completed steps: 'transient' (after an interruption, a rate limit or an outage), "
             "'interrupted', 'always' or 'never'.",
@@ -426,7 +441,7 @@ nan skip shuffle seed method error-path done-path idempotency-header connect-tim
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
-delimiter verbose
+delimiter verbose on-declined on-truncated
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
