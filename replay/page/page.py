@@ -161,10 +161,10 @@ def _score_tiles(summary: Summary) -> list[dict[str, Any]]:
     tiles: list[dict[str, Any]] = []
     for scorer, score in summary.scores.items():
         unscored_outputs = summary.unscored.get(scorer, 0)
-        text = describe_score(score, failed_trials=summary.trials.failed, unscored_outputs=unscored_outputs)
+        text = describe_score(score, trials=summary.trials, unscored_outputs=unscored_outputs)
         estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
         bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
-        note_lines = [text.basis, text.interval, text.labels, *estimates, text.notes]
+        note_lines = [text.basis, text.interval, text.labels, *estimates, text.answers, text.notes]
         fails = 0 if score.passed is None else score.numbers - score.passed
         tile = {"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar}
         tiles.append({**tile, "name": scorer, "kind": score.kind, "fails": fails})

@@ -253,7 +253,7 @@ def _score_lines(state: RunState, summary: Summary) -> Iterator[str]:
         yield from summary_text.variant_lines(state)
         yield from summary_text.best_variant_lines(state)
     else:
-        yield from summary_text.score_lines(summary.scores, failed_trials=summary.trials.failed)
+        yield from summary_text.score_lines(summary.scores, summary.trials)
         yield from summary_text.pass_lines(summary.scores)
 
 
@@ -273,7 +273,7 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
         yield summary_text.steps_text(summary.steps)
     yield from summary_text.missing_step_lines(state)
     yield from summary_text.blocking_call_lines(state)
-    yield from summary_text.truncated_lines(state)
+    yield from summary_text.answer_lines(state, verbose=verbose)
     yield from summary.warnings
     yield from budget_lines(state)
     yield from worker_lines(state.workers) if verbose else ended_workers(state.workers)

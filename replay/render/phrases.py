@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _CHANGED_CHARS: Final = 100
 _MAX_LABELS: Final = 6
 """Maximum number of labels to list, most frequent first."""
+_MAX_SERVED: Final = 4
+"""Maximum number of served models to list, most frequent first."""
 _MIN_P: Final = 0.0001
 
 
@@ -81,6 +83,33 @@ def _label_shares(score: ScoreSummary) -> Iterator[str]:
     return (f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in score.labels.items())
 
 
+class CountedTrials(Protocol):
+    """Numbers of trials: with an error, and with a declined or truncated answer."""
+
+    @property
+    def failed(self) -> int: ...  # noqa: D102
+    @property
+    def declined(self) -> int: ...  # noqa: D102
+    @property
+    def truncated(self) -> int: ...  # noqa: D102
+    @property
+    def excluded(self) -> Mapping[str, int]: ...  # noqa: D102
+
+
+def answers_text(trials: CountedTrials) -> str:
+    """Return how many scored answers are not complete: `3 declined · 1 truncated`; empty if all are."""
+    counts = {"declined": trials.declined, "truncated": trials.truncated}
+    counts = {outcome: count - trials.excluded.get(outcome, 0) for outcome, count in counts.items()}
+    return " · ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count)
+
+
+def served_text(models: Mapping[str, int]) -> str:
+    """Return which models gave how many outputs: `served by small-2026-01-01 (40) and small-2026-05-01 (10)`."""
+    names = [f"{printable(model, 60)} ({count:,})" for model, count in islice(models.items(), _MAX_SERVED)]
+    names += [f"{plural(len(models) - _MAX_SERVED, 'other model')}"] if len(models) > _MAX_SERVED else []
+    return f"served by {' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))}"
+
+
 @attrs.frozen
 class ScoreText:
     """The results of a scorer as strings, each empty if there is nothing to report."""
@@ -95,6 +124,8 @@ class ScoreText:
     """`yes 60 %, no 40 %  of 58 scored`."""
     exclusions: str
     """`2 errors, 1 scorer error`."""
+    answers: str
+    """How many of the scored answers were not complete: `3 declined · 1 truncated`."""
     versions: str
     """Which versions of the scorer the values are from, if not all are from the current one."""
 
@@ -104,8 +135,9 @@ class ScoreText:
         return "; ".join(filter(None, (self.exclusions and f"excluded: {self.exclusions}", self.versions)))
 
 
-def describe_score(score: ScoreSummary, *, failed_trials: int = 0, unscored_outputs: int = 0) -> ScoreText:
-    """Return the results of a scorer; `failed_trials` and `unscored_outputs` are excluded from them."""
+def describe_score(score: ScoreSummary, *, trials: CountedTrials | None = None, unscored_outputs: int = 0) -> ScoreText:
+    """Return the results of a scorer; the errors and the excluded ones of `trials`, and `unscored_outputs`, are excluded."""
+    failed_trials, excluded = (0, dict[str, int]()) if trials is None else (trials.failed, trials.excluded)
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
     is_pass, interval = score.passed is not None, interval_text(score.kind, score.low, score.high)
     basis = f"{score.passed:,} of {score.numbers:,}{cases} passed" if is_pass else f"mean of {score.numbers:,} scored{cases}"
@@ -115,6 +147,7 @@ def describe_score(score: ScoreSummary, *, failed_trials: int = 0, unscored_outp
     message = f" ({one_line(score.error, 200)})" if score.error else ""
     counts = [
         (failed_trials, plural(failed_trials, "error")),
+        *((count, f"{count:,} {outcome}") for outcome, count in excluded.items()),
         (score.failed, f"{plural(score.failed, 'scorer error')}{message}"),
         (score.out_of_range, f"{score.out_of_range:,} not finite or too large"),
         (unscored_outputs, f"{unscored_outputs:,} unscored"),
@@ -125,18 +158,19 @@ def describe_score(score: ScoreSummary, *, failed_trials: int = 0, unscored_outp
         interval=f"95 % CI {interval}{' %' if is_pass else ''}" if interval else "",
         labels=f"{labels}  of {score.scored:,} scored" if labels else "",
         exclusions=", ".join(text for count, text in counts if count),
+        answers="" if trials is None else answers_text(trials),
         versions=versions_text(score.versions, score.from_older_version),
     )
 
 
-def score_text(score: ScoreSummary, *, failed_trials: int = 0) -> str:
-    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %); excluded: 2 errors`."""
-    text = describe_score(score, failed_trials=failed_trials)
+def score_text(score: ScoreSummary, *, trials: CountedTrials | None = None) -> str:
+    """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %) · 3 declined; excluded: 2 errors`."""
+    text = describe_score(score, trials=trials)
     mean = f"{text.figure}  {text.basis}" if text.basis else ""
     results = " ".join(filter(None, (mean, text.interval and f"({text.interval})", text.labels)))
     if not results:
         return f"no score: {text.exclusions}" if text.exclusions else "no score yet"
-    return f"{results}; {text.notes}" if text.notes else results
+    return "; ".join(filter(None, (" · ".join(filter(None, (results, text.answers))), text.notes)))
 
 
 def pass_at_k_texts(score: ScoreSummary) -> Iterator[tuple[str, str]]:

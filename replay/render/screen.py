@@ -203,14 +203,14 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     yield from (("variants", row, "") for row in summary_text.variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}
-    for row in summary_text.score_lines(scores, failed_trials=state.failed):
+    for row in summary_text.score_lines(scores, state):
         yield "scores", row, ""
     if state.latencies:
         recent_latency = latency(state.latencies[-_RECENT_OUTPUTS:])
         outputs = plural(recent_latency.count, "output")
         scope = outputs if recent_latency.count == len(state.latencies) else f"the last {outputs}"
         yield "latency", summary_text.latency_text(recent_latency, scope, "p50", "p95"), ""
-    yield from (("outputs", sentence, "yellow") for sentence in summary_text.truncated_lines(state))
+    yield from (("outputs", sentence, "yellow") for sentence in summary_text.answer_lines(state))
     usage = summary_text.billed_usage(state.usage)
     if usage:
         yield "usage", summary_text.usage_text(usage, state.unpriced_models), ""

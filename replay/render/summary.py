@@ -4,8 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from evaljournal.replay.render.phrases import describe_score, mean_text, pass_at_k_texts, score_text, versions_text
-from evaljournal.replay.results.summary import score_of
+from evaljournal.replay.render.phrases import (
+    CountedTrials,
+    answers_text,
+    describe_score,
+    mean_text,
+    pass_at_k_texts,
+    score_text,
+    served_text,
+    versions_text,
+)
+from evaljournal.replay.results.summary import models_of, score_of
 from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
@@ -35,12 +44,12 @@ def trials_text(state: RunState) -> str:
     return " · ".join(parts)
 
 
-def score_lines(scores: Mapping[str, ScoreSummary], *, failed_trials: int) -> Iterator[str]:
-    """Yield one line per scorer; trials with an error are excluded."""
+def score_lines(scores: Mapping[str, ScoreSummary], trials: CountedTrials) -> Iterator[str]:
+    """Yield one line per scorer, with how many trials are excluded, and how many answers were not complete."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
-        yield f"{names[scorer]:<{width}}  {score_text(score, failed_trials=failed_trials)}"
+        yield f"{names[scorer]:<{width}}  {score_text(score, trials=trials)}"
 
 
 def pass_lines(scores: Mapping[str, ScoreSummary]) -> Iterator[str]:
@@ -83,6 +92,9 @@ def variant_result(state: RunState, totals: Totals) -> str:
         mean = [] if tally.mean is None else [mean_text(tally.kind, tally.mean)]
         errors = [plural(tally.failed, "scorer error")] if tally.failed else []
         parts.append(f"{printable(scorer, 24)} {', '.join(mean + errors)}")
+    parts += filter(
+        None, [answers_text(totals), *(f"{count:,} {name} excluded" for name, count in totals.excluded.items() if count)]
+    )
     if any(unit in totals.usage for unit in _COSTS):
         parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
     return " · ".join(parts)
@@ -111,7 +123,7 @@ def group_lines(groups: Mapping[str, GroupSummary], key: str, *, limit: int | No
         counts += [plural(trials.failed, "error")] if trials.failed else []
         counts += [f"{trials.open:,} open"] if trials.open else []
         yield f"  {printable(label, 40)}  {' · '.join(counts)}"
-        yield from (f"    {row}" for row in score_lines(group.scores, failed_trials=trials.failed))
+        yield from (f"    {row}" for row in score_lines(group.scores, trials))
     if limit is not None and len(groups) > limit:
         yield f"  … and {plural(len(groups) - limit, 'more group')}"
 
@@ -162,11 +174,15 @@ def blocking_call_lines(state: RunState) -> Iterator[str]:
         )
 
 
-def truncated_lines(state: RunState) -> Iterator[str]:
-    """Yield how many outputs were truncated, if any; a scorer may have failed them for that reason alone."""
+def answer_lines(state: RunState, *, verbose: bool = False) -> Iterator[str]:
+    """Yield how many outputs are truncated or declined, if any, and which models gave the outputs, with `verbose`."""
+    outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
     if state.truncated:
-        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
         yield f"{state.truncated:,} of {outputs} truncated by the token limit; raise --max-tokens"
+    if state.declined and not state.scores:  # Otherwise the count is beside each mean.
+        yield f"{state.declined:,} of {outputs} declined by the model or its provider"
+    if verbose and (models := models_of(state)):
+        yield served_text(models)
 
 
 def billed_usage(usage: Mapping[str, float]) -> dict[str, float]:

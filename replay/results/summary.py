@@ -56,8 +56,10 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.from_older_task,
         truncated=state.truncated,
+        declined=state.declined,
+        models=models_of(state),
         warnings=warnings_of(state),
-        trials=_trials(state.stages, state.recovered),
+        trials=_trials(state.stages, state.recovered, state.answers, state.excluded),
         attempts=AttemptCounts(
             started=state.attempts,
             succeeded=len(state.latencies),
@@ -107,8 +109,13 @@ def budget_of(state: RunState) -> BudgetSummary | None:
 
 
 def _variant(totals: Totals) -> VariantSummary:
-    trials = _trials(totals.stages, totals.recovered)
-    return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage))
+    trials = _trials(totals.stages, totals.recovered, totals.answers, totals.excluded)
+    return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage), models_of(totals))
+
+
+def models_of(totals: Totals) -> dict[str, int]:
+    """Return the models that gave the current outputs → number of outputs, most frequent first."""
+    return {model: count for model, count in totals.models.most_common() if count}
 
 
 def steps_of(state: RunState) -> StepCounts | None:
@@ -126,7 +133,7 @@ def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, in
     scorers = set(all_scorers)
     totals = state if variant is None else state.variants[variant]
     if not totals.stages["scoring"]:  # A scorer with as many scores as completed trials lacks none.
-        scored_outputs = totals.stages["completed"] - totals.excluded
+        scored_outputs = totals.stages["completed"] - totals.excluded.total()
         scorers -= {name for name, tally in totals.scores.items() if tally.scored == scored_outputs}
     counts: Counter[str] = Counter()
     for trial in state.trials.values() if scorers else ():
@@ -156,7 +163,9 @@ def forked_sessions(state: RunState) -> set[int]:
     return sessions
 
 
-def _trials(stages: Mapping[str, int], recovered_count: int) -> TrialCounts:
+def _trials(
+    stages: Mapping[str, int], recovered_count: int, answers: Mapping[str, int], excluded: Mapping[str, int]
+) -> TrialCounts:
     count = {stage: stages.get(stage, 0) for stage in STAGES}
     total = sum(count.values()) - count["withdrawn"]
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
@@ -164,6 +173,9 @@ def _trials(stages: Mapping[str, int], recovered_count: int) -> TrialCounts:
         enqueued=total,
         with_output=count["completed"] + count["scoring"],
         recovered=recovered_count,
+        declined=answers.get("declined", 0),
+        truncated=answers.get("truncated", 0),
+        excluded={outcome: count for outcome, count in excluded.items() if count},
         open=total - count["completed"] - count["failed"],
         **{name: count[name] for name in names},
     )
@@ -252,12 +264,16 @@ class _Group:
     def __init__(self, *, is_grouped_by_case: bool) -> None:
         self.stages: Counter[str] = Counter()
         self.recovered = 0
+        self.answers, self.excluded = Counter[str](), Counter[str]()
         self.scores: defaultdict[str, Tally] = defaultdict(lambda: Tally(by_case={} if is_grouped_by_case else None))
         self.latencies = array("d")
 
     def add(self, trial: TrialState) -> None:
         self.stages[trial.stage] += 1
         self.recovered += trial.recovered
+        if outcome := trial.answer_outcome:
+            self.answers[outcome] += 1
+            self.excluded[outcome] += trial.is_excluded
         if has_output(trial):
             self.latencies.append(trial.latency)
         for scorer, (version, value) in trial.scores.items():
@@ -278,7 +294,7 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummar
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
     return {
         label: GroupSummary(
-            trials=_trials(group.stages, group.recovered),
+            trials=_trials(group.stages, group.recovered, group.answers, group.excluded),
             scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
             latency=latency(group.latencies),
         )

@@ -23,6 +23,12 @@ class TrialCounts:
     """Without an output; excluded from all means."""
     recovered: int
     """Completed after a failed attempt."""
+    declined: int
+    """With an output with which the model, or its provider, declined to answer."""
+    truncated: int
+    """With an output that was truncated by the token limit."""
+    excluded: Mapping[str, int]
+    """`declined` or `truncated` → number of these outputs that are not scored, because the settings exclude them."""
     open: int
     """Neither completed nor failed: the sum of the next six."""
     queued: int
@@ -187,6 +193,8 @@ class VariantSummary:
     scores: Mapping[str, ScoreSummary]
     usage: Mapping[str, float]
     """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""
+    models: Mapping[str, int]
+    """Model that answered → number of current outputs, as far as attempts have noted it."""
 
 
 @attrs.frozen
@@ -216,6 +224,10 @@ class Summary:
     """Current outputs from an older version of the task."""
     truncated: int
     """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
+    declined: int
+    """Current outputs with which the model, or its provider, declined to answer, as far as attempts have noted it."""
+    models: Mapping[str, int]
+    """Model that answered → number of current outputs, as far as attempts have noted it."""
     warnings: Sequence[str]
     """What makes the results doubtful although no trial has an error: variants with the same outputs, truncated prompts."""
     trials: TrialCounts

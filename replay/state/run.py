@@ -350,7 +350,7 @@ class RunState(Totals):
         self.stages["queued"] += 1
 
     def _totals(self) -> Totals:
-        counts = self.answers.copy(), self.models.copy(), self.excluded
+        counts = self.answers.copy(), self.models.copy(), self.excluded.copy()
         return Totals(dict(self.stages), self.attempts, self.recovered, self.usage.copy(), copy.deepcopy(self.scores), *counts)
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:

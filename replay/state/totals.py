@@ -58,8 +58,8 @@ class Totals:
     """Current outputs that are `truncated` or `declined` answers, as far as attempts have noted it."""
     models: Counter[str] = attrs.field(factory=Counter[str])
     """Model that answered → number of current outputs, as far as attempts have noted it."""
-    excluded: int = 0
-    """Current outputs that are not scored, because their answers are truncated or declined and the settings exclude those."""
+    excluded: Counter[str] = attrs.field(factory=Counter[str])
+    """Those of `answers` that are not scored, because the settings exclude them."""
 
     def count_answer(self, answer: NotedAnswer | None, change: int) -> None:
         """Count the answer that is a trial's output, or, with a `change` of -1, remove it."""
@@ -68,7 +68,7 @@ class Totals:
             if outcome:
                 self.answers[outcome] += change
             if is_excluded:
-                self.excluded += change
+                self.excluded[outcome] += change
             if model:
                 self.models[model] += change
 

@@ -64,12 +64,17 @@ def test_json() -> None:
         "from_older_task": 0,
         "warnings": [],
         "truncated": 0,
+        "declined": 0,
+        "models": {},
         "trials": {
             "enqueued": 4,
             "with_output": 2,
             "completed": 2,
             "failed": 1,
             "recovered": 1,
+            "declined": 0,
+            "truncated": 0,
+            "excluded": {},
             "open": 1,
             "queued": 0,
             "running": 1,
@@ -209,7 +214,7 @@ def test_failures_are_excluded_from_the_mean() -> None:
 
     assert (90, 81, 9) == (summary.trials.enqueued, summary.trials.with_output, summary.trials.failed)
     assert "88.9 %  72 of 81 passed (95 % CI 80.2–94.0 %); excluded: 9 errors" == score_text(
-        summary.scores["exact"], failed_trials=summary.trials.failed
+        summary.scores["exact"], trials=summary.trials
     )
 
 

@@ -212,7 +212,14 @@ def _some(case: Case, *args: Any, output: str, limit: int = 3, **kwargs: Any) ->
 
 
 CASE = Case(name="fr", input="France?", expected="Paris", metadata={"topic": "cities"})
-OTHERS = {"expected": "Paris", "input": "France?", "metadata": {"topic": "cities"}, "trajectory": []}
+OTHERS = {
+    "expected": "Paris",
+    "input": "France?",
+    "metadata": {"topic": "cities"},
+    "trajectory": [],
+    "declined": False,
+    "truncated": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -225,7 +232,10 @@ OTHERS = {"expected": "Paris", "input": "France?", "metadata": {"topic": "cities
         (lambda case: case, CASE),
         (lambda expected=None: expected, None),
         (lambda *args: args, ()),
-        (lambda **values: sorted(values), ["case", "expected", "input", "metadata", "output", "trajectory"]),
+        (
+            lambda **values: sorted(values),
+            ["case", "declined", "expected", "input", "metadata", "output", "trajectory", "truncated"],
+        ),
         (_some, (CASE, (), "Paris", 3, OTHERS)),
         (functools.partial(_some, limit=4), (CASE, (), "Paris", 4, OTHERS)),
     ],

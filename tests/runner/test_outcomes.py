@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 import trio
+from click.testing import CliRunner
 
 from evaljournal import Case, Chat, Endpoint, Retry, UsageError, rescore, scorers, verify
 from evaljournal.journal import read
@@ -21,9 +22,11 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import load
-from evaljournal.replay.results.summary import unscored_counts
+from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.results.summary import summarize, unscored_counts
 from evaljournal.replay.state.answers import ANSWER, Answers
 from evaljournal.replay.state.trial import outcome_of
+from evaljournal.runner.cli import cli
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import inline
 from tests.runner.test_provider_errors import CASES as PROVIDER_ERRORS
@@ -168,8 +171,38 @@ def test_by_default_all_answers_are_scored(server: Server, path: Path, name: str
     """Declined and truncated answers are scored like any other, and counted."""
     state = run_real(define_outcomes(server, name), path).state
 
-    assert ({"declined": 1, "truncated": 1}, 0) == (dict(state.answers), state.excluded)
+    assert ({"declined": 1, "truncated": 1}, {}) == (dict(state.answers), dict(state.excluded))
     assert (3, 3) == (state.completed, state.scores["exact"].scored)
+
+
+def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> None:
+    """A summary has the numbers of declined and truncated answers beside the mean; excluded ones are named as such."""
+    state = run_real(define_outcomes(server, name), path).state
+    excluding = run_real(define_outcomes(server, f"{name}-2", on_declined="exclude"), path.with_name("excluding")).state
+
+    scored, excluded = (final_report(each, path=path) for each in (state, excluding))
+    assert "passed (95 % CI 6.1–79.2 %) · 1 declined · 1 truncated\n" in scored
+    assert "passed (95 % CI 9.5–90.5 %) · 1 truncated; excluded: 1 declined\n" in excluded
+    assert "served by small-2026-05-01 (3)" in final_report(state, path=path, verbose=True)
+    trials = summarize(excluding).trials
+    assert (1, 1, {"declined": 1}) == (trials.declined, trials.truncated, trials.excluded)
+
+
+def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
+    """Each variant has its own counts of declined and truncated answers, and of the models that served it."""
+    urls = {reason: server.url(f"{name}-{reason}", script(reason), "v1/") for reason in OUTCOMES}
+    chat = Chat("small", base_url=urls["stop"])
+    run_real(define_real(chat, variants={reason: {"base_url": url} for reason, url in urls.items()}), path)
+    result = CliRunner().invoke(cli, ["status", str(path), "--json"])
+    summary = json.loads(result.stdout)
+
+    assert (1, 1) == (summary["declined"], summary["truncated"])
+    counts = {name: variant["trials"] for name, variant in summary["variants"].items()}
+    assert {reason: int(outcome == "declined") for reason, outcome in OUTCOMES.items()} == {
+        name: trials["declined"] for name, trials in counts.items()
+    }
+    assert {"small-2026-05-01": 1} == summary["variants"]["stop"]["models"]
+    assert "1 declined" in CliRunner().invoke(cli, ["status", str(path)]).stdout
 
 
 @pytest.mark.parametrize("outcome", ["declined", "truncated"])
@@ -197,7 +230,7 @@ def test_such_answers_can_be_excluded(server: Server, path: Path, name: str, out
     state = run_real(define_outcomes(server, name, **options), path).state
     excluded = next(name for name, trial in state.trials.items() if trial.is_excluded)
 
-    assert (3, 1, 2) == (state.completed, state.excluded, state.scores["exact"].scored)
+    assert (3, {outcome: 1}, 2) == (state.completed, dict(state.excluded), state.scores["exact"].scored)
     assert outcome == OUTCOMES[excluded]
     assert excluded not in [event.trial for event in events(path, TrialScored)]
     assert {} == unscored_counts(state)
@@ -219,7 +252,7 @@ def test_excluded_outputs_stay_excluded(server: Server, path: Path, name: str) -
 
     assert (2, 0, 0) == (rescored.outputs, rescored.already_scored, rescored.unscored)
     assert {"exact": 2, "contains": 2} == {name: tally.scored for name, tally in rescored.outcome.state.scores.items()}
-    assert (3, 1, 2) == (resumed.completed, resumed.excluded, resumed.scores["exact"].scored)
+    assert (3, {"declined": 1}, 2) == (resumed.completed, dict(resumed.excluded), resumed.scores["exact"].scored)
     assert "setting on_declined: 'exclude' is now 'score'" in str(rejected.value)
 
 

@@ -84,5 +84,5 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
         print_json({**header, **view_json(results)})
         return
     echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state, view.state.variants[variant])}")
-    for line in score_lines(results.scores, failed_trials=results.trials.failed):
+    for line in score_lines(results.scores, results.trials):
         echo(f"  {line}")
