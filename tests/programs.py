@@ -16,7 +16,7 @@ REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
 OPTIONAL_PACKAGES: Final = frozenset(
     {
         *("aiohttp", "anthropic", "inspect_ai", "numpy", "openai", "pandas", "playwright", "ray", "scipy", "statsmodels"),
-        *("agents", "langchain", "langchain_openai", "pydantic_ai"),
+        *("agents", "google", "langchain", "langchain_openai", "pydantic_ai"),
     }
 )
 """The packages of the extra `compat`, as they are imported."""

@@ -38,7 +38,12 @@ def test_only_packages_of_compat_are_optional() -> None:
         re.split(r"[>;\[]", requirement)[0].replace("-", "_") for requirement in PROJECT["optional-dependencies"]["compat"]
     }
 
-    imported = {"evaljournal": "ray", "openai_agents": "agents", "pydantic_ai_slim": "pydantic_ai"}
+    imported = {
+        "evaljournal": "ray",
+        "google_genai": "google",
+        "openai_agents": "agents",
+        "pydantic_ai_slim": "pydantic_ai",
+    }
     assert OPTIONAL_PACKAGES == {imported.get(name, name) for name in compat}
     assert ".[test]" in (ROOT / "README.md").read_text()
 

@@ -200,6 +200,7 @@ class Chat(HttpTask):
         """Everything that affects the outputs, with secrets masked."""
         definition = {
             **({} if self.dialect_name == DEFAULT_DIALECT else {"dialect": self.dialect_name}),
+            "model": self.model_name,
             **self.body([]),
             "system": self.system,
             "messages": _load_value(self.messages, "the messages"),
@@ -244,9 +245,12 @@ class Chat(HttpTask):
         return attachments_of(case, self._columns)
 
     def recorded_request(self, messages: Sequence[Mapping[str, Any]], case: Case) -> dict[str, Any]:
-        """Return the request for a case as it is recorded: its images and files are apart, without their content."""
-        records = attachment_records(case, self._columns)
-        return {**self.body(messages, self.model_for(case)), **({"attachments": records} if records else {})}
+        """Return the request for a case as it is recorded: its images and files are apart, without their content.
+
+        It names the model, which some dialects have in the path.
+        """
+        model, records = self.model_for(case), attachment_records(case, self._columns)
+        return {"model": model, **self.body(messages, model), **({"attachments": records} if records else {})}
 
     @property
     def constant_template(self) -> str:

@@ -59,10 +59,14 @@ def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
     written_paths = (*(f"{name}.cache_write_tokens" for name in details), "cache_creation_input_tokens")
     written = _count(provider_usage, *written_paths) or 0
     input_tokens = _count(provider_usage, "prompt_tokens", "promptTokenCount")  # They include caches; so do OpenAI's responses.
-    if input_tokens is None and (input_tokens := _count(provider_usage, "input_tokens")) is not None:
+    if input_tokens is not None:
+        input_tokens += _count(provider_usage, "toolUsePromptTokenCount") or 0  # Gemini counts them separately.
+    elif (input_tokens := _count(provider_usage, "input_tokens")) is not None:
         is_apart = not isinstance(provider_usage.get("input_tokens_details"), Mapping)  # Anthropic counts caches separately.
         input_tokens += cached + written if is_apart else 0
     output_tokens = _count(provider_usage, "completion_tokens", "output_tokens", "candidatesTokenCount")
+    if output_tokens is None and "promptTokenCount" in provider_usage:
+        output_tokens = 0  # Gemini omits counts of 0.
     if output_tokens is not None:
         output_tokens += _count(provider_usage, "thoughtsTokenCount") or 0  # Gemini counts them separately.
     return {

@@ -151,6 +151,14 @@ def test_the_stream_equals_the_reply() -> None:
     ]
 
 
+def test_a_refusal_is_explained() -> None:
+    """The explanation of a refusal is recorded apart from the text, which is the model's."""
+    details = {"type": "refusal", "category": "cyber", "explanation": "It could enable harm."}
+    answer = Anthropic().read(message(stop_reason="refusal", stop_details=details))
+
+    assert ("", "It could enable harm.") == (answer.text, answer.explanation)
+
+
 def test_a_truncated_tool_call_of_a_stream() -> None:
     """The arguments of a tool call that the token limit interrupts stay as they are; without a limit, they are invalid."""
     stream = events_of(message(CALL, stop_reason="max_tokens"))

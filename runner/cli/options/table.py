@@ -150,8 +150,8 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Target": (
         Option(
             "--chat MODEL",
-            "Call an OpenAI-compatible chat model; repeatable: several models, prompts, system prompts and temperatures make "
-            "variants.",
+            "Call a chat model: MODEL (chat completions), anthropic:MODEL, responses:MODEL or gemini:MODEL; repeatable: "
+            "several models, prompts, system prompts and temperatures make variants.",
             "chat.model",
             '"gpt-5.6-luna"',
             varies=True,

@@ -11,6 +11,7 @@ DEFAULT_DIALECT: Final = "chat"
 _BUILT_IN: Final = {
     "anthropic": "anthropic.Anthropic",
     "chat": "completions.Completions",
+    "gemini": "gemini.Gemini",
     "responses": "responses.Responses",
 }
 _GROUP: Final = "evaljournal.dialects"

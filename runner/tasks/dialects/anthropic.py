@@ -90,6 +90,7 @@ class Anthropic:
             model=text_field(reply, "model"),
             service_tier="fast" if is_fast else text_field(counts, "service_tier"),
             usage=usage,
+            explanation=text_field(_mapping(reply.get("stop_details")), "explanation"),
         )
 
     def read_stream(self, chunks: Iterable[Any]) -> Answer:

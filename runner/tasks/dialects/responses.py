@@ -9,6 +9,7 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
+from evaljournal.runner.tasks.dialects.messages import merge
 
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"content_filter": "declined"}
 """Why a response is incomplete → its outcome; for all other reasons, it is truncated."""
@@ -41,13 +42,13 @@ class Responses:
             "text": None if request.schema is None else {"format": json_schema},
             "stream": request.stream or None,
         }
-        return {
+        body = {
             "model": request.model,
             "input": [item for message in request.messages for item in _items(message)],
             "store": False,
             **{name: value for name, value in parameters.items() if value is not None},
-            **request.extra_body,
         }
+        return merge(body, request.extra_body)
 
     def read(self, reply: Any) -> Answer:
         """Return the texts and the tool calls of a response."""
