@@ -229,7 +229,8 @@ class Summary:
     models: Mapping[str, int]
     """Model that answered → number of current outputs, as far as attempts have noted it."""
     warnings: Sequence[str]
-    """What makes the results doubtful although no trial has an error: variants with the same outputs, truncated prompts."""
+    """What makes the results doubtful although no trial has an error: empty answers, variants with the same outputs, truncated
+    prompts."""
     trials: TrialCounts
     attempts: AttemptCounts
     steps: StepCounts | None

@@ -17,7 +17,12 @@ _EFFECTIVE: Final = frozenset(
 
 def warnings_of(state: RunState) -> list[str]:
     """Return a sentence for each warning."""
-    return [*_same_variants(state), *_short_prompts(state)]
+    return [*_empty_answers(state), *_same_variants(state), *_short_prompts(state)]
+
+
+def _empty_answers(state: RunState) -> Iterator[str]:
+    if count := state.empty_answers:
+        yield f"{plural(count, 'answer')} {'is' if count == 1 else 'are'} empty: reasoning used all of --max-tokens; raise it"
 
 
 def _same_variants(state: RunState) -> Iterator[str]:

@@ -114,6 +114,8 @@ class RunState(Totals):
     """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
+    _empty_outputs: set[str] = attrs.field(factory=set[str])
+    """Trials whose last output was truncated by the token limit before it began."""
     short_prompts: int = 0
     """Calls, also of judges, whose server has counted fewer input tokens than the prompt has words."""
     output_sample: OutputSample = attrs.field(factory=OutputSample)
@@ -215,6 +217,11 @@ class RunState(Totals):
     def repeated_attempts(self) -> int:
         """Interrupted attempts whose trials were attempted again."""
         return self.interrupted - len(self.interrupted_trials)
+
+    @property
+    def empty_answers(self) -> int:
+        """Current outputs that are empty, because reasoning used all tokens of the limit."""
+        return sum(self.trials[name].answer_outcome == "truncated" for name in self._empty_outputs)
 
     def has_noted_tokens(self, name: str) -> bool:
         """Return whether the attempt in flight at a trial has noted tokens or a cost."""
@@ -391,6 +398,10 @@ class RunState(Totals):
             self.output_sample.add(trial, event.output)
         if trial.answer is not None:
             self._count_answer(trial, 1)
+            if trial.answer.outcome == "truncated" and event.output == "":
+                self._empty_outputs.add(event.trial)
+            elif self._empty_outputs:
+                self._empty_outputs.discard(event.trial)
         if self._usage_in_flight:
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:

@@ -1,22 +1,29 @@
-"""Warnings about results that are doubtful although no trial has an error."""
+"""What silently makes results wrong: warnings where the journal shows it, errors where there is no answer."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from evaljournal import Case
 from evaljournal.journal import read
-from evaljournal.journal.events import Noted
+from evaljournal.journal.events import AttemptFailed, Noted
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_summary
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner import scorers
 from evaljournal.runner.scorers import exact
 from evaljournal.runner.tasks.chat import Chat
+from evaljournal.runner.tasks.dialects import names
 from evaljournal.runner.tasks.prompt_size import unread_words
-from tests.runs import define_real, events, run_real
+from tests.processes import ROOT
+from tests.runs import define_real, events, outputs, run_real
+from tests.security.dialect_replies import REPLIES
+from tests.security.replies import replying
 from tests.server import Server
+from tests.test_docs import PAGES, blocks
 
 TEXT = "Lima is the capital of Peru, on the coast of the Pacific. " * 10
 CASES = [Case(name=f"case-{number}", input=number) for number in range(60)]
@@ -95,6 +102,53 @@ def test_many_pairs_are_counted(path: Path) -> None:
         warning[12:31] for warning in warnings[:-1]
     ]
     assert "3 more pairs of variants gave the same outputs" == warnings[-1]
+
+
+TRUNCATED = {"chat": 2, "responses": 4, "anthropic": 2, "gemini": 2}
+"""Dialect → its reply whose reasoning used all tokens."""
+
+
+@pytest.mark.parametrize("dialect", names())
+def test_empty_answers(path: Path, dialect: str) -> None:
+    """Answers that reasoning left empty are counted as truncated, and noted with the option to raise."""
+    with replying(orjson.dumps(REPLIES[dialect][TRUNCATED[dialect]])) as replies:
+        cases = [Case(name=name, input=name) for name in ("lima", "rome")]
+        state = run_real(define_real(Chat("m", dialect=dialect, base_url=replies.url), cases), path).state
+
+    assert (["", ""], 2) == (outputs(path), state.truncated)
+    warning = "2 answers are empty: reasoning used all of --max-tokens; raise it"
+    assert [warning] == summarize(state).warnings == summarize(fold(read(path))).warnings
+    assert warning in final_summary(state, path=path)
+
+
+@pytest.mark.parametrize("text", ["Li", ""])
+def test_other_truncated_and_empty_answers(path: Path, text: str) -> None:
+    """A truncated answer with a text, and an empty answer that is complete, are not noted."""
+    reply = {"choices": [{"message": {"content": text}, "finish_reason": "length" if text else "stop"}]}
+    with replying(orjson.dumps(reply)) as replies:
+        state = run_real(define_real(Chat("m", base_url=replies.url)), path).state
+
+    assert ([text], []) == (outputs(path), summarize(state).warnings)
+
+
+@pytest.mark.parametrize("dialect", names())
+def test_structured_output_that_is_a_text(path: Path, dialect: str) -> None:
+    """An API that ignores the schema and answers with a text fails the attempt; the text is not an output."""
+    with replying(orjson.dumps(REPLIES[dialect][0])) as replies:
+        run_real(define_real(Chat("m", dialect=dialect, base_url=replies.url, schema={"type": "object"})), path)
+
+    assert [] == outputs(path)
+    assert ["evaljournal.InvalidReply"] == [event.error for event in events(path, AttemptFailed)]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "examples").glob("*.py"))], ids=lambda page: page.stem)
+def test_sdks_do_not_retry(page: Path) -> None:
+    """A client of an SDK in the docs and examples does no retries, which would hide attempts, unless its calls are steps."""
+    text = page.read_text()
+    programs = [block for language, _, block in blocks(page) if language == "python"] if page.suffix == ".md" else [text]
+    clients = [program for program in programs if re.search(r"\b(OpenAI|Anthropic)\(|Async(OpenAI|Anthropic)\(", program)]
+
+    assert [] == [program for program in clients if "max_retries=0" not in program and 'durable="http"' not in program]
 
 
 WORDS = "word " * 2_000

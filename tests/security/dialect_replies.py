@@ -70,7 +70,7 @@ REPLIES: Final[Mapping[str, list[Any]]] = {
         {"error": {"message": "The provider is down", "code": 502}},
     ],
     "responses": [
-        _response(_output(_text("Lima "), _text("is it."))),
+        _response(_output(_text("Lima "), _text("it is."))),
         _response(_output(_text("Lima")), _output(_text(", Peru"))),
         _response({"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"}),
         _response(_output({"type": "refusal", "refusal": "I cannot help."})),

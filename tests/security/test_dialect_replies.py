@@ -120,7 +120,7 @@ def test_changed_replies(dialect: str, count: int) -> None:
 
 @pytest.mark.parametrize("dialect", names())
 def test_unchanged_replies(dialect: str) -> None:
-    """The replies that the changed ones are made from are read, so the changes are what is tested."""
+    """The replies that the changed ones are made from are read: all texts, each outcome, and tokens in one meaning."""
     errors, answers = [], []
     for is_stream, replies in ((False, REPLIES[dialect]), (True, STREAMS[dialect])):
         for reply in replies:
@@ -132,5 +132,8 @@ def test_unchanged_replies(dialect: str) -> None:
 
     assert len(errors) == {"chat": 1, "gemini": 1}.get(dialect, 2)
     assert {"complete", "truncated", "declined"} == {answer.outcome for answer in answers}
-    assert {"Lima", "Lima it is."} & {answer.text for answer in answers}
+    assert "Lima it is." in {answer.text for answer in answers}  # All texts, without the reasoning.
+    for answer in (answer for answer in answers if answer.outcome == "complete" and answer.usage):
+        usage: Any = answer.usage
+        assert (40, 10, 20) == tuple(usage[name] for name in ("input_tokens", "cached_tokens", "output_tokens"))
     assert any(answer.tool_calls for answer in answers)
