@@ -284,12 +284,18 @@ class Similarity(LocalScorerWithParameters):
 
 
 def judge(model: str, **options: Any) -> "Judge":
-    """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, others those of `Chat` (temperature: 0)."""
+    """Return an LLM judge: `rubric`, `choices` and `timeout` are its own options, others those of `Chat`.
+
+    Its temperature is 0 by default, if the API is known to take one for the model.
+    """
     from evaljournal.runner.scorers.llm_judge import Judge  # noqa: PLC0415  # most scorers need no HTTP client
     from evaljournal.runner.tasks.chat import Chat  # noqa: PLC0415  # it imports the HTTP client
 
     judge_options = {name: options.pop(name) for name in ("rubric", "choices", "timeout") if name in options}
-    return Judge(chat=Chat(model, **{"temperature": 0.0, **options}), **judge_options)
+    chat = Chat(model, **options)
+    if "temperature" not in options and chat.api.takes_temperature(chat.model_name):
+        chat = attrs.evolve(chat, temperature=0.0)
+    return Judge(chat=chat, **judge_options)
 
 
 def regex(pattern: str | None = None) -> Regex:

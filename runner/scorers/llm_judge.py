@@ -139,7 +139,7 @@ class Judge:
         messages = [*system, {"role": "user", "content": self.prompt("", case)}]
         if output_tokens is None or self.takes_trajectory:
             messages[-1] = {"role": "user"}  # Its length is unknown.
-        return self.chat.estimate_messages(messages, self.chat.model, output_tokens or 0)
+        return self.chat.estimate_messages(messages, self.chat.model_name, output_tokens or 0)
 
     @property
     def reminder(self) -> str:

@@ -265,6 +265,30 @@ def test_a_judge(server: Server, path: Path, name: str) -> None:
     assert 0.0035 == outcome.state.usage["judge.cost"]
 
 
+@pytest.mark.parametrize(
+    ("model", "temperature"),
+    [
+        ("small", 0.0),
+        ("gpt-5.6-terra", None),
+        ("responses:o4-mini", None),
+        ("responses:small", 0.0),
+        ("anthropic:claude-haiku-5-5", None),
+        ("gemini:gemini-3-flash", 0.0),
+    ],
+)
+def test_the_temperature_of_a_judge(model: str, temperature: float | None) -> None:
+    """It is 0 by default, unless the model or its API may reject a temperature; one that is set is sent."""
+    assert temperature == scorers.judge(model, base_url="http://h").chat.temperature
+    assert 0.5 == scorers.judge(model, base_url="http://h", temperature=0.5).chat.temperature
+
+
+def test_a_judge_with_a_prefix_is_priced() -> None:
+    """The estimate of a judge's call has a price, also if its model names an API."""
+    judge = scorers.judge("anthropic:claude-haiku-5-5", base_url="http://h")
+
+    assert 0 < judge.estimate(Case(input="q", expected="a"), 10)["cost"]
+
+
 def test_a_judge_has_its_own_retries(server: Server, path: Path, name: str) -> None:
     """A call without a verdict is retried, the task is not; every reply is recorded."""
     steps = "500,reply:I cannot tell,reply:verdict: incorrect"

@@ -14,8 +14,13 @@ from evaljournal.runner.tasks.dialects.messages import merge
 from evaljournal.runner.tasks.endpoint import raise_error_in
 
 _REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
-"""OpenAI models whose token limit includes reasoning and is called `max_completion_tokens`."""
+"""OpenAI models that reject a temperature, and whose token limit includes reasoning: `max_completion_tokens`."""
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"length": "truncated", "content_filter": "declined"}
+
+
+def is_reasoning_model(model: str) -> bool:
+    """Return whether a model is one of OpenAI's reasoning models."""
+    return _REASONING_MODELS.match(model) is not None
 
 
 class Completions:
@@ -27,6 +32,10 @@ class Completions:
     headers: Final[Mapping[str, str]] = {}
     first_token: Final = re.compile(rb'"(?:content|refusal|reasoning|reasoning_content|arguments)":\s{0,9}"[^"]')
 
+    def takes_temperature(self, model: str) -> bool:
+        """Return whether a model takes a temperature: OpenAI's reasoning models reject it."""
+        return not is_reasoning_model(model)
+
     def path(self, _model: str, *, stream: bool) -> str:
         """Return the path, which is the same for all models."""
         del stream
@@ -34,7 +43,7 @@ class Completions:
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """Return the body of a call."""
-        max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(request.model) else "max_tokens"
+        max_tokens = "max_completion_tokens" if is_reasoning_model(request.model) else "max_tokens"
         parameters = {
             "temperature": request.temperature,
             max_tokens: request.max_tokens,

@@ -114,6 +114,10 @@ class Dialect(Protocol):
         """Matches the first bytes of a stream with a token of text, reasoning or tool arguments; at most 256 bytes."""
         ...
 
+    def takes_temperature(self, model: str) -> bool:
+        """Return whether the API is known to take a temperature for this model; a judge then has a default."""
+        ...
+
     def path(self, model: str, *, stream: bool) -> str:
         """Return the path and query after the base URL."""
         ...

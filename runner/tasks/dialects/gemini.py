@@ -42,6 +42,11 @@ class Gemini:
     headers: Final[Mapping[str, str]] = {}
     first_token: Final = re.compile(rb'"text":\s{0,9}"[^"]|"functionCall"')
 
+    def takes_temperature(self, model: str) -> bool:
+        """Return True: all models take a temperature."""
+        del model
+        return True
+
     def path(self, model: str, *, stream: bool) -> str:
         """Return the path, which names the model."""
         name = model if model.startswith(_MODEL_COLLECTIONS) else f"models/{model}"

@@ -8,6 +8,7 @@ from evaljournal.replay.text import as_text
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
+from evaljournal.runner.tasks.dialects.completions import is_reasoning_model
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
 from evaljournal.runner.tasks.dialects.messages import merge
 
@@ -24,6 +25,10 @@ class Responses:
     key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
     headers: Final[Mapping[str, str]] = {}
     first_token: Final = re.compile(rb'"response\.[\w.]{1,99}\.delta"')
+
+    def takes_temperature(self, model: str) -> bool:
+        """Return whether a model takes a temperature: OpenAI's reasoning models reject it."""
+        return not is_reasoning_model(model)
 
     def path(self, _model: str, *, stream: bool) -> str:
         """Return the path, which is the same for all models."""
