@@ -73,6 +73,15 @@ EXPECTED: Final = [
     ),
     (
         "generativelanguage.googleapis.com",
+        Expected(
+            target="/v1beta/models/gemini-3.8-flash:generateContent",
+            key=("x-goog-api-key", "GEMINI_API_KEY"),
+            attempts=3,
+            usage={"output_tokens": 200, "reasoning_tokens": 80},
+        ),
+    ),
+    (
+        "generativelanguage.googleapis.com",
         Expected(target=f"/v1beta/openai{CHAT}", key=(BEARER, "GEMINI_API_KEY"), attempts=3),
     ),
     (
@@ -149,7 +158,8 @@ def local(text: str, providers: Providers) -> str:
 @pytest.mark.parametrize(("number", "host"), list(enumerate(host for host, _ in EXPECTED)))
 def test_command(number: int, host: str, providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command of a provider sends the right request to the right place with the right key, and reads its replies."""
-    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
+    for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name)
     command, expected = COMMANDS[number], EXPECTED[number][1]
     result = evaljournal(*[local(word, providers) for word in command[1:]], "--slots", "1", "--policy", "fixed", "-o", "run")
     state = load(Path("run")).state
