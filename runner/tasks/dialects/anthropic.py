@@ -12,7 +12,7 @@ from evaljournal.runner.http.reply import IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
 from evaljournal.runner.tasks.dialects.messages import (
-    Attachment,
+    AttachedPart,
     attachment_of,
     calls_of,
     join_turns,
@@ -167,7 +167,7 @@ def _block(part: Any) -> Any:
     return part if attachment is None else _attachment_block(attachment)
 
 
-def _attachment_block(attachment: Attachment) -> dict[str, Any]:
+def _attachment_block(attachment: AttachedPart) -> dict[str, Any]:
     media_type, data = attachment.media_type, attachment.data
     if attachment.url:
         return {"type": "image", "source": {"type": "url", "url": attachment.url}}

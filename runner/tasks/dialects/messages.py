@@ -16,7 +16,7 @@ _SYSTEM_ROLES: Final = ("system", "developer")
 
 
 @attrs.frozen
-class Attachment:
+class AttachedPart:
     """An image or a file in a message."""
 
     url: str
@@ -42,7 +42,7 @@ def parts_of(content: Any) -> list[Any]:
     return content if isinstance(content, list) else [{"type": "text", "text": as_text(content)}]
 
 
-def attachment_of(part: Any) -> Attachment | None:
+def attachment_of(part: Any) -> AttachedPart | None:
     """Return the image or file in a part of a message; None if the part is of another type."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
@@ -52,12 +52,12 @@ def attachment_of(part: Any) -> Attachment | None:
         case _:
             return None
     if url.startswith(("https://", "http://")):
-        return Attachment(url, "", "", name)
+        return AttachedPart(url, "", "", name)
     head, comma, data = url.partition(",")
     media_type, _, encoding = head.removeprefix("data:").partition(";")
     if not (comma and head.startswith("data:") and media_type and encoding.endswith("base64")):
         raise UsageError(f"an image or file must be a URL of the form data:image/png;base64,…, not {excerpt(url, 50)!r}")
-    return Attachment("", media_type.lower(), data, name)
+    return AttachedPart("", media_type.lower(), data, name)
 
 
 def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
