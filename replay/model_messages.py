@@ -22,11 +22,16 @@ _FINISH_REASONS: Final = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "max_output_tokens": "length",
+    "STOP": "stop",
+    "MAX_TOKENS": "length",
     "tool_calls": "tool_call",
     "function_call": "tool_call",
     "tool_use": "tool_call",
 }
 """Names of the providers → those of OpenTelemetry's conventions, where they differ."""
+
+_GEMINI_FUNCTIONS: Final = (("functionCall", "function_call"), ("functionResponse", "function_response"))
+"""Keys of a part in Gemini's API and in its SDK."""
 
 
 @attrs.frozen
@@ -56,9 +61,11 @@ def messages_of(step_input: object) -> list[Message]:
     if not isinstance(step_input, Mapping):
         return []
     request = cast("Mapping[str, Any]", step_input)
-    system = request.get("system", request.get("instructions"))
+    system = request.get("system", request.get("instructions")) or _from_gemini(request.get("systemInstruction"))["content"]
     system_messages = [Message("system", _text_of(system))] if system else []
     messages = request.get("messages", request.get("input"))
+    if isinstance(contents := request.get("contents"), list):
+        messages = [_from_gemini(content) for content in contents]
     if isinstance(messages, str):
         return [*system_messages, Message("user", messages)]
     return [*system_messages, *chain.from_iterable(map(_messages, messages))] if isinstance(messages, list) else system_messages
@@ -72,7 +79,9 @@ def reply_of(step_output: object) -> Message | None:
     if not isinstance(output, str):
         return None
     events = list(_events(output)) if _DATA in output[:10_000] else []
-    return _join_stream(events) if events else Message("assistant", output)
+    if not events:
+        return Message("assistant", output)
+    return _join_candidates(events) or _join_stream(events)
 
 
 def finish_reason_of(step_output: object) -> str:
@@ -83,8 +92,9 @@ def finish_reason_of(step_output: object) -> str:
 
 
 def _finish_reason(reply: Mapping[str, Any]) -> str:
-    for part in (*_first_choice(reply), *_mappings([reply.get("delta"), reply.get("response"), reply])):
-        reason = part.get("finish_reason") or part.get("stop_reason")
+    candidates = _mappings(reply.get("candidates"))
+    for part in (*_first_choice(reply), *candidates, *_mappings([reply.get("delta"), reply.get("response"), reply])):
+        reason = part.get("finish_reason") or part.get("stop_reason") or part.get("finishReason")
         if reason is None and "output" in part:  # The Responses API.
             is_call = any(item.get("type") == "function_call" for item in _mappings(part.get("output")))
             details = part.get("incomplete_details")
@@ -105,11 +115,37 @@ def _reply(output: Mapping[str, Any]) -> Message | None:
     for choice in sorted(_mappings(output.get("choices")), key=_index):
         if isinstance(message := choice.get("message"), Mapping):
             return _message(cast("Mapping[str, Any]", message))
+    if candidates := list(_mappings(output.get("candidates"))):
+        return attrs.evolve(_message(_from_gemini(candidates[0].get("content"))), role="assistant")
     if items := list(_mappings(output.get("output"))):  # The Responses API.
         parts = [_message(item) for item in items]
         text = "\n".join(part.text for part in parts if part.role == "assistant" and part.text)
         return Message("assistant", text, tuple(call for part in parts for call in part.tool_calls))
     return _message(output) if "content" in output or "tool_calls" in output else None
+
+
+def _from_gemini(value: object) -> dict[str, Any]:
+    """Return a content of Gemini's API as a message of Anthropic's; consecutive texts, as in a stream, are joined."""
+    fields = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    blocks: list[dict[str, Any]] = []
+    for part in _mappings(fields.get("parts")):
+        call, result = (part.get(name) or part.get(sdk_name) for name, sdk_name in _GEMINI_FUNCTIONS)
+        if part.get("thought") or part.get("text") == "":
+            continue
+        if isinstance(call, Mapping):
+            blocks.append({"type": "tool_use", "id": call.get("id"), "name": call.get("name"), "input": call.get("args")})
+        elif isinstance(result, Mapping):
+            response = result.get("response")
+            content = response["result"] if isinstance(response, Mapping) and "result" in response else response
+            blocks.append({"type": "tool_result", "tool_use_id": result.get("id"), "content": content})
+        elif not isinstance(text := part.get("text"), str):
+            blocks.append({"type": next((name for name, value in part.items() if value is not None), "part")})
+        elif blocks and "text" in blocks[-1]:
+            blocks[-1] = {"type": "text", "text": blocks[-1]["text"] + text}
+        else:
+            blocks.append({"type": "text", "text": text})
+    role = fields.get("role")
+    return {"role": "assistant" if role == "model" else role, "content": blocks}
 
 
 def _messages(value: object) -> Iterator[Message]:
@@ -204,6 +240,14 @@ def _events(text: str) -> Iterator[Mapping[str, Any]]:
             value = orjson.loads(data)
             if isinstance(value, dict):
                 yield value
+
+
+def _join_candidates(events: list[Mapping[str, Any]]) -> Message | None:
+    """Return the message of a stream of Gemini's API, whose events have some parts each; None if it is of another API."""
+    candidates = [candidate for event in events for candidate in _mappings(event.get("candidates"))]
+    contents = _mappings([candidate.get("content") for candidate in candidates])
+    parts = [part for content in contents for part in _mappings(content.get("parts"))]
+    return _message(_from_gemini({"role": "model", "parts": parts})) if candidates else None
 
 
 def _join_stream(events: list[Mapping[str, Any]]) -> Message | None:

@@ -26,6 +26,13 @@ ANTHROPIC = {
     ],
 }
 
+FUNCTION_CALL = {"id": "c1", "name": "weather", "args": {"city": "Lima"}}
+GEMINI = {
+    "role": "model",
+    "parts": [{"text": "hm", "thought": True}, {"text": "Let me see."}, {"functionCall": FUNCTION_CALL}],
+}
+GEMINI_SDK = [{"text": "Let me see.", "function_call": None}, {"text": None, "function_call": FUNCTION_CALL}]
+
 
 def stream(*events: Any) -> str:
     """Return a recorded stream of server-sent events."""
@@ -60,6 +67,11 @@ STREAMED_ANTHROPIC = stream(
     {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '"Lima"}'}},
     {"type": "message_stop"},
 )
+STREAMED_GEMINI = stream(
+    *({"candidates": [{"content": {"parts": [{"text": text}]}}]} for text in ("Let me", " see.")),
+    {"candidates": [{"content": {"parts": [{"functionCall": FUNCTION_CALL}]}}]},
+    {"candidates": [{"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}]},
+)
 
 
 @pytest.mark.parametrize("is_http", [False, True])
@@ -74,6 +86,9 @@ STREAMED_ANTHROPIC = stream(
         STREAMED_CHAT,
         STREAMED_RESPONSES,
         STREAMED_ANTHROPIC,
+        {"candidates": [{"content": GEMINI, "finishReason": "STOP"}]},
+        {"candidates": [{"content": {"parts": GEMINI_SDK}, "finish_reason": "STOP"}]},
+        STREAMED_GEMINI,
     ],
 )
 def test_replies(reply: Any, is_http: bool) -> None:  # noqa: FBT001
@@ -146,6 +161,31 @@ def test_a_text_is_a_reply() -> None:
                 Message("tool", "18 °C", (), "c1"),
             ],
         ),
+        (
+            {
+                "systemInstruction": {"parts": [{"text": "Be brief."}]},
+                "contents": [
+                    {"role": "user", "parts": [{"text": "Q"}, {"inlineData": {"mimeType": "image/png", "data": "A"}}]},
+                    GEMINI,
+                    {
+                        "role": "user",
+                        "parts": [
+                            {"functionResponse": {"id": "c1", "name": "weather", "response": {"result": "18 °C"}}},
+                            {"functionResponse": {"id": "c2", "name": "weather", "response": {"sky": "clear"}}},
+                            {"text": "Go on."},
+                        ],
+                    },
+                ],
+            },
+            [
+                Message("system", "Be brief."),
+                Message("user", "Q\n(inlineData)"),
+                Message("assistant", "Let me see.", (CALL,)),
+                Message("tool", "18 °C", (), "c1"),
+                Message("tool", '{"sky":"clear"}', (), "c2"),
+                Message("user", "Go on."),
+            ],
+        ),
         ({"input": "Q"}, [Message("user", "Q")]),
         ({"question": "Q"}, []),
         ("Q", []),
@@ -157,6 +197,7 @@ def test_requests(request_body: Any, expected: list[Message]) -> None:
 
 
 KEYS = ["choices", "message", "delta", "content", "tool_calls", "function", "name", "arguments", "output", "type", "role"]
+KEYS += ["candidates", "contents", "parts", "systemInstruction", "functionCall", "functionResponse", "finishReason"]
 KEYS += ["status", "body", "messages", "input", "system", "text", "content_block", "index", "response"]
 TYPES = ["function_call", "tool_use", "tool_result", "text", "response.completed", "function_call_output"]
 ANY_JSON = st.recursive(
@@ -186,6 +227,8 @@ def test_any_value_is_accepted(value: Any, is_stream: bool) -> None:  # noqa: FB
         (stream(delta(content="x"), {"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": []}), "stop"),
         (stream({"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}, {"type": "message_stop"}), "length"),
         (stream({"type": "response.completed", "response": {"status": "completed", "output": []}}), "stop"),
+        ({"candidates": [{"content": GEMINI, "finishReason": "MAX_TOKENS"}]}, "length"),
+        (STREAMED_GEMINI, "stop"),
         ("Lima", ""),
         ({"content": "Lima"}, ""),
         (None, ""),
