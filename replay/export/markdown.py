@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from evaljournal.replay.export.source import Source
+from evaljournal.replay.render.comparison import answer_lines
 from evaljournal.replay.render.ending import ending_text, progress_text
 from evaljournal.replay.render.phrases import compared_text, difference_cells, score_text, sentence, unpaired_text
 from evaljournal.replay.render.summary import latency_text, trials_text, usage_text, variant_rows
@@ -124,6 +125,8 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
     not_done = f"{comparison.not_done:,} not done in both" if comparison.not_done else ""
     exclusions = ", ".join(filter(None, (not_done, unpaired_text(comparison, "the baseline", "the run"))))
     document.add("", _line(f"{trials}; not compared: {exclusions}" if exclusions else trials))
+    for line in answer_lines(comparison, "baseline", "run"):
+        document.add("", _line(line))
     rows = [
         *((_cell(scorer), difference, "") for scorer, difference in comparison.scores.items()),
         ("completed trials", comparison.completion, ""),

@@ -8,9 +8,12 @@ from evaljournal.replay.render.phrases import (
     brief_score,
     changed_text,
     compared_text,
+    excluded_texts,
     mean_text,
     score_value_text,
     sentence,
+    served_text,
+    side_answers_text,
     unpaired_text,
     versions_text,
 )
@@ -41,6 +44,7 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
     yield from _score_lines(comparison.scores)
     if (comparisons := max((difference.comparisons for difference in comparison.scores.values()), default=0)) > 1:
         yield _holm_note(comparisons)
+    yield from answer_lines(comparison)
     yield f"latency  {sentence(comparison.latency, 'B is ', unit=' s')}"
     for label, scores in (comparison.groups or {}).items():
         yield f"{printable(label, 40)}:"
@@ -57,6 +61,28 @@ def lines(comparison: Comparison, *, limit: int | None) -> Iterator[str]:
         ("different content (not compared)", comparison.different_content),
     ):
         yield from _list(title, [printable(name) for name in islice(names, limit)], len(names))
+
+
+def answer_lines(comparison: Comparison, a: str = "A", b: str = "B") -> Iterator[str]:
+    """Yield how many answers of each side are not complete, and which models served them if there were several."""
+    sides = {a: comparison.answers_a, b: comparison.answers_b}
+    texts = {name: side_answers_text(answers) for name, answers in sides.items()}
+    if any(texts.values()):
+        yield f"answers  {'; '.join(f'{name}: {text}' if text else f'{name}: all complete' for name, text in texts.items())}"
+    for name, answers in sides.items():
+        yield from (
+            f"{name}{_of_variant(variant)} was {served_text(models)}" for variant, models in answers.mixed_models.items()
+        )
+    if comparison.model_drift:
+        yield f"{a} and {b} asked for the same model, but not the same models answered:"
+        for name, answers in sides.items():
+            yield from (
+                f"  {name}{_of_variant(variant)} was {served_text(models)}" for variant, models in answers.models.items()
+            )
+
+
+def _of_variant(variant: str) -> str:
+    return f"@{_name(variant)}" if variant else ""
 
 
 def _datasets(comparison: Comparison) -> str:
@@ -152,6 +178,10 @@ def table_columns(table: ComparisonTable) -> Iterator[tuple[str, list[str]]]:
         yield _name(scorer), [_score_text(row.scores.get(scorer), row) for row in rows]
     yield "OUTPUTS", [f"{row.completed:,}" for row in rows]
     yield "ERRORS", [f"{row.failed:,}" for row in rows]
+    for outcome in ("declined", "truncated"):
+        counts: list[int] = [getattr(row.answers, outcome) for row in rows]
+        if any(counts):
+            yield outcome.upper(), [f"{count:,}" for count in counts]
     yield "P50", [or_dash(row.latency.p50, duration) for row in rows]
     yield "P95", [or_dash(row.latency.p95, duration) for row in rows]
     if any(row.tokens is not None for row in rows):
@@ -228,6 +258,10 @@ def _row_notes(row: Row) -> Iterator[str]:
         yield f"{plural(row.open, 'trial')} not done"
     if row.from_older_task:
         yield f"its run has {plural(row.from_older_task, 'output')} from an older version of the task"
+    for models in row.answers.mixed_models.values():
+        yield served_text(models)
+    if excluded := excluded_texts(row.answers):
+        yield f"excluded: {', '.join(excluded)}"
     if row.unpriced_calls:
         yield f"{plural(row.unpriced_calls, 'call')} without a price; the cost is incomplete"
     for scorer, score in row.scores.items():

@@ -83,11 +83,9 @@ def _label_shares(score: ScoreSummary) -> Iterator[str]:
     return (f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in score.labels.items())
 
 
-class CountedTrials(Protocol):
-    """Numbers of trials: with an error, and with a declined or truncated answer."""
+class CountedAnswers(Protocol):
+    """Numbers of outputs that are declined or truncated answers, and of those that are not scored."""
 
-    @property
-    def failed(self) -> int: ...  # noqa: D102
     @property
     def declined(self) -> int: ...  # noqa: D102
     @property
@@ -96,7 +94,25 @@ class CountedTrials(Protocol):
     def excluded(self) -> Mapping[str, int]: ...  # noqa: D102
 
 
-def answers_text(trials: CountedTrials) -> str:
+class CountedTrials(CountedAnswers, Protocol):
+    """Numbers of trials: also those with an error."""
+
+    @property
+    def failed(self) -> int: ...  # noqa: D102
+
+
+def excluded_texts(answers: CountedAnswers) -> list[str]:
+    """Return how many answers are not scored: `2 declined`, `1 truncated`."""
+    return [f"{count:,} {outcome}" for outcome, count in answers.excluded.items() if count]
+
+
+def side_answers_text(answers: CountedAnswers) -> str:
+    """Return the answers that are not complete: `3 declined · 1 truncated, excluded: 2 declined`; empty if all are."""
+    excluded = ", ".join(excluded_texts(answers))
+    return ", ".join(filter(None, (answers_text(answers), excluded and f"excluded: {excluded}")))
+
+
+def answers_text(trials: CountedAnswers) -> str:
     """Return how many scored answers are not complete: `3 declined · 1 truncated`; empty if all are."""
     counts = {"declined": trials.declined, "truncated": trials.truncated}
     counts = {outcome: count - trials.excluded.get(outcome, 0) for outcome, count in counts.items()}
@@ -137,7 +153,7 @@ class ScoreText:
 
 def describe_score(score: ScoreSummary, *, trials: CountedTrials | None = None, unscored_outputs: int = 0) -> ScoreText:
     """Return the results of a scorer; the errors and the excluded ones of `trials`, and `unscored_outputs`, are excluded."""
-    failed_trials, excluded = (0, dict[str, int]()) if trials is None else (trials.failed, trials.excluded)
+    failed_trials = 0 if trials is None else trials.failed
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
     is_pass, interval = score.passed is not None, interval_text(score.kind, score.low, score.high)
     basis = f"{score.passed:,} of {score.numbers:,}{cases} passed" if is_pass else f"mean of {score.numbers:,} scored{cases}"
@@ -147,7 +163,7 @@ def describe_score(score: ScoreSummary, *, trials: CountedTrials | None = None, 
     message = f" ({one_line(score.error, 200)})" if score.error else ""
     counts = [
         (failed_trials, plural(failed_trials, "error")),
-        *((count, f"{count:,} {outcome}") for outcome, count in excluded.items()),
+        *((1, text) for text in (excluded_texts(trials) if trials is not None else ())),
         (score.failed, f"{plural(score.failed, 'scorer error')}{message}"),
         (score.out_of_range, f"{score.out_of_range:,} not finite or too large"),
         (unscored_outputs, f"{unscored_outputs:,} unscored"),

@@ -6,12 +6,12 @@ from typing import Final
 
 from evaljournal.replay.render.phrases import (
     CountedTrials,
-    answers_text,
     describe_score,
     mean_text,
     pass_at_k_texts,
     score_text,
     served_text,
+    side_answers_text,
     versions_text,
 )
 from evaljournal.replay.results.summary import models_of, score_of
@@ -92,9 +92,7 @@ def variant_result(state: RunState, totals: Totals) -> str:
         mean = [] if tally.mean is None else [mean_text(tally.kind, tally.mean)]
         errors = [plural(tally.failed, "scorer error")] if tally.failed else []
         parts.append(f"{printable(scorer, 24)} {', '.join(mean + errors)}")
-    parts += filter(
-        None, [answers_text(totals), *(f"{count:,} {name} excluded" for name, count in totals.excluded.items() if count)]
-    )
+    parts += filter(None, [side_answers_text(totals)])
     if any(unit in totals.usage for unit in _COSTS):
         parts.append(money(sum(totals.usage[unit] for unit in _COSTS)))
     return " · ".join(parts)

@@ -16,7 +16,7 @@ from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.replay.definition import changes, identity
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
-from evaljournal.replay.results.summary import has_output, latencies, latency
+from evaljournal.replay.results.summary import has_output, latencies, latency, models_of
 from evaljournal.replay.results.summary_types import Latency
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import Totals
@@ -27,6 +27,8 @@ SLOWER_FACTOR: Final = 2.0
 """Minimum ratio of B's time to A's for a trial to be listed as slower."""
 SLOWER_SECONDS: Final = 0.1
 """Minimum difference in seconds for a trial to be listed as slower."""
+_TASK_CHANGES: Final = frozenset({"task", "model", "dialect", "base_url", "variant"})
+"""First words of changes of a definition after which another model may be asked for."""
 _DIGEST_BYTES: Final = 8
 _ADDRESS: Final = re.compile(r"\bat 0x[0-9a-f]+", re.IGNORECASE)
 
@@ -72,11 +74,38 @@ class Side:
         return {key: self.state.trials[trial_id] for key, trial_id in self.ids.items()}
 
     @property
+    def answers(self) -> "SideAnswers":
+        """How its answers ended, and which models gave them."""
+        totals, variants = self.totals, self.state.variants
+        names = [*variants] if self.variant is None else [self.variant]
+        models = {name: models_of(variants[name]) for name in names} if variants else {"": models_of(totals)}
+        excluded = {outcome: count for outcome, count in totals.excluded.items() if count}
+        known_models = {name: counts for name, counts in models.items() if counts}
+        return SideAnswers(totals.declined, totals.truncated, excluded, known_models)
+
+    @property
     def latency(self) -> Latency:
         """Latency quantiles of its outputs, in seconds."""
         if self.variant is None:
             return latency(latencies(self.state))
         return latency(trial.latency for trial in self.trials.values() if has_output(trial))
+
+
+@attrs.frozen
+class SideAnswers:
+    """How the answers of chat models in a run or a variant ended, and which models gave them."""
+
+    declined: int
+    truncated: int
+    excluded: Mapping[str, int]
+    """`declined` or `truncated` → number of these outputs that are not scored."""
+    models: Mapping[str, Mapping[str, int]]
+    """Variant (empty: none) → model that answered → number of outputs; without variants whose models are unknown."""
+
+    @property
+    def mixed_models(self) -> dict[str, Mapping[str, int]]:
+        """Those of `models` that have several models: an alias or a gateway has changed the model within the variant."""
+        return {variant: models for variant, models in self.models.items() if len(models) > 1}
 
 
 def sides_by_variant(state: RunState) -> dict[str, Side]:
@@ -151,6 +180,10 @@ class Comparison:
     """Trials that are in both but with different content; they are not compared."""
     definition_changes: Sequence[str]
     """What differs between the definitions, as in `history`: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
+    answers_a: SideAnswers
+    answers_b: SideAnswers
+    model_drift: bool
+    """Whether the two were served by different models, although they asked for the same."""
     scorers_only_a: Sequence[str]
     scorers_only_b: Sequence[str]
     """Scorers that the other run does not have; their values are not compared."""
@@ -177,7 +210,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
     done_keys = [
         key for key in pairing.common_keys if states_a[key].stage in DONE_STAGES and states_b[key].stage in DONE_STAGES
     ]
-    scorers = common_scorers(a, b)
+    scorers, definition_changes = common_scorers(a, b), _definition_changes(a, b)
     changes: dict[str, list[TrialChange]] = {"fixed": [], "broken": [], "changed": []}
     for key in done_keys:
         output_changed = a.output_digests.get(ids_a[key]) != b.output_digests.get(ids_b[key])
@@ -198,7 +231,12 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         only_a=[ids_a[key] for key in pairing.only_a],
         only_b=[ids_b[key] for key in pairing.only_b],
         different_content=[ids_b[key] for key in pairing.different_content],
-        definition_changes=_definition_changes(a, b),
+        definition_changes=definition_changes,
+        answers_a=a.answers,
+        answers_b=b.answers,
+        model_drift=a.variant == b.variant
+        and _TASK_CHANGES.isdisjoint(change.partition(" ")[0] for change in definition_changes)
+        and _have_different_models(a.answers.models, b.answers.models),
         scorers_only_a=[scorer for scorer in a.totals.scores if not b.has_scorer(scorer)],
         scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
         scores=decide(pairing.scores(scorers)),
@@ -245,6 +283,10 @@ def _definition_changes(a: Side, b: Side) -> list[str]:
             run_identity["variants"] = {name: value for name, value in variants if name == a.variant == b.variant}
         identities.append(run_identity)
     return list(changes(*identities))
+
+
+def _have_different_models(a: Mapping[str, Mapping[str, int]], b: Mapping[str, Mapping[str, int]]) -> bool:
+    return any(a[variant].keys() != b[variant].keys() for variant in a.keys() & b.keys())
 
 
 def _classify(

@@ -7,6 +7,8 @@ trials with an output, are decided as in `compare`. A score
 - *passed* if the lower end of its 95 % interval is above the tolerated drop, or, if it is not worse, above the minimum
   detectable drop: with these cases, a smaller one would not be seen;
 - otherwise there is *too little evidence*.
+
+There is also too little evidence if several models answered for one variant: an alias or a gateway has changed the model.
 """
 
 import math
@@ -60,6 +62,8 @@ class GateRules:
     """`cost`, `tokens` or `p95` → its limit."""
     no_broken: bool = False
     """Whether no trial may be broken."""
+    allow_mixed_models: bool = False
+    """Whether a variant may have been served by several models; otherwise there is too little evidence."""
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +97,8 @@ class GateReport:
     verdict: Verdict
     checks: tuple[Check, ...]
     comparison: Comparison
+    has_mixed_models: bool
+    """Whether there is too little evidence because a variant was served by several models."""
 
 
 class NotComparable(Exception):
@@ -118,7 +124,10 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     checks = [*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules)]
     if rules.no_broken:
         checks.append(_check_bound(BROKEN, "at_most", 0.0, None, float(len(comparison.broken))))
-    return GateReport(_worst_verdict(check.verdict for check in checks), tuple(checks), comparison)
+    mixed_models = {**comparison.answers_a.mixed_models, **comparison.answers_b.mixed_models}
+    has_mixed_models = bool(mixed_models) and not rules.allow_mixed_models
+    verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * has_mixed_models
+    return GateReport(_worst_verdict(verdicts), tuple(checks), comparison, has_mixed_models)
 
 
 def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:

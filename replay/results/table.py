@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from evaljournal.replay.results.comparison import Side, common_scorers
+from evaljournal.replay.results.comparison import Side, SideAnswers, common_scorers
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import PairedDifference, Pairing
 from evaljournal.replay.results.summary import score_of
@@ -39,6 +39,7 @@ class Row:
     failed: int
     """Failed trials; they have no score."""
     open: int
+    answers: SideAnswers
     from_older_task: int
     """Outputs of an older version of the task in its run."""
     scores: Mapping[str, ScoreSummary]
@@ -88,6 +89,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
             completed=totals.stages["completed"],
             failed=totals.failed,
             open=totals.total - totals.done,
+            answers=side.answers,
             from_older_task=side.state.from_older_task,
             scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
             latency=side.latency,

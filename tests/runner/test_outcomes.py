@@ -1,6 +1,7 @@
 """Answers that are truncated or declined, and the models that gave them: what a run records and counts."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,60 @@ def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
     }
     assert {"small-2026-05-01": 1} == summary["variants"]["stop"]["models"]
     assert "1 declined" in CliRunner().invoke(cli, ["status", str(path)]).stdout
+
+
+def run_served(server: Server, path: Path, name: str, *served: Sequence[str]) -> list[str]:
+    """Run an evaluation several times, each time served by these models; return the paths."""
+    cases = [Case(name=f"case-{number}", input=str(number), expected="Lima") for number in range(len(served[0]))]
+    url = server.url(name, raw(*(completion(model=model) for models in served for model in models)), "v1/")
+    paths = [path.with_name(f"{number}") for number in range(len(served))]
+    for run_path in paths:
+        defined = define_real(Chat("small", base_url=url), cases, slots=1)
+        defined.score(scorers.exact)
+        run_real(defined, run_path)
+    return [str(run_path) for run_path in paths]
+
+
+def test_several_served_models_are_too_little_evidence(server: Server, path: Path, name: str) -> None:
+    """`gate` does not decide if several models answered for one variant, unless it may; one dated model is not several."""
+    served = [["small-1"] * 20, ["small-1"] * 20, ["small-1"] * 19 + ["small-2"]]
+    uniform, other, mixed = run_served(server, path, name, *served)
+
+    rejected = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform])
+    allowed = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models", "--json"])
+    passed = CliRunner().invoke(cli, ["gate", other, "--baseline", uniform])
+    assert (5, 0, 0) == (rejected.exit_code, allowed.exit_code, passed.exit_code), rejected.output
+    assert "too little evidence several models answered for one variant" in rejected.output
+    assert "run was served by small-1 (19) and small-2 (1)" in rejected.output
+    assert {"small-1": 19, "small-2": 1} == json.loads(allowed.stdout)["answers"]["run"]["models"][""]
+    assert "served by" not in passed.output
+
+
+def test_compare_notes_the_served_models(server: Server, path: Path, name: str) -> None:
+    """`compare` names several models of one side, and different models of two sides that asked for the same."""
+    served = [["small-1", "small-1"], ["small-1", "small-2"], ["", ""]]
+    first, mixed, unknown = run_served(server, path, name, *served)
+    texts = {
+        other: CliRunner().invoke(cli, ["compare", first, other], catch_exceptions=False).stdout for other in (mixed, unknown)
+    }
+    table = CliRunner().invoke(cli, ["compare", first, mixed, unknown]).stdout
+
+    assert "B was served by small-1 (1) and small-2 (1)" in texts[mixed]
+    assert "A and B asked for the same model, but not the same models answered" in texts[mixed]
+    assert "served by" not in texts[unknown]
+    assert f"{mixed[-30:]}: served by small-1 (1) and small-2 (1)" in table
+
+
+def test_compare_counts_incomplete_answers(server: Server, path: Path, name: str) -> None:
+    """`compare` has the numbers of declined and truncated answers of each side; excluded trials are not broken."""
+    run_real(define_outcomes(server, name), path.with_name("a"))
+    run_real(define_outcomes(server, f"{name}-2", on_declined="exclude"), path.with_name("b"))
+    a, b = str(path.with_name("a")), str(path.with_name("b"))
+    result = CliRunner().invoke(cli, ["compare", a, b])
+    comparison = json.loads(CliRunner().invoke(cli, ["compare", a, b, "--json"]).stdout)
+
+    assert "answers  A: 1 declined · 1 truncated; B: 1 truncated, excluded: 1 declined" in result.stdout
+    assert ([], {"declined": 1}) == (comparison["broken"], comparison["answers_b"]["excluded"])
 
 
 @pytest.mark.parametrize("outcome", ["declined", "truncated"])

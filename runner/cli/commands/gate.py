@@ -11,7 +11,7 @@ import click
 from evaljournal.journal import Record
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.render.comparison import change_text
+from evaljournal.replay.render.comparison import answer_lines, change_text
 from evaljournal.replay.render.phrases import figures, mean_text, not_seen_text, size_text, unpaired_text
 from evaljournal.replay.results.comparison import NothingInCommon
 from evaljournal.replay.results.gate import BROKEN, COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
@@ -44,8 +44,15 @@ RuleT = TypeVar("RuleT", ScoreRule, Limit)
 )
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
 @click.option("--no-broken", is_flag=True, help="Also fail if any trial that passed in the baseline now fails; lists them.")
+@click.option(
+    "--allow-mixed-models",
+    is_flag=True,
+    help="Decide even if several models answered for one variant, as an alias or a gateway may cause.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
-def gate(run: RunReference, baseline: str, rules: Path | None, no_broken: bool, as_json: bool) -> None:
+def gate(
+    run: RunReference, *, baseline: str, rules: Path | None, no_broken: bool, allow_mixed_models: bool, as_json: bool
+) -> None:
     """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
 
     Each score is compared over the cases that both runs have. A run regressed if a score is worse, as in `compare`, and
@@ -58,7 +65,8 @@ def gate(run: RunReference, baseline: str, rules: Path | None, no_broken: bool, 
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
     """
-    gate_rules = attrs.evolve(GateRules() if rules is None else _read_rules(rules), no_broken=no_broken)
+    gate_rules = GateRules() if rules is None else _read_rules(rules)
+    gate_rules = attrs.evolve(gate_rules, no_broken=no_broken, allow_mixed_models=allow_mixed_models)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
     if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
@@ -157,6 +165,9 @@ def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
         "broken": len(comparison.broken),
         "fixed": len(comparison.fixed),
         "broken_trials": [change.trial for change in comparison.broken],
+        "answers": {"baseline": view_json(comparison.answers_a), "run": view_json(comparison.answers_b)},
+        "mixed_models": report.has_mixed_models,
+        "model_drift": comparison.model_drift,
         "checks": [view_json(check) for check in report.checks],
     }
 
@@ -170,6 +181,10 @@ def _report_lines(report: GateReport, heads: _Heads, *, no_broken: bool) -> Iter
     yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
+    if report.has_mixed_models:
+        reason = "several models answered for one variant; --allow-mixed-models decides in spite of that"
+        yield f"{'too little evidence':<20}{reason}"
+    yield from answer_lines(comparison, "baseline", "run")
     if no_broken:
         yield from (f"  {printable(change.trial)}: {change_text(change)}" for change in comparison.broken)
     elif comparison.broken or comparison.fixed:
