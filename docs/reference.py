@@ -23,13 +23,14 @@ GROUPS: Final = {
     "Steps of agents": ["step", "durable", "gateway_env"],
     "Run an evaluation": ["run", "arun", "rescore", "Outcome", "RescoreResult", "RunOptions"],
     "Tasks without code": ["Chat", "Endpoint", "Command", "RecordedOutput"],
+    "Dialects of chat models": ["Dialect", "ChatRequest", "Answer", "InvalidReply", "IncompleteReply"],
     "Workers": ["ProcessWorkers", "RayWorkers", "CommandWorkers"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
     "Read a run": ["load", "summarize", "compare", "audit", "verify", "RunVerification"],
     "Modules": ["scorers", "executors", "testing", "journal", "replay"],
 }
 """Headings of the API page, with the public names below them."""
-WITH_METHODS: Final = ("Evaluation", "Outcome", "RescoreResult", "RunVerification")
+WITH_METHODS: Final = ("Dialect", "Evaluation", "Outcome", "RescoreResult", "RunVerification")
 """Classes whose methods are for users."""
 FIELDS_OF: Final = {"RunOptions": Options}
 """Classes whose fields are documented in another class."""
@@ -55,7 +56,7 @@ def _entry(name: str, value: Any) -> str:
     if not inspect.isclass(value):
         return "\n".join([*lines, _signature(name, value), "", _doc(value)])
     if not attrs.has(value):
-        lines += [_signature(name, value), ""] if "__init__" in vars(value) and name != "Evaluation" else []
+        lines += [_signature(name, value), ""] if "__init__" in vars(value) and name not in {"Evaluation", "Dialect"} else []
     lines.append(_doc(value))
     fields = _fields(FIELDS_OF.get(name, value))
     if name in FIELDS_OF:  # Only those that the class has are public.

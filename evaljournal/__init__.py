@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from evaljournal.runner.engine.session import Outcome as Outcome
     from evaljournal.runner.errors import RunFailed as RunFailed
     from evaljournal.runner.errors import UsageError as UsageError
+    from evaljournal.runner.http.reply import IncompleteReply as IncompleteReply
+    from evaljournal.runner.http.reply import InvalidReply as InvalidReply
     from evaljournal.runner.notes import note as note
     from evaljournal.runner.retries.classify import Fatal as Fatal
     from evaljournal.runner.retries.classify import RateLimited as RateLimited
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from evaljournal.runner.steps.durable import step as step
     from evaljournal.runner.tasks.chat import Chat as Chat
     from evaljournal.runner.tasks.command import Command as Command
+    from evaljournal.runner.tasks.dialects.dialect import Answer as Answer
+    from evaljournal.runner.tasks.dialects.dialect import ChatRequest as ChatRequest
+    from evaljournal.runner.tasks.dialects.dialect import Dialect as Dialect
     from evaljournal.runner.tasks.endpoint import Endpoint as Endpoint
     from evaljournal.runner.tasks.gateway_env import gateway_env as gateway_env
     from evaljournal.runner.tasks.recorded_output import RecordedOutput as RecordedOutput
@@ -53,14 +58,19 @@ if TYPE_CHECKING:
     from evaljournal.runner.workers.ray import RayWorkers as RayWorkers
 
 _MODULES: Final = {
+    "Answer": "runner.tasks.dialects.dialect",
     "Case": "runner.data.case",
     "Chat": "runner.tasks.chat",
+    "ChatRequest": "runner.tasks.dialects.dialect",
     "Command": "runner.tasks.command",
     "CommandWorkers": "runner.workers.processes",
     "Dataset": "runner.data.dataset",
+    "Dialect": "runner.tasks.dialects.dialect",
     "Endpoint": "runner.tasks.endpoint",
     "Evaluation": "runner.definition.evaluation",
     "Fatal": "runner.retries.classify",
+    "IncompleteReply": "runner.http.reply",
+    "InvalidReply": "runner.http.reply",
     "Outcome": "runner.engine.session",
     "ProcessWorkers": "runner.workers.processes",
     "RateLimited": "runner.retries.classify",

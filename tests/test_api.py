@@ -37,7 +37,8 @@ def test_public_names_of_evaljournal() -> None:
     """`evaljournal` exports these names and modules, and each can be imported."""
     views = ["audit", "compare", "load", "summarize"]
     names = [
-        *("Case", "Chat", "Command", "CommandWorkers", "Dataset", "Endpoint", "Evaluation", "Fatal", "Outcome"),
+        *("Answer", "Case", "Chat", "ChatRequest", "Command", "CommandWorkers", "Dataset", "Dialect", "Endpoint"),
+        *("Evaluation", "Fatal", "IncompleteReply", "InvalidReply", "Outcome"),
         *("ProcessWorkers", "RateLimited", "RayWorkers", "RecordedOutput", "RescoreResult", "Retry", "RunFailed"),
         *("RunOptions", "RunVerification", "Score", "Settings", "UsageError", "arun", "audit", "compare", "durable"),
         *("evaluation", "gateway_env", "load", "note", "rescore", "run", "step", "summarize", "verify"),

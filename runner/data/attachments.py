@@ -48,7 +48,7 @@ class InvalidAttachment(UsageError):
 
 
 @frozen(kw_only=True)
-class Attachment:
+class CaseFile:
     """An image or a file of a case."""
 
     kind: Kind
@@ -59,7 +59,7 @@ class Attachment:
     """The content in base64."""
 
 
-def attachments_of(case: Case, columns: Mapping[Kind, Iterable[str]]) -> list[Attachment]:
+def attachments_of(case: Case, columns: Mapping[Kind, Iterable[str]]) -> list[CaseFile]:
     """Read the images and files of a case; raise an `InvalidAttachment` if it lacks a column or a value cannot be sent."""
     return [
         _from_url(kind, column, value) if value.startswith("data:") else _from_file(kind, case, value)
@@ -115,7 +115,7 @@ def _values(case: Case, column: str) -> list[str]:
     return list(values)
 
 
-def _from_url(kind: Kind, column: str, url: str) -> Attachment:
+def _from_url(kind: Kind, column: str, url: str) -> CaseFile:
     match = _DATA_URL.match(url)
     if match is None:
         raise InvalidAttachment(f"column {column!r}: {url[:80]!r} is not of the form data:image/png;base64,…")
@@ -130,7 +130,7 @@ def _from_url(kind: Kind, column: str, url: str) -> Attachment:
     return _attachment(kind, name, media_type, content, f"column {column!r}")
 
 
-def _from_file(kind: Kind, case: Case, path: str) -> Attachment:
+def _from_file(kind: Kind, case: Case, path: str) -> CaseFile:
     recorded_file = case.files.get(path, {})
     if "error" in recorded_file:
         raise InvalidAttachment(recorded_file["error"])
@@ -157,14 +157,14 @@ def _media_types() -> mimetypes.MimeTypes:
     return media_types
 
 
-def _attachment(kind: Kind, name: str, media_type: str, content: bytes, place: str) -> Attachment:
+def _attachment(kind: Kind, name: str, media_type: str, content: bytes, place: str) -> CaseFile:
     """Return an attachment; the first bytes of an image must be those of its media type."""
     if kind == "image" and media_type not in _SIGNATURES:
         raise InvalidAttachment(f"{place}: {media_type!r} is not a supported image type; use {', '.join(_SIGNATURES)}")
     signature = _SIGNATURES.get(media_type)
     if signature is not None and not signature.match(content):
         raise InvalidAttachment(f"{place}: the content is not {media_type}")
-    return Attachment(kind=kind, name=name, media_type=media_type, data=base64.b64encode(content).decode())
+    return CaseFile(kind=kind, name=name, media_type=media_type, data=base64.b64encode(content).decode())
 
 
 def _describe(directory: Path, path: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import orjson
 
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.text import as_text
-from evaljournal.runner.data.attachments import Attachment, InvalidAttachment, Kind, attachment_records, attachments_of
+from evaljournal.runner.data.attachments import CaseFile, InvalidAttachment, Kind, attachment_records, attachments_of
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.data.exact_json import read_json
@@ -99,7 +99,8 @@ def _address(chat: "Chat") -> Address:
     headers = {**dialect.headers, **chat.headers}
     key_headers = dict(dialect.key_variables)
     if chat.key_env is not None:
-        key_headers = {chat.key_env: key_headers.get(chat.key_env) or next(iter(key_headers.values()))}
+        default_header = next(iter(key_headers.values()), ("Authorization", "Bearer "))
+        key_headers = {chat.key_env: key_headers.get(chat.key_env, default_header)}
     elif base.rstrip("/") != dialect.base_url:
         key_headers = {}
     if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
@@ -240,7 +241,7 @@ class Chat(HttpTask):
     def _columns(self) -> dict[Kind, Sequence[str]]:
         return {"image": self.images, "file": self.files}
 
-    def attachments(self, case: Case) -> list[Attachment]:
+    def attachments(self, case: Case) -> list[CaseFile]:
         """Read the images and files of a case; raise an `InvalidAttachment` if one cannot be sent."""
         return attachments_of(case, self._columns)
 
@@ -459,7 +460,7 @@ def _message(answer: Answer) -> dict[str, Any]:
     return {"role": "assistant", "content": answer.text, **calls}
 
 
-def _part(attachment: Attachment) -> dict[str, Any]:
+def _part(attachment: CaseFile) -> dict[str, Any]:
     """Return an image or a file as a part of a message."""
     url = f"data:{attachment.media_type};base64,{attachment.data}"
     if attachment.kind == "image":

@@ -99,8 +99,9 @@ def _provider_options(
         kind, fix = ("judges", "pass judges of one provider") if url_option == "judge_url" else ("models", _FIX)
         raise UsageError(f"{variable} is set, but the {kind} are of several providers", hint=f"unset it, or {fix}")
     (dialect,), ((variable, url),) = providers.values(), urls.items()
-    key = next((name for name in dialect.key_variables if os.environ.get(name)), next(iter(dialect.key_variables)))
-    return {url_option: _literal_url(url, variable, f"--{url_option.replace('_', '-')}"), key_option: key}
+    options = {url_option: _literal_url(url, variable, f"--{url_option.replace('_', '-')}")}
+    keys = sorted(dialect.key_variables, key=lambda name: not os.environ.get(name))  # The first one that is set, if any.
+    return {**options, key_option: keys[0]} if keys else options
 
 
 def _literal_url(url: str, variable: str, flag: str) -> str:

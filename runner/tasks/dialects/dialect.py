@@ -20,17 +20,21 @@ class ChatRequest:
     """A call of a chat model, in the terms of all dialects."""
 
     model: str
+    """Its name, without the prefix of the dialect."""
     messages: Sequence[Mapping[str, Any]]
     """As in OpenAI's chat completions: roles, and content that is a text or a list of parts."""
     temperature: float | None = None
+    """Sampling temperature. None, here and below: it is not sent."""
     max_tokens: int | None = None
     """Maximum tokens of the answer."""
     seed: int | None = None
+    """Sampling seed."""
     effort: str | None = None
     """How much a model reasons: `low`, `medium`, `high`, …"""
     schema: Any = None
     """JSON schema of the answer."""
     stream: bool = False
+    """Whether to stream the reply."""
     extra_body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """Further parameters of the dialect, which replace those of the request; objects are merged."""
 
@@ -44,6 +48,7 @@ class Answer:
     tool_calls: Sequence[Mapping[str, Any]] = ()
     """As in chat completions: `{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}`."""
     outcome: AnswerOutcome = "complete"
+    """`complete`, `truncated` by a limit of tokens, or `declined`."""
     finish_reason: str = ""
     """Why the model stopped, in the provider's words; empty if it is unknown."""
     model: str = ""
@@ -51,8 +56,9 @@ class Answer:
     fingerprint: str = ""
     """The provider's name for the version of the system that answered; empty if it is unknown."""
     service_tier: str = ""
+    """The provider's class of service, which prices may depend on."""
     usage: Any = None
-    """The provider's count of tokens."""
+    """The provider's count of tokens, as one of the built-in dialects has it: `{"input_tokens": 9, "output_tokens": 1}`."""
     explanation: str = ""
     """Why the provider declined to answer, in its words; empty if it does not say it, or if the text does."""
 

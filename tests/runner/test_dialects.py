@@ -1,0 +1,137 @@
+"""Dialects by name: which prefixes are dialects, those of other packages, and the example in docs/dialects.md."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaljournal import Chat, UsageError
+from evaljournal.runner.tasks.dialects import dialect_by_name, split_model
+from evaljournal.runner.tasks.dialects.completions import Completions
+from tests.processes import ROOT, TIMEOUT
+from tests.runs import outputs
+from tests.security.replies import replying
+from tests.test_docs import blocks
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("gpt-5.6-terra", ("", "gpt-5.6-terra")),
+        ("llama3:8b", ("", "llama3:8b")),
+        ("ollama/llama3:8b", ("", "ollama/llama3:8b")),
+        ("ft:gpt-5.6-luna:org::id", ("", "ft:gpt-5.6-luna:org::id")),
+        ("Responses:m", ("", "Responses:m")),
+        ("responses:ft:m:org", ("responses", "ft:m:org")),
+        ("anthropic:claude-haiku-5-5", ("anthropic", "claude-haiku-5-5")),
+        ("chat:anthropic:x", ("chat", "anthropic:x")),
+        ("chat:chat:x", ("chat", "chat:x")),
+    ],
+)
+def test_prefixes(model: str, expected: tuple[str, str]) -> None:
+    """Only the name of a dialect is a prefix, and only the first one; `chat:` forces chat completions."""
+    assert expected == split_model(model)
+    assert expected[1] == Chat(model, base_url="http://h").model_name
+
+
+def test_unknown_and_contradicting_dialects() -> None:
+    """A dialect that does not exist, and one that differs from the prefix, are usage errors."""
+    with pytest.raises(UsageError, match=r"unknown dialect 'cohere'; use anthropic, chat, .*responses"):
+        Chat("m", dialect="cohere")
+    with pytest.raises(UsageError, match="name two dialects"):
+        Chat("anthropic:m", dialect="responses")
+
+
+def install(directory: Path, files: dict[str, str], **entry_points: str) -> dict[str, str]:
+    """Write modules and the metadata of an installed package; return the environment in which Python finds them."""
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    metadata = directory / "example-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1.0\n")
+    lines = "".join(f"{name} = {value}\n" for name, value in entry_points.items())
+    (metadata / "entry_points.txt").write_text(f"[evaljournal.dialects]\n{lines}")
+    return {**os.environ, "PYTHONPATH": str(directory)}
+
+
+def run_python(code: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
+
+
+def test_dialects_of_other_packages(tmp_path: Path) -> None:
+    """An entry point is a prefix; a built-in name is not replaced, and one that fails to import is a usage error."""
+    environment = install(
+        tmp_path, {"broken.py": "raise RuntimeError('no library')"}, chat="broken:Chat", own="broken:Own", lost="missing:Lost"
+    )
+    code = """
+from evaljournal import Chat, UsageError
+from evaljournal.runner.tasks.dialects import split_model
+print(split_model("own:m"), split_model("other:m"), type(Chat("chat:m", base_url="http://h").api).__name__)
+for model in ("own:m", "lost:m"):
+    try:
+        Chat(model)
+    except UsageError as exc:
+        print(exc)
+"""
+    assert [
+        "('own', 'm') ('', 'other:m') Completions",
+        "the dialect 'own' (broken:Own) cannot be loaded: RuntimeError: no library",
+        "the dialect 'lost' (missing:Lost) cannot be loaded: ModuleNotFoundError: No module named 'missing'",
+    ] == run_python(code, environment).splitlines()
+
+
+def test_entry_points_are_read_only_for_unknown_prefixes() -> None:
+    """Models without a colon, and those of built-in dialects, do not read the metadata of installed packages."""
+    code = """
+from evaljournal.runner.tasks import dialects
+for model in ("gpt-5.6-terra", "anthropic:x", "chat:a:b"):
+    dialects.dialect_by_name(dialects.split_model(model)[0] or "chat")
+print(dialects._entry_points.cache_info().misses)
+dialects.split_model("llama3:8b"), dialects.split_model("llama3:8b")
+print(dialects._entry_points.cache_info().misses)
+"""
+    assert "0\n1\n" == run_python(code, dict(os.environ))
+
+
+def test_built_in_dialects() -> None:
+    """The default dialect is chat completions."""
+    assert isinstance(dialect_by_name("chat"), Completions)
+    assert isinstance(Chat("m", base_url="http://h").api, Completions)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
+def test_the_documented_example(tmp_path: Path, *, stream: bool) -> None:
+    """The dialect in docs/dialects.md runs as `--chat ollama:MODEL`, with its variable as the URL."""
+    files = {file: text for _, file, text in blocks(ROOT / "docs" / "dialects.md") if file}
+    (entry_points,) = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"].values()
+    message: dict[str, Any] = {"role": "assistant", "content": "Lima"}
+    end = {"done": True, "done_reason": "length", "model": "llama3:8b", "prompt_eval_count": 9, "eval_count": 2}
+    lines = [{"message": {**message, "content": "Li"}}, {"message": {**message, "content": "ma"}, **end}]
+    content = "\n".join(json.dumps(line) for line in lines) if stream else json.dumps({"message": message, **end})
+    (tmp_path / "qa.jsonl").write_text('{"id": "peru", "question": "Capital of Peru?"}\n')
+    environment = install(tmp_path, files, **entry_points)
+    command = [sys.executable, "-m", "evaljournal", "run", "--data", "qa.jsonl", "--chat", "ollama:llama3:8b"]
+    command += ["--max-tokens", "2", *(["--stream"] if stream else [])]
+    with replying(content.encode(), "application/x-ndjson" if stream else "application/json") as server:
+        environment["OLLAMA_HOST"] = server.url
+        result = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
+        )
+    ((path, body),) = server.calls
+
+    assert 0 == result.returncode, result.stderr
+    assert {
+        "model": "llama3:8b",
+        "messages": [{"role": "user", "content": "Capital of Peru?"}],
+        "stream": stream,
+        "options": {"num_predict": 2},
+    } == json.loads(body)
+    assert "/api/chat" == path
+    assert ["Lima"] == outputs(tmp_path / "runs" / "qa" / "0001")
+    assert "1 output truncated" in result.stdout
