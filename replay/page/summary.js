@@ -52,6 +52,7 @@ function summaryTiles({ info }, actions) {
   if (summary.budget) tiles.push(...budgetTiles(summary.budget));
   tiles.push(tile("attempts", groupDigits(attempts.started), countList([[attempts.failed, "failed"], [attempts.timed_out, "timed out"], [attempts.interrupted, "interrupted"], [attempts.returned_late, "returned late"]]) || "none failed",
     attempts.repeated_calls ? `${steps ? "calls in flight" : `up to ${plural(attempts.repeated_calls, "attempt")}`} may have been paid for twice` : ""));
+  if (summary.warnings.length) tiles.push(tile("warnings", groupDigits(summary.warnings.length), ...summary.warnings));
   if (steps) {
     const savings = Object.entries(info.usage_saved).map(([name, value]) => (name === "cost" ? money(value) : amount(name, value)));
     tiles.push(tile("steps", groupDigits(steps.completed + steps.failed), steps.failed ? `${groupDigits(steps.failed)} failed` : "none failed",

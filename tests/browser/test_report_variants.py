@@ -9,14 +9,16 @@ import attrs
 import orjson
 
 from evaljournal.journal import Event, read
+from evaljournal.journal.events import AttemptSucceeded, Noted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.runner.cli.page import PageReader
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
 from tests.browser.test_report_page import HOSTILE, assert_harmless
 from tests.journal.samples import finished, session, started, write_sync
-from tests.replay.trial_events import answered, enqueued, failed
+from tests.replay.trial_events import answered, attempt_started, enqueued, failed
 
 COSTS = {"mini": 0.001, "large": 0.01, "slow": 0.02}
 WRONG = {"mini": ("peru", "chad"), "large": ("peru",), "slow": ("peru",)}
@@ -37,6 +39,20 @@ def three_variants(path: Path) -> Path:
     events += cell("rome", "mini", passed=True) + cell("rome", "large", passed=True) + failed("rome", variant="slow")
     write_sync(path, [started(), session(), *events, enqueued("late", variant="mini")])
     return path
+
+
+def test_warnings_have_a_tile(tmp_path: Path, open_tab: OpenTab) -> None:
+    """What makes the results doubtful is in a tile, as the end of the run prints it; without a warning there is none."""
+    reply = {"outcome": "truncated", "model": "m"}
+    note = Noted(name=ANSWER, value=reply, trial="peru", attempt=1)
+    output = AttemptSucceeded(trial="peru", attempt=1, output="", elapsed=0.1)
+    write_sync(tmp_path / "run", [started(), session(), enqueued("peru"), attempt_started("peru"), note, output])
+    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    other_tab = open_tab(write_report(tmp_path / "other.html", three_variants(tmp_path / "other")))
+
+    tiles = dict(zip(tab.texts(".tile h3"), tab.texts(".tile"), strict=True))
+    assert "warnings11 answer is empty: reasoning used all of --max-tokens; raise it" == tiles["warnings"]
+    assert "warnings" not in other_tab.texts(".tile h3")
 
 
 def grid(tab: Tab) -> dict[str, list[str]]:
