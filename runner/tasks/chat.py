@@ -299,9 +299,12 @@ class Chat(HttpTask):
 
     def estimate(self, case: Case, _: float | None = None, /) -> dict[str, float]:
         """Return an upper estimate of the usage of an attempt; tokens of the reply are known only with `max_tokens`."""
-        if self.turns is not None or self.file_columns:  # The tokens of an image depend on the model.
+        if self.turns is not None:
             return {}
-        return self.estimate_messages(self.conversation(case), self.model_for(case))
+        messages = self.conversation(case)
+        if self.file_columns:
+            messages = [{"role": "user"}]  # The tokens of an image depend on the model.
+        return self.estimate_messages(messages, self.model_for(case))
 
     def estimate_messages(self, messages: Sequence[Any], model: str, further_tokens: float = 0) -> dict[str, float]:
         """Return an upper estimate of the usage of a call with these messages and further tokens of input."""

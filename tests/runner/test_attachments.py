@@ -242,6 +242,13 @@ def test_the_parts_of_a_dialect(server: Server, path: Path, name: str, data: Pat
     assert [{"type": "input_text", "text": "q"}, image] == json.loads(request["body"])["input"][-1]["content"]
 
 
+def test_the_estimate_of_a_case_with_images() -> None:
+    """The tokens of the input are unknown, those of the output are limited."""
+    chat = Chat("m", base_url="http://h", images=["image"], max_tokens=50)
+
+    assert {"output_tokens": 50} == chat.estimate(Case(input="q", metadata={"image": PNG_URL}))
+
+
 def test_judges_take_no_images() -> None:
     """A judge with columns of images is a usage error."""
     with pytest.raises(UsageError, match="remove prompt, messages, turns, images and files"):

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from evaljournal import Chat, UsageError
-from evaljournal.runner.tasks.dialects import dialect_by_name, split_model
+from evaljournal import Chat, Dialect, UsageError
+from evaljournal.runner.tasks.dialects import dialect_by_name, names, split_model
+from evaljournal.runner.tasks.dialects.anthropic import Anthropic
 from evaljournal.runner.tasks.dialects.completions import Completions
+from evaljournal.runner.tasks.dialects.gemini import Gemini
+from evaljournal.runner.tasks.dialects.responses import Responses
 from tests.processes import ROOT, TIMEOUT
 from tests.runs import outputs
 from tests.security.replies import replying
@@ -67,22 +70,28 @@ def run_python(code: str, environment: dict[str, str]) -> str:
 def test_dialects_of_other_packages(tmp_path: Path) -> None:
     """An entry point is a prefix; a built-in name is not replaced, and one that fails to import is a usage error."""
     environment = install(
-        tmp_path, {"broken.py": "raise RuntimeError('no library')"}, chat="broken:Chat", own="broken:Own", lost="missing:Lost"
+        tmp_path,
+        {"broken.py": "raise RuntimeError('no library')"},
+        chat="broken:Chat",
+        own="broken:Own",
+        lost="missing:Lost",
+        other="fractions:Fraction",
     )
     code = """
 from evaljournal import Chat, UsageError
 from evaljournal.runner.tasks.dialects import split_model
-print(split_model("own:m"), split_model("other:m"), type(Chat("chat:m", base_url="http://h").api).__name__)
-for model in ("own:m", "lost:m"):
+print(split_model("own:m"), split_model("others:m"), type(Chat("chat:m", base_url="http://h").api).__name__)
+for model in ("own:m", "lost:m", "other:m"):
     try:
         Chat(model)
     except UsageError as exc:
         print(exc)
 """
     assert [
-        "('own', 'm') ('', 'other:m') Completions",
+        "('own', 'm') ('', 'others:m') Completions",
         "the dialect 'own' (broken:Own) cannot be loaded: RuntimeError: no library",
         "the dialect 'lost' (missing:Lost) cannot be loaded: ModuleNotFoundError: No module named 'missing'",
+        f"the dialect 'other' (fractions:Fraction) lacks {', '.join(name for name in vars(Dialect) if name[0] != '_')}",
     ] == run_python(code, environment).splitlines()
 
 
@@ -100,8 +109,10 @@ print(dialects._entry_points.cache_info().misses)
 
 
 def test_built_in_dialects() -> None:
-    """The default dialect is chat completions."""
-    assert isinstance(dialect_by_name("chat"), Completions)
+    """Each built-in dialect has the members of `Dialect`; the default is chat completions."""
+    dialects: list[Dialect] = [Anthropic(), Completions(), Gemini(), Responses()]
+
+    assert [type(dialect) for dialect in dialects] == [type(dialect_by_name(name)) for name in names()]
     assert isinstance(Chat("m", base_url="http://h").api, Completions)
 
 

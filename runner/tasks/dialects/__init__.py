@@ -54,4 +54,7 @@ def dialect_by_name(name: str) -> Dialect:
         dialect = entry.load()()
     except Exception as exc:  # It is code of another package.
         raise UsageError(f"the dialect {name!r} ({entry.value}) cannot be loaded: {type(exc).__name__}: {exc}") from exc
+    missing_members = [member for member in vars(Dialect) if not member.startswith("_") and not hasattr(dialect, member)]
+    if missing_members:
+        raise UsageError(f"the dialect {name!r} ({entry.value}) lacks {', '.join(missing_members)}")
     return dialect
