@@ -65,7 +65,7 @@ def inspect_variants(source: Source) -> Iterator[tuple[str, Iterator[bytes]]]:
 def _log(source: Source, variant: str | None) -> Iterator[bytes]:
     """Write the zip of all trials, or of one variant, one sample at a time."""
     spool = Spool()
-    task = TaskModels(source.state.started).for_variant(variant or "")
+    task = TaskModels(source.state.started and source.state.started.definition).for_variant(variant or "")
     calls: Counter[str] = Counter()
     """Number of steps that called each model."""
     usage: dict[str, dict[str, float]] = {}

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from evaljournal.journal.events import RunStarted
 from evaljournal.replay.definition import load_definition
 from evaljournal.replay.text import as_text
 
@@ -48,17 +47,19 @@ class ModelCall:
 
 
 class TaskModels:
-    """The models that a run's definition names: one for all trials, or one for each variant."""
+    """The models that the definition of a run names: one for all trials, or one for each variant."""
 
-    def __init__(self, run_started: RunStarted | None) -> None:
-        self._definition = _fields(load_definition(None if run_started is None else run_started.definition))
+    def __init__(self, definition: Any) -> None:
+        self._definition = _fields(load_definition(definition))
         self._by_variant: dict[str, TaskModel] = {}
 
     def for_variant(self, variant: str) -> "TaskModel":
-        """Return the model of a variant; that of the evaluation's task if the variant has no task of its own."""
+        """Return the model of a variant's task, or that of the evaluation; if it has none, that among the parameters."""
         if variant not in self._by_variant:
-            task = _fields(_fields(_fields(self._definition.get("variants")).get(variant)).get("task"))
-            self._by_variant[variant] = TaskModel.from_definition(task or _fields(self._definition.get("task")))
+            fields = _fields(_fields(self._definition.get("variants")).get(variant))
+            task = TaskModel.from_definition(_fields(fields.get("task")) or _fields(self._definition.get("task")))
+            parameter = _text(_fields(fields.get("parameters")).get("model"))
+            self._by_variant[variant] = task if task.model else attrs.evolve(task, model=parameter)
         return self._by_variant[variant]
 
 

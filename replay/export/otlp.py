@@ -42,7 +42,7 @@ def otlp_json(source: Source) -> Iterator[bytes]:
 
 
 def _spans(source: Source) -> Iterator[dict[str, Any]]:
-    models = TaskModels(source.state.started)
+    models = TaskModels(source.state.started and source.state.started.definition)
     for trial in source.trials():
         task = models.for_variant(trial.variant)
         yield _trial_span(source, trial)

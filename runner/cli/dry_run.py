@@ -10,7 +10,7 @@ import attrs
 
 from evaljournal.journal.events import Noted
 from evaljournal.replay import LoadedRun
-from evaljournal.replay.definition import load_definition
+from evaljournal.replay.export.model_call import TaskModels
 from evaljournal.replay.render.summary import billed_usage
 from evaljournal.replay.results.budget_text import quantity
 from evaljournal.replay.state.shards import Shard
@@ -20,6 +20,7 @@ from evaljournal.replay.text import as_text, duration, money, number, plural, pr
 from evaljournal.runner.cli.terminal.display import open_run, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Trials
+from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.plan import SelectedTrials
 from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots
@@ -99,21 +100,13 @@ def _scale(usage: dict[str, float], factor: float) -> dict[str, float]:
 
 def _recorded_tasks(run: LoadedRun) -> Iterator[tuple[str, str | None, Totals]]:
     """Yield the variants of a run, or its task under an empty name, each with its model, if known, and its totals."""
-    definition = load_definition(run.state.started.definition if run.state.started else None)
-    if not run.state.variants:
-        yield "", _text(_field(_field(definition, "task"), "model")), run.state
-    for name, totals in run.state.variants.items():
-        variant = _field(_field(definition, "variants"), name)
-        model = _field(_field(variant, "task"), "model") or _field(_field(variant, "parameters"), "model")
-        yield name, _text(model), totals
+    models = TaskModels(run.state.started and run.state.started.definition)
+    for name, totals in run.state.variants.items() if run.state.variants else [("", run.state)]:
+        yield name, models.for_variant(name).model or None, totals
 
 
 def _field(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 @attrs.frozen
@@ -237,10 +230,9 @@ def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _Earlier
     """Yield the variants, or the task; and the judges, each called once for each trial. Calls of other scorers are unknown."""
     evaluation, trials = selection.evaluation, selection.trials
     count = 1 if trials.cases is None else trials.cases * settings.repeats
+    models, attempts = TaskModels(to_json(evaluation.definition)), _max_attempts(settings.retry)
     for name, (calls, max_cost) in _calls_and_costs(evaluation.tasks, trials, count).items():
-        variant = evaluation.variants.get(name)
-        model = getattr(evaluation.tasks[name], "model", None) or (variant.parameters.get("model") if variant else None)
-        model, attempts = model if isinstance(model, str) else None, _max_attempts(settings.retry)
+        model = models.for_variant(name).model or None
         yield _Part(name or "task", model, count, calls, attempts, earlier_runs.task_usage(name, model), max_cost)
     judge_count = count if trials.cases is None else count * max(1, len(evaluation.variants))
     for name, scorer in evaluation.scorers.items():
