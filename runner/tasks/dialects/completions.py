@@ -107,7 +107,8 @@ def _first_choice(choices: Any) -> Any:
 
 def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the message of a stream: its texts joined, and its tool calls by their `index`."""
-    message: dict[str, Any] = {name: "".join(_text(delta.get(name)) for delta in deltas) for name in ("content", "refusal")}
+    content = "".join(_text(delta.get("content")) for delta in deltas)
+    message: dict[str, Any] = {"content": content, "refusal": "".join(text_field(delta, "refusal") for delta in deltas)}
     calls: dict[Any, dict[str, Any]] = {}
     for part in (part for delta in deltas for part in delta.get("tool_calls") or []):
         call = calls.setdefault(part.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
@@ -120,7 +121,7 @@ def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason: object) -> Answer:
     if finish_reason == "error":  # OpenRouter: the provider failed after it had begun to answer.
         raise ErrorReply("the reply ended with finish_reason 'error'")
-    text, refusal, calls = _text(message.get("content")), _text(message.get("refusal")), message.get("tool_calls") or ()
+    text, refusal, calls = _text(message.get("content")), text_field(message, "refusal"), message.get("tool_calls") or ()
     if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
         raise InvalidReply(f"the reply is not a chat completion: its tool_calls are {excerpt(as_text(calls), 200)!r}")
     return Answer(
