@@ -82,14 +82,19 @@ def attachment_records(case: Case, columns: Mapping[Kind, Iterable[str]]) -> lis
     return records
 
 
-def add_file_digests(case: Case, columns: Iterable[str], directory: Path) -> Case:
-    """Return a case with the digests of the files that its columns name; they are part of its fingerprint."""
-    files: dict[str, dict[str, Any]] = {}
+def add_file_digests(
+    case: Case, columns: Iterable[str], directory: Path, previous_files: Mapping[str, Mapping[str, Any]]
+) -> Case:
+    """Return a case with the digests of the files that its columns name; they are part of its fingerprint.
+
+    `previous_files` are those of the case before it: many questions may be about one document, which is then read once.
+    """
+    files: dict[str, Mapping[str, Any]] = {}
     for column in columns:
         with contextlib.suppress(InvalidAttachment):  # The attempt reports it.
             for path in _values(case, column):
                 if not path.startswith("data:"):
-                    files[path] = _describe(directory, path)
+                    files[path] = previous_files.get(path) or _describe(directory, path)
     if not files:
         return case
     is_named_by_user = case.name != content_name(case.input, case.fingerprint)

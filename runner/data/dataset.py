@@ -156,11 +156,13 @@ class Dataset:
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
         columns = Columns(**self._keys)
+        files: Mapping[str, Mapping[str, Any]] = {}
         for position, row in self._rows():
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
                 if self._file_columns:
-                    case = add_file_digests(case, sorted(self._file_columns), self._directory)
+                    case = add_file_digests(case, sorted(self._file_columns), self._directory, files)
+                    files = case.files
                 case.fingerprint  # noqa: B018  # raises if the journal cannot store it
                 for check in self._checks:
                     check(case)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from evaljournal import UsageError
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepCompleted
 from evaljournal.runner.data.attachments import MAX_SIZE, attachments_of
 from evaljournal.runner.data.case import Case
@@ -232,14 +233,50 @@ def test_cases_in_python(server: Server, path: Path, name: str, data: Path, monk
     assert [[text, image]] * 2 == sent_contents(server, name)
 
 
-def test_the_parts_of_a_dialect(server: Server, path: Path, name: str, data: Path) -> None:
-    """A dialect sends its own parts."""
-    chat = Chat("responses:m", base_url=server.url(name, "ok", "v1"), images=["image"])
-    run_real(define_real(chat, write(data, {"input": "q", "image": "images/a.png"})), path)
-    (request,) = server.requests(name)
+PARTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
+    "chat": ({"type": "image_url", "image_url": {"url": PNG_URL}}, {"filename": "a.pdf", "file_data": PDF_URL}),
+    "responses": (
+        {"type": "input_image", "image_url": PNG_URL, "detail": "auto"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": PDF_URL},
+    ),
+    "anthropic": (
+        {"type": "base64", "media_type": "image/png", "data": PNG_URL.partition(",")[2]},
+        {"type": "base64", "media_type": "application/pdf", "data": PDF_URL.partition(",")[2]},
+    ),
+    "gemini": (
+        {"mimeType": "image/png", "data": PNG_URL.partition(",")[2]},
+        {"mimeType": "application/pdf", "data": PDF_URL.partition(",")[2]},
+    ),
+}
 
-    image = {"type": "input_image", "image_url": PNG_URL, "detail": "auto"}
-    assert [{"type": "input_text", "text": "q"}, image] == json.loads(request["body"])["input"][-1]["content"]
+
+@pytest.mark.parametrize("dialect", PARTS)
+def test_the_parts_of_a_dialect(server: Server, path: Path, name: str, data: Path, dialect: str) -> None:
+    """Each dialect sends images and files as its own parts."""
+    base_url = server.url(name, "reply:ok", "")
+    chat = Chat("m", dialect=dialect, base_url=base_url, images=["image"], files=["document"])
+    run_real(define_real(chat, write(data, {"input": "q", "image": "images/a.png", "document": "a.pdf"})), path)
+    (request,) = server.requests(name)
+    body = json.dumps(json.loads(request["body"]))
+
+    assert ["ok"] == outputs(path)
+    assert [True, True] == [json.dumps(part) in body for part in PARTS[dialect]]
+
+
+def test_a_document_of_many_cases(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that consecutive cases name is read once."""
+    opened: list[str] = []
+
+    def open_file(_: Files, path: str, flags: int, parents: int) -> int:
+        opened.append(path)
+        return os.open(path, flags, parents)
+
+    monkeypatch.setattr(Files, "open", open_file)
+    rows = [{"input": str(number), "document": "a.pdf" if number < 3 else "images/a.png"} for number in range(4)]
+    digests = [case.files for _, case in Dataset(write(data, *rows)).with_files(["document"]).read()]
+
+    assert [str(data / "a.pdf"), str(data / "images" / "a.png")] == opened
+    assert [hashlib.sha256(PDF).hexdigest()] * 3 == [files["a.pdf"]["sha256"] for files in digests[:3]]
 
 
 def test_the_estimate_of_a_case_with_images() -> None:
