@@ -3,11 +3,11 @@
 import math
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
 
 import orjson
 import pytest
-import trio
 
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
@@ -38,12 +38,22 @@ class Received:
         return read(self.reply)
 
 
+@cache
+def chat_of(dialect: str, *, is_stream: bool) -> Chat:
+    return Chat("m", dialect=dialect, base_url="http://127.0.0.1:1", stream=is_stream)
+
+
 def answer_to(dialect: str, body: bytes, *, is_stream: bool, has_length: bool = True) -> Answer:
     """Return the answer in a reply, with its priced usage."""
-    chat = Chat("m", dialect=dialect, base_url="http://127.0.0.1:1", stream=is_stream)
     client: Any = Received(body, is_stream=is_stream, has_length=has_length)
-    messages = [{"role": "user", "content": "What is the capital of Peru?"}]
-    return trio.run(OpenChat(chat, client, read_prices(DEFAULT_PRICES), "").complete, messages)
+    chat = OpenChat(chat_of(dialect, is_stream=is_stream), client, read_prices(DEFAULT_PRICES), "")
+    call = chat.complete([{"role": "user", "content": "What is the capital of Peru?"}])
+    try:
+        call.send(None)  # It waits for nothing, so an event loop is not needed; that would take most of the time.
+    except StopIteration as result:
+        answer: Answer = result.value
+        return answer
+    raise AssertionError
 
 
 def strings_in(value: Any) -> Iterator[str]:
