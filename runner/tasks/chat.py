@@ -148,7 +148,7 @@ class Chat(HttpTask):
     stream: bool = False
     """Whether to stream the reply and record the times to its first byte and its first token."""
     extra_body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
-    """Further request parameters: `{"top_p": 0.9}`."""
+    """Further request parameters: `{"top_p": 0.9}`. They replace those of the request; objects are merged."""
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=lambda headers: repr(masked_headers(headers)))
     """Request headers; `$NAME` stands for an environment variable."""
     turns: str | None = None
@@ -214,19 +214,17 @@ class Chat(HttpTask):
 
     def body(self, messages: Sequence[Mapping[str, Any]], model: str | None = None) -> dict[str, Any]:
         """Return the request for these messages."""
-        return self.api.body(
-            ChatRequest(
-                model=model or self.model_name,
-                messages=messages,
-                temperature=self.temperature,
-                max_tokens=self.max_tokens,
-                seed=self.seed,
-                effort=self.effort,
-                schema=self._schema,
-                stream=self.stream,
-                extra_body=self.extra_body,
-            )
+        request = ChatRequest(
+            model=model or self.model_name,
+            messages=messages,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            effort=self.effort,
+            schema=self._schema,
+            stream=self.stream,
         )
+        return _merge(self.api.body(request), self.extra_body)
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the messages or the model, or the dialect has no such message."""
@@ -455,6 +453,15 @@ class OpenChat:
             if reply.is_done:
                 raise InvalidReply(str(exc)) from None  # As a cause, it would be an outage.
             raise
+
+
+def _merge(body: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request body with further parameters, which replace its own; objects are merged at any depth."""
+    merged = dict(body)
+    for name, value in further.items():
+        is_object = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merge(merged[name], value) if is_object else value
+    return merged
 
 
 def _message(answer: Answer) -> dict[str, Any]:

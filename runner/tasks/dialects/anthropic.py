@@ -16,7 +16,6 @@ from evaljournal.runner.tasks.dialects.messages import (
     attachment_of,
     calls_of,
     join_turns,
-    merge,
     parts_of,
     split_system,
     tool_call,
@@ -65,13 +64,12 @@ class Anthropic:
             "output_config": {name: value for name, value in output_config.items() if value is not None} or None,
             "stream": request.stream or None,
         }
-        body: dict[str, Any] = {
+        return {
             "model": request.model,
             "max_tokens": _MAX_TOKENS if request.max_tokens is None else request.max_tokens,
             "messages": _messages(messages),
             **{name: value for name, value in parameters.items() if value is not None},
         }
-        return merge(body, request.extra_body)
 
     def read(self, reply: Any) -> Answer:
         """Return the texts and tool calls of a message."""

@@ -10,7 +10,6 @@ from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
-from evaljournal.runner.tasks.dialects.messages import merge
 from evaljournal.runner.tasks.endpoint import raise_error_in
 
 _REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
@@ -60,7 +59,7 @@ class Completions:
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
         if request.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return merge(body, request.extra_body)
+        return body
 
     def read(self, reply: Any) -> Answer:
         """Return the first choice of a reply."""

@@ -35,8 +35,6 @@ class ChatRequest:
     """JSON schema of the answer."""
     stream: bool = False
     """Whether to stream the reply."""
-    extra_body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
-    """Further parameters of the dialect, which replace those of the request; objects are merged."""
 
 
 @attrs.frozen(kw_only=True)

@@ -13,7 +13,6 @@ from evaljournal.runner.tasks.dialects.messages import (
     attachment_of,
     calls_of,
     join_turns,
-    merge,
     parts_of,
     split_system,
     tool_call,
@@ -65,12 +64,11 @@ class Gemini:
         }
         config = {name: value for name, value in parameters.items() if value is not None}
         instruction = [_part(part) for content in system for part in parts_of(content)]
-        body = {
+        return {
             "contents": _contents(messages),
             **({"systemInstruction": {"parts": instruction}} if instruction else {}),
             **({"generationConfig": config} if config else {}),
         }
-        return merge(body, request.extra_body)
 
     def read(self, reply: Any) -> Answer:
         """Return the first candidate; if there is none because the prompt was blocked, an empty answer."""

@@ -104,12 +104,3 @@ def join_turns(turns: Sequence[tuple[str, list[Any]]]) -> list[tuple[str, list[A
         else:
             joined_turns.append((role, parts))
     return joined_turns
-
-
-def merge(body: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request body with further parameters, which replace its own; objects are merged at any depth."""
-    merged = dict(body)
-    for name, value in further.items():
-        is_object = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-        merged[name] = merge(merged[name], value) if is_object else value
-    return merged

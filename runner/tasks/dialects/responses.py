@@ -10,7 +10,6 @@ from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidRe
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.completions import is_reasoning_model
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
-from evaljournal.runner.tasks.dialects.messages import merge
 
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"content_filter": "declined"}
 """Why a response is incomplete → its outcome; for all other reasons, it is truncated."""
@@ -47,13 +46,12 @@ class Responses:
             "text": None if request.schema is None else {"format": json_schema},
             "stream": request.stream or None,
         }
-        body = {
+        return {
             "model": request.model,
             "input": [item for message in request.messages for item in _items(message)],
             "store": False,
             **{name: value for name, value in parameters.items() if value is not None},
         }
-        return merge(body, request.extra_body)
 
     def read(self, reply: Any) -> Answer:
         """Return the texts and the tool calls of a response."""
