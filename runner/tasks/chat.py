@@ -327,6 +327,10 @@ class Chat(HttpTask):
             yield OpenChat(self, client, self._prices, run)
 
 
+class AttachmentError(Fatal):
+    """An image or a file of the case cannot be sent; nothing was called."""
+
+
 @attrs.frozen
 class OpenChat:
     """A chat model with open connections."""
@@ -367,7 +371,7 @@ class OpenChat:
             attach = partial(_attach, parts=parts, position=positions[-1] if positions else 0)
             chat.body(attach(messages))  # Raises if the dialect has no such part.
         except UsageError as exc:
-            raise Fatal(exc.message) from exc
+            raise AttachmentError(exc.message) from None
         return attach
 
     async def _send_turn(

@@ -168,7 +168,7 @@ def test_a_bad_value_is_an_error_of_its_case(server: Server, path: Path, name: s
     run_real(define_real(chat, file), path)
     (failed,) = events(path, AttemptFailed)
 
-    assert ("c1", "fatal", "evaljournal.Fatal") == (failed.trial, failed.category, failed.error)
+    assert ("c1", "fatal", "evaljournal.AttachmentError", "") == (failed.trial, failed.category, failed.error, failed.traceback)
     assert message in failed.message
     assert (["ok"], 1) == (outputs(path), len(server.requests(name)))
 
