@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from evaljournal.journal import Event
 from evaljournal.replay.text import money
 from evaljournal.runner.cli import cli
+from evaljournal.runner.cli.commands import report as report_command
 from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import write_report
 from tests.browser.test_report_page import HOSTILE
@@ -141,7 +142,7 @@ def test_a_report_has_what_changed_since_the_run_before(
 ) -> None:
     """The report of a run names the run before, the change of the score and of the definition, and the cases, which it opens.
 
-    A run of another evaluation, a later one and a damaged one are not the run before.
+    A run of another evaluation, a later one and a damaged one are not the run before. Large runs are not compared.
     """
     monkeypatch.chdir(tmp_path)
     paths = [Path("runs") / f"000{number}" for number in (1, 2, 3)]
@@ -161,6 +162,8 @@ def test_a_report_has_what_changed_since_the_run_before(
     tab.page.click("#since [data-kind=broken] button >> nth=1")
     assert "case-8" in tab.text("#drawer")
     assert 0 == open_tab(addresses[0]).page.locator("#since").count()
+    monkeypatch.setattr(report_command, "FULL_SIZE", 1_000)
+    assert 0 == open_tab(write_report(tmp_path / "large.html", paths[1])).page.locator("#since").count()
 
 
 def test_damaged_runs_are_listed(tmp_path: Path, open_tab: OpenTab) -> None:

@@ -8,6 +8,7 @@ import attrs
 import click
 
 from evaljournal.journal import JournalError
+from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.history.digest import digest
 from evaljournal.replay.history.history import Entry, History, histories
@@ -78,8 +79,11 @@ def read_entries(directory: Path) -> list[Entry]:
     return entries
 
 
-def entries_since(run: LoadedRun) -> list[Entry]:
-    """Return a run after the last usable one before it: of the same evaluation, in the same directory; empty without one."""
+def entries_since(run: LoadedRun, *, max_size: int) -> list[Entry]:
+    """Return a run after the last usable one before it: of the same evaluation, in the same directory.
+
+    Empty without one, or if one of the two has more than `max_size` bytes: the cases of both are kept in memory.
+    """
     evaluation = run.state.started.evaluation if run.state.started else None
     starts: list[tuple[str, Path]] = []
     for path in {file.parent for file in run.path.parent.glob("[!.]*/journal-*.jsonl")}:
@@ -92,6 +96,8 @@ def entries_since(run: LoadedRun) -> list[Entry]:
     earlier_paths = earlier_paths[: earlier_paths.index(run.path)] if run.path in earlier_paths else []
     with DigestCache() as cache:
         for path in reversed(earlier_paths):
+            if max(total_size(run.path), total_size(path)) > max_size:
+                break
             earlier_run, columns = cache.read(path)
             if earlier_run.is_usable and columns:
                 return [Entry(str(path), earlier_run, columns), Entry(str(run.path), *digest(run))]

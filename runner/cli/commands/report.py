@@ -15,6 +15,7 @@ from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay import LoadedRun, load
 from evaljournal.replay.history.history import Entry, histories
 from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
+from evaljournal.replay.page.page_content import FULL_SIZE
 from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
@@ -100,8 +101,8 @@ def report(
 
 
 def _since(run: LoadedRun) -> dict[str, Any] | None:
-    """Return what changed since the run before, from the digests of both."""
-    items = histories(_escape_path(entry) for entry in entries_since(run))
+    """Return what changed since the run before, from the digests of both; None if one is too large to show in full."""
+    items = histories(_escape_path(entry) for entry in entries_since(run, max_size=FULL_SIZE))
     return since_data(items[0]) if items else None
 
 
