@@ -143,6 +143,20 @@ def test_the_stream_equals_the_reply() -> None:
     ]
 
 
+def test_the_first_candidate_of_a_stream() -> None:
+    """Of several candidates, the one with index 0 is the answer, although a chunk may have only others."""
+    other = {"content": {"parts": text("No")}, "finishReason": "MAX_TOKENS", "index": 1}
+    chunks = chunks_of(reply_of(*text("Lima")))
+    chunks = [
+        chunks[0],
+        {**chunks[0], "candidates": [other]},
+        {**chunks[1], "candidates": [other, *chunks[1]["candidates"]]},
+        *chunks[2:],
+    ]
+
+    assert ("Lima", "complete") == ((answer := read_stream(encode(chunks))).text, answer.outcome)
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
 def test_a_blocked_prompt(*, stream: bool) -> None:
     """A reply without candidates, whose prompt was blocked, is declined, with an empty text."""
@@ -215,6 +229,8 @@ def test_an_error_within_a_stream(code: int, category: str) -> None:
         {"promptFeedback": {"blockReason": 7}},
         reply_of(*text("Lima"), reason=None),
         reply_of(*text("Lima"), reason=["STOP"]),
+        reply_of(candidates=[{"content": "Lima", "finishReason": "STOP"}]),
+        reply_of(candidates=[{"content": {"parts": "Lima"}, "finishReason": "STOP"}]),
         reply_of({"text": 7}),
         reply_of("Lima"),
         reply_of({"functionCall": {"name": None}}),

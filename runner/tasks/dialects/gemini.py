@@ -88,7 +88,7 @@ class Gemini:
             error = {"code": reason, "message": explanation}
             details = f": {excerpt(explanation, 300)}" if explanation else ""
             raise ErrorReply(f"the reply ended with finishReason {excerpt(reason, 100)!r}{details}", error)
-        texts, calls, other_keys = _read_parts(_mapping(candidate.get("content")).get("parts", []))
+        texts, calls, other_keys = _read_parts(_parts_of(candidate))
         if other_keys and not texts and not calls and outcome == "complete":
             raise InvalidReply(f"the reply has neither a text nor a function call, only {excerpt(', '.join(other_keys), 200)}")
         return Answer(
@@ -109,13 +109,10 @@ class Gemini:
         candidate: dict[str, Any] = {}
         for chunk in chunks:
             match chunk:
-                case {"candidates": [dict(piece), *_]}:
-                    content = piece.get("content") or {}
-                    pieces = content.get("parts", []) if isinstance(content, Mapping) else None
-                    if not isinstance(pieces, list):
-                        raise _invalid("a chunk of the stream", chunk)
-                    parts += pieces
-                    candidate |= {name: value for name, value in piece.items() if value is not None}
+                case {"candidates": [dict(), *_] as pieces}:
+                    for piece in (piece for piece in map(_mapping, pieces) if not piece.get("index")):
+                        parts += _parts_of(piece)
+                        candidate |= {name: value for name, value in piece.items() if value is not None}
                 case {"usageMetadata": _} | {"promptFeedback": _} | {"modelVersion": _}:
                     pass
                 case _:
@@ -136,6 +133,19 @@ def _invalid(label: str, value: object) -> InvalidReply:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _parts_of(candidate: Mapping[str, Any]) -> list[Any]:
+    """Return the parts of a candidate, which may have none."""
+    match candidate.get("content"):
+        case None | {"parts": None}:
+            return []
+        case {"parts": list(parts)}:
+            return parts
+        case Mapping() as content if "parts" not in content:
+            return []
+        case _:
+            raise _invalid("a candidate of the reply", candidate)
 
 
 def _contents(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -191,13 +201,11 @@ def _part(part: Any) -> Any:
     return {"inlineData": {"mimeType": attachment.media_type, "data": attachment.data}}
 
 
-def _read_parts(parts: Any) -> tuple[list[str], list[dict[str, Any]], list[str]]:
+def _read_parts(parts: list[Any]) -> tuple[list[str], list[dict[str, Any]], list[str]]:
     """Return texts, tool calls and the keys of other parts; thoughts are none of them.
 
     The signature of a call is where Gemini's OpenAI-compatible endpoint has it.
     """
-    if not isinstance(parts, list):
-        raise _invalid("the content of the reply", parts)
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     other_keys: list[str] = []
