@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any, assert_type
 
 from evaljournal import (
+    Answer,
     Case,
     Chat,
+    ChatRequest,
     Command,
     Dataset,
+    Dialect,
     Endpoint,
     Evaluation,
     Outcome,
@@ -219,3 +222,13 @@ def executors() -> None:
 async def awaited() -> None:
     """The async method of an executor."""
     assert_type(await AsyncExecutor(capitals).execute(["?"]), tuple[list[Any], list[ExecutionDetails]])
+
+
+def read_reply(dialect: Dialect, reply: object) -> str:
+    """A dialect makes requests and reads replies."""
+    assert_type(dialect.body(ChatRequest(model="m", messages=[{"role": "user", "content": "q"}])), dict[str, Any])
+    assert_type(dialect.read(reply), Answer)
+    return dialect.read(reply).text
+
+
+IMAGES = Chat("m", images=["photo"], files="document")
