@@ -214,9 +214,9 @@ def output_of(source: Source, trial: TrialDetails, attempt: AttemptDetails, mode
     usage = usage_of(model, attempt.total_usage).get(model)
     output: dict[str, Any] = {"model": model, "choices": [], "completion": ""} | ({"usage": usage} if usage else {})
     if attempt.has_output:
-        is_truncated = trial.truncated and attempt is trial.attempts[-1]
-        message = _output_message(source, trial, attempt)
-        output["choices"] = [{"message": message, "stop_reason": "max_tokens" if is_truncated else "stop"}]
+        is_last, message = attempt is trial.attempts[-1], _output_message(source, trial, attempt)
+        reason = "max_tokens" if trial.truncated and is_last else "content_filter" if trial.declined and is_last else "stop"
+        output["choices"] = [{"message": message, "stop_reason": reason}]
         output["completion"] = message["content"]
     return output
 

@@ -131,7 +131,8 @@ def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, 
     start, end = _times(source, span)
     if attempt.has_output:
         status = {"code": _OK}
-        finish_reason = "length" if trial.truncated and is_last else "stop"
+        finish_reason = "length" if trial.truncated and is_last else "content_filter" if trial.declined and is_last else "stop"
+        attributes["gen_ai.response.model"] = attempt.served_model or None
         attributes["gen_ai.output.messages"] = _messages(("assistant", attempt.output), finish_reason=finish_reason)
         attributes |= _content("output", attempt.output)
         if is_last:  # Scores belong to the last output.

@@ -172,6 +172,8 @@ _TRIAL_FIELDS: Final[dict[str, tuple[Kind | None, Callable[[TrialDetails], Any]]
     "request": ("any", attrgetter("request")),
     "output": ("any", attrgetter("output")),
     "truncated": ("boolean", lambda trial: trial.truncated if trial.stage in {"scoring", "completed"} else None),
+    "declined": ("boolean", lambda trial: trial.declined if trial.stage in {"scoring", "completed"} else None),
+    "served_model": ("text", lambda trial: trial.served_model or None),
     "scores": (None, lambda trial: {scorer: score.value for scorer, score in trial.values.items()}),
     "reasons": (None, lambda trial: {scorer: score.reason for scorer, score in trial.values.items() if score.reason}),
     "scorer_errors": (

@@ -11,6 +11,7 @@ from evaljournal.replay.index import TRIAL_INDEXES, AttemptRow, Index, TrialRow
 from evaljournal.replay.runs.timeline import Span, Times, times_of
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.runs.waits import Wait
+from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.replay.state.usage import add, noted_usage
@@ -66,6 +67,13 @@ class AttemptDetails:
     def has_output(self) -> bool:
         """Whether it returned an output."""
         return self.span.outcome == "succeeded"
+
+    @property
+    def served_model(self) -> str:
+        """The model that answered, as its notes name it; empty if they do not."""
+        answers = [value for name, value in self.notes if name == ANSWER and isinstance(value, dict)]
+        model = answers[-1].get("model") if answers else None
+        return model if isinstance(model, str) else ""
 
     @property
     def own_usage(self) -> dict[str, float]:
@@ -181,6 +189,10 @@ class TrialDetails:
     """Whether the output was truncated by the token limit."""
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
+    excluded: bool = False
+    """Whether the output is not scored, because the settings exclude declined or truncated answers."""
+    served_model: str = ""
+    """The model that answered, as far as the attempt noted it."""
     attempts: list[AttemptDetails] = attrs.field(factory=list)
     scorer_calls: list[ScorerCallDetails] = attrs.field(factory=list)
     scores: dict[str, ScoreDetails] = attrs.field(factory=dict)
@@ -280,6 +292,8 @@ def read_trial(
         output=next((attempt.output for row, attempt in zip(rows, attempts, strict=True) if row.id == trial.output), None),
         truncated=trial_state.answer_outcome == "truncated",
         declined=trial_state.answer_outcome == "declined",
+        excluded=trial_state.is_excluded,
+        served_model=next((attempt.served_model for attempt in reversed(attempts) if attempt.has_output), ""),
         attempts=attempts,
         scorer_calls=[
             ScorerCallDetails(scorer, call, session, seq, waits.get(seq, ()), *end)

@@ -58,14 +58,18 @@ def test_sample(file: str) -> None:
     assert (0.013, 0.003) == (peru.total_time, peru.working_time)
 
 
-def test_truncated_output(tmp_path: Path) -> None:
-    """A truncated output has the stop reason `max_tokens`."""
+def test_truncated_and_declined_outputs(tmp_path: Path) -> None:
+    """A truncated output has the stop reason `max_tokens`, a declined one `content_filter`."""
     truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
-    events = trial("a")
-    write_sync(tmp_path / "run", [started(), session(), *events[:2], truncated, *events[2:], *trial("b")])
+    declined = Noted(name="evaljournal.answer", value={"outcome": "declined"}, trial="c", attempt=1)
+    first, last = trial("a"), trial("c")
+    events = [*first[:2], truncated, *first[2:], *trial("b"), *last[:2], declined, *last[2:]]
+    write_sync(tmp_path / "run", [started(), session(), *events])
     samples = read(tmp_path / "run").samples or []
 
-    assert {"a": "max_tokens", "b": "stop"} == {str(sample.id): sample.output.stop_reason for sample in samples}
+    assert {"a": "max_tokens", "b": "stop", "c": "content_filter"} == {
+        str(sample.id): sample.output.stop_reason for sample in samples
+    }
 
 
 def test_failed_scorer(file: str) -> None:

@@ -59,6 +59,8 @@ def test_trial_row(run: Path) -> None:
         "request": None,
         "output": "Lima",
         "truncated": False,
+        "declined": False,
+        "served_model": None,
         "scores": {"exact": True, "tone": "polite", "closeness": 1.0},
         "reasons": {"tone": "+ it says please"},
         "scorer_errors": {},
@@ -88,6 +90,17 @@ def test_truncated_output(tmp_path: Path) -> None:
     assert [True, False, None] == [row["truncated"] for row in rows_of(tmp_path / "run")]
     assert ["true", "false", ""] == [row["truncated"] for row in cells_of(tmp_path / "run")]
     assert [True, False, None] == [row["truncated"] for row in columns_of(tmp_path / "run")]
+
+
+def test_declined_output_and_served_model(tmp_path: Path) -> None:
+    """`declined` shows whether the model declined to answer, and `served_model` which model answered."""
+    declined = Noted(name="evaljournal.answer", value={"outcome": "declined", "model": "m-1"}, trial="a", attempt=1)
+    events = trial("a")
+    write_sync(tmp_path / "run", [started(), session(), *events[:2], declined, *events[2:], *trial("b"), enqueued("c")])
+
+    assert [(True, "m-1"), (False, None), (None, None)] == [
+        (row["declined"], row["served_model"]) for row in rows_of(tmp_path / "run")
+    ]
 
 
 def test_every_trial_has_one_row(run: Path) -> None:

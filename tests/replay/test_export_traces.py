@@ -88,6 +88,17 @@ def test_truncated_output(tmp_path: Path) -> None:
     assert ["length"] == [message["finish_reason"] for message in orjson.loads(messages)]
 
 
+def test_declined_output(tmp_path: Path) -> None:
+    """A declined output has the finish reason `content_filter`; the span has the model that answered."""
+    declined = Noted(name="evaljournal.answer", value={"outcome": "declined", "model": "m-1"}, trial="a", attempt=1)
+    events = trial("a")
+    write_sync(tmp_path / "run", [started(), session(), *events[:2], declined, *events[2:]])
+    fields = attributes(spans_of(tmp_path / "run")[-1])
+
+    assert ["content_filter"] == [message["finish_reason"] for message in orjson.loads(fields["gen_ai.output.messages"])]
+    assert "m-1" == fields["gen_ai.response.model"]
+
+
 def test_scores_are_events(run: Path) -> None:
     """Scores are evaluation results on their attempt; a failed scorer has an error instead of a score."""
     spans = spans_of(run)
