@@ -19,7 +19,7 @@ import trio
 from evaljournal.journal import Event, Journal, Record
 from evaljournal.journal.clock import system_clock
 from evaljournal.journal.errors import Unserializable
-from evaljournal.journal.events import AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
+from evaljournal.journal.events import NOTE_PREFIX, AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.replay import RunState
 from evaljournal.replay.results.summary import forked_sessions
@@ -206,6 +206,7 @@ class LateRecorder:
         for name, value in values.items():
             note_event = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
-                self.record(note_event(value=mask_values(to_json(value))))
+                is_json = name.startswith(NOTE_PREFIX)  # The engine's own notes are.
+                self.record(note_event(value=mask_values(value if is_json else to_json(value))))
             except (Unserializable, RecursionError) as exc:
                 self.record(note_event(value=describe(exc).message))
