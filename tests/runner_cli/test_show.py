@@ -462,6 +462,7 @@ def test_numbers_neither_pass_nor_fail() -> None:
 
     message = "no trial matches; no score of this run passes or fails, list all: evaljournal show\n"
     assert ("", message) == (result.stdout, result.stderr)
+    assert "no trial matches\n" == evaljournal("show", "run", "--errors").stderr
 
 
 def test_scorer_errors_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

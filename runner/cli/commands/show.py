@@ -117,7 +117,7 @@ def show(  # noqa: PLR0917  # the options
         _print_definition(view, as_json=as_json)
     elif trial is None or is_filtered or len(matching_trials) > 1:
         names = _filter_trials(view.state, matching_trials, failing=failing, errors=errors, conditions=conditions)
-        _print_list(view, names, case=None if is_filtered else trial, as_json=as_json)
+        _print_list(view, names, case=None if is_filtered else trial, failing=failing, as_json=as_json)
     else:
         trial_details = view.trial(matching_trials[0])
         problem = trial_details.problem or problem
@@ -184,7 +184,7 @@ def _matching_trials(view: LoadedRun, trial: str) -> list[str]:
     return [trial] if trial in trials else [name for name, state in trials.items() if state.case == trial]
 
 
-def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, as_json: bool) -> None:
+def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, failing: bool, as_json: bool) -> None:
     """List trials; if they are those of one case, show their outputs side by side."""
     state = view.state
     rows = read_values(view.path, state.trials, names)
@@ -195,8 +195,8 @@ def _print_list(view: LoadedRun, names: Sequence[str], *, case: str | None, as_j
         ]
         _print_json(view.path, view.problem, trials=entries)
     elif not names:
-        has_passes = any(tally.booleans for tally in state.scores.values())
-        note = "" if has_passes or not state.scores else "; no score of this run passes or fails, list all: evaljournal show"
+        can_fail = not state.scores or any(tally.booleans for tally in state.scores.values())
+        note = "; no score of this run passes or fails, list all: evaljournal show" if failing and not can_fail else ""
         echo(f"no trial matches{note}" if state.trials else "the run has no trials yet", err=True)
     elif case is not None:
         echo("\n".join(_case_lines(state, sorted(rows, key=lambda values: state.trials[values.trial].repeat))))
