@@ -228,7 +228,9 @@ class Chat(HttpTask):
 
     def check(self, case: Case) -> None:
         """Raise a UsageError if the case lacks a field of the messages or the model, or the dialect has no such message."""
-        self.request(case)
+        messages, model = self.conversation(case), self.model_for(case)
+        if self.messages is not None or is_messages(case.input):
+            self.body(messages, model)
 
     @property
     def file_columns(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from evaljournal import UsageError
+from evaljournal import Case, UsageError
 from evaljournal.journal.events import AttemptFailed
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.retries.classify import classify
@@ -347,7 +347,7 @@ def test_unsupported_parameters_and_messages() -> None:
     with pytest.raises(UsageError, match="has no seed"):
         Chat("responses:m", base_url="http://h", seed=1)
     with pytest.raises(UsageError, match="invalid tool call"):
-        Chat("responses:m", base_url="http://h").body([{"role": "assistant", "tool_calls": [{"id": 1}]}])
+        Chat("responses:m", base_url="http://h").check(Case(input=[{"role": "assistant", "tool_calls": [{"id": 1}]}]))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
