@@ -230,15 +230,15 @@ class Connection(asyncio.Protocol):
         self._transport.write(head.encode())
         chunks = list(_chunks_of(end, body))
         form = "data: {}\r\n\r\n" if kind == "sse" else "{}\n"
-        texts = [": hello\n\n"] if kind == "sse" else []
-        has_names = end.endswith(_NAMED_EVENTS)
+        has_names, is_gemini = end.endswith(_NAMED_EVENTS), end.endswith(_GEMINI)
+        texts = [": hello\n\n"] if kind == "sse" and not is_gemini else []  # Google's SDK does not skip comments.
         names = [f"event: {chunk['type']}\n" if has_names else "" for chunk in chunks]
         texts += [name + form.format(json.dumps(chunk, ensure_ascii=False)) for name, chunk in zip(names, chunks, strict=True)]
         if argument == "error":
             texts[2:] = ['event: error\ndata: {"message": "overloaded"}\n\n']
         elif argument == "chunk":
             texts[3:] = [form.format('{"error": {"message": "overloaded", "code": 503}}')]
-        elif kind == "sse" and not is_closing and not has_names:
+        elif kind == "sse" and not is_closing and not has_names and not is_gemini:
             texts.append("data: [DONE]\n\n")
         if is_closing:
             data = "".join(texts[:-1] if argument == "short" else texts).encode()

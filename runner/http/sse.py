@@ -14,7 +14,7 @@ from evaljournal.runner.secrets import excerpt
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelled"})
 _FINAL_EVENTS: Final = _LAST_EVENTS | _ERROR_EVENTS
-_PARSED_DATA: Final = re.compile(f'"(?:usage|{"|".join(map(re.escape, _FINAL_EVENTS))})"')
+_PARSED_DATA: Final = re.compile(f'"(?:usage|usageMetadata|{"|".join(map(re.escape, _FINAL_EVENTS))})"')
 """Only data that contains one of these is parsed."""
 
 
@@ -65,12 +65,12 @@ class StreamEvents:
 
     def _add_usage(self, part: Mapping[str, Any]) -> None:
         """Add the model and the usage in a part of the reply; later counts replace earlier ones."""
-        usage = part.get("usage")
+        usage = part.get("usage") or part.get("usageMetadata")  # Gemini
         if isinstance(usage, Mapping):
             counts = {name: count for name, count in usage.items() if count is not None}
             self.response["usage"] = {**self.response.get("usage", {}), **counts}
-        if isinstance(part.get("model"), str):
-            self.response["model"] = part["model"]
+        if isinstance(model := part.get("model") or part.get("modelVersion"), str):
+            self.response["model"] = model
 
 
 def _parse_object(data: str) -> dict[str, Any]:

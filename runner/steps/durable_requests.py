@@ -14,6 +14,7 @@ MODEL_CALLS: Final = "http"
 """Stands for the model calls in the setting; its other values are addresses."""
 
 _MODEL_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
+_GEMINI_METHODS: Final = ("generateContent", "streamGenerateContent")
 _Origin = tuple[str, str, int]
 
 
@@ -43,11 +44,18 @@ class DurableRequests:
 
 
 def model_endpoint(method: str, path: str) -> str | None:
-    """Return which endpoint of OpenAI's or Anthropic's API, or a compatible one, a model call uses; None for other requests."""
+    """Return which endpoint of the API of OpenAI, Anthropic or Gemini, or a compatible one, is called; None: no model call."""
     if method.upper() != "POST":
         return None
     path = path.rstrip("/")
+    if is_gemini(path):
+        return path.rpartition(":")[2]
     return next((endpoint for endpoint in _MODEL_ENDPOINTS if path.endswith(f"/{endpoint}")), None)
+
+
+def is_gemini(path: str) -> bool:
+    """Return whether a path is that of a model of Gemini's API, `/v1beta/models/MODEL:generateContent`."""
+    return path.rpartition(":")[2] in _GEMINI_METHODS
 
 
 def _address(value: object) -> tuple[_Origin, str]:

@@ -23,7 +23,7 @@ from evaljournal.runner.http.sse import StreamEvents
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import mask, mask_output
 from evaljournal.runner.steps.attempt_steps import Step
-from evaljournal.runner.steps.durable_requests import model_endpoint
+from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
 from evaljournal.runner.tasks.usage import usage_of_response
 
@@ -48,6 +48,8 @@ def step_of_request(
     content = _request_content(body)
     if endpoint is not None:
         url = mask_shapes(url)
+        if is_gemini(parts.path) and isinstance(content, dict):
+            content = {"model": parts.path.rpartition("/")[2].partition(":")[0], **content}
         model = content.get("model") if isinstance(content, dict) else None
         name = f"{endpoint.replace('/', '.')} {model}" if isinstance(model, str) else endpoint.replace("/", ".")
         value = content

@@ -79,10 +79,11 @@ def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:
 
 def usage_of_response(response: object) -> dict[str, float | str]:
     """Return the usage in an SDK's response that was returned as an output, converted to JSON."""
-    if not isinstance(response, Mapping) or "usage" not in response:
+    if not isinstance(response, Mapping):
         return {}
-    tier, model = response.get("service_tier"), str(response.get("model") or "")
-    return priced_usage(response["usage"], model, read_prices(DEFAULT_PRICES), tier)
+    tier, model = response.get("service_tier"), str(response.get("model") or response.get("modelVersion") or "")
+    usage = response.get("usage") or response.get("usageMetadata")  # Gemini
+    return priced_usage(usage, model, read_prices(DEFAULT_PRICES), tier)
 
 
 def _count(provider_usage: object, *paths: str) -> int | None:

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from evaljournal import UsageError
-from evaljournal.journal.events import AttemptFailed
+from evaljournal.journal.events import AttemptFailed, StepCompleted
+from evaljournal.replay import model_messages
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
@@ -24,7 +25,7 @@ from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
 
-MODEL: Final = "gemini-3-flash"
+MODEL: Final = "gemini-3.8-flash"
 USAGE: Final = {
     "promptTokenCount": 1000,
     "cachedContentTokenCount": 600,
@@ -411,3 +412,28 @@ def test_a_run(server: Server, path: Path, name: str, *, stream: bool) -> None:
 def test_the_model_is_part_of_the_definition() -> None:
     """Two models have two definitions, although the model is not in the body of a call."""
     assert ["a", "b"] == [Chat(f"gemini:{model}", base_url="http://h").definition["model"] for model in "ab"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
+def test_calls_of_the_sdk_are_steps(server: Server, path: Path, name: str, *, stream: bool) -> None:
+    """With `durable="http"`, a call of Google's SDK is a step with its messages and a priced usage."""
+    genai = import_optional("google.genai")
+
+    def ask(question: str) -> str:
+        client = genai.Client(api_key="key", http_options={"base_url": server.url(name, "sse" if stream else "ok", "")})
+        if stream:
+            replies = client.models.generate_content_stream(model=MODEL, contents=question)
+        else:
+            replies = [client.models.generate_content(model=MODEL, contents=question)]
+        return "".join(reply.text or "" for reply in replies)
+
+    run_real(define_real(ask, durable="http"), path)
+
+    (step,) = events(path, StepCompleted)
+    method = "streamGenerateContent" if stream else "generateContent"
+    assert ["LIMA"] == outputs(path)
+    assert ("model", f"{method} {MODEL}") == (step.kind, step.name)
+    assert [model_messages.Message("user", "lima")] == model_messages.messages_of(step.input)
+    assert model_messages.Message("assistant", "LIMA") == model_messages.reply_of(step.output)
+    assert (1000, 100) == (step.usage["input_tokens"], step.usage["output_tokens"])
+    assert step.usage["cost"] > 0

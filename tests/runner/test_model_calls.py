@@ -60,6 +60,9 @@ def read(headers: dict[str, str], *chunks: bytes, status: int = 200, end: bool =
         ("POST", "/v1/responses", True),
         ("POST", "/v1/messages", True),
         ("POST", "/v1/embeddings", True),
+        ("POST", "/v1beta/models/gemini-3.8-flash:generateContent", True),
+        ("POST", "/v1beta/models/gemini-3.8-flash:streamGenerateContent", True),
+        ("POST", "/v1beta/models/gemini-3.8-flash:countTokens", False),
         ("GET", "/v1/responses", False),
         ("POST", "/v1/messages/count_tokens", False),
         ("POST", "/v1/models", False),
@@ -67,7 +70,7 @@ def read(headers: dict[str, str], *chunks: bytes, status: int = 200, end: bool =
     ],
 )
 def test_which_requests_are_model_calls(method: str, path: str, expected: bool) -> None:  # noqa: FBT001  # an example
-    """A POST to an address of the APIs of OpenAI and Anthropic is a model call."""
+    """A POST to an address of the APIs of OpenAI, Anthropic and Gemini is a model call."""
     assert expected is (model_endpoint(method, path) is not None)
 
 
