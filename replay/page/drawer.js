@@ -97,7 +97,7 @@ class Drawer {
     const { trials } = run, stage = run.stageOf(trial), reason = trials.reason[trial] ? ` (${trials.reason[trial]})` : "";
     const latency = trials.latency[trial] === null ? "" : ` · latency ${microseconds(trials.latency[trial])}`, error = stage === "failed" ? run.errorOf(trial) : null;
     return [
-      el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(stage), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}${stepCount(run, trial)}${latency}`),
+      el("p", { class: "status" }, label ? el("b", { text: `${label} ` }) : "", stageMark(stage), `${reason}, ${plural(trials.attempts[trial].length, "attempt")}${stepCount(run, trial)}${latency}${trials.answer[trial] ? ` · ${trials.answer[trial]}` : ""}`),
       error ? el("pre", { class: "error", dir: "auto", text: escapeInvisible(`${error[1]}: ${error[2]}`) }) : "",
     ];
   }

@@ -308,7 +308,7 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         **(by_variant if state.variants else {}),
         "stage": (STAGE_NUMBERS[stage] for stage in column("stage")),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
-        **({"answer": per_trial(lambda trial: trial.answer_outcome or 0)} if state.answers else {}),
+        **({"answer": per_trial(_answer_text)} if state.answers else {}),
         "latency": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.latency)),
         "queue_time": times("queue_time", QUEUED),
         "backoff_time": times("backoff_time", BACKING_OFF),
@@ -322,6 +322,11 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         "scores": [per_trial(partial(score, scorer)) for scorer in content.scorers],
         "score_reasons": (has_reasons and _score_reasons(content, *row) for row in rows("id, enqueue_seq, stage")),
     }
+
+
+def _answer_text(trial: TrialState) -> str | int:
+    """Return the outcome of an answer that is not complete: `declined`, `truncated (excluded)`; 0 for all others."""
+    return f"{trial.answer_outcome}{' (excluded)' if trial.is_excluded else ''}" or 0
 
 
 _REASONS: Final = """

@@ -319,6 +319,9 @@ class Run {
   failingScorers(trial) { return this.scorers.filter((_, scorer) => this.trials.scores[scorer]?.[trial] === false); }
   scorerError(scorer, trial) { return this.trials.score_reasons[trial]?.[scorer]?.error; }
 
+  // Whether the answer of a trial is "declined" or "truncated", excluded or not.
+  hasAnswer(trial, outcome) { return Boolean(this.trials.answer[trial]?.toString().startsWith(outcome)); }
+
   caseOf(trial) { return this.trials.case[trial] || this.trials.name[trial]; }
   variantOf(trial) { return this.variants[this.trials.variant[trial]]; }
   get hasVariants() { return this.variants.length > 1; }

@@ -373,6 +373,7 @@ function outputCell(run, trial, nodes) {
   const isError = run.stageOf(trial) === "failed" && run.errorOf(trial);
   const reasons = run.scorers.map((name, scorer) => [name, run.scorerError(scorer, trial) || (run.scoreOf(scorer, trial) === false ? rawText(run.trials.score_reasons[trial]?.[scorer]) : "")]).filter(([, reason]) => reason);
   return [nodes ? el("div", { class: "text", dir: "auto" }, nodes) : textBlock(outputText(run, trial), isError ? { class: "text error-text" } : {}),
+    run.trials.answer[trial] ? el("p", { class: "why" }, el("b", { text: run.trials.answer[trial] })) : "",
     ...reasons.slice(0, SHOWN_REASONS).map(([name, reason]) => el("p", { class: "why" }, el("b", { text: `${oneLine(name, 30)}: ` }), oneLine(reason, 300)))];
 }
 

@@ -209,6 +209,10 @@ def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_tab: Op
     for name, expected in {"truncated": ["peru"], "declined": ["chad"]}.items():
         tab.page.click(f"[data-filter={name}]")
         assert expected == tab.rows()
+        assert name in tab.text(f"[data-row={expected[0]}]")
+        tab.page.click(f"[data-row={expected[0]}]")
+        assert f"latency 0.25 s · {name}" in tab.text("#drawer .status")
+        tab.page.keyboard.press("Escape")
     other = open_tab(write_report(tmp_path / "other.html", capitals(tmp_path / "other")))
     assert ["all", "errors", "retried", "slowest"] == other.evaluate(
         "() => [...document.querySelectorAll('[data-filter]')].map(each => each.dataset.filter)"

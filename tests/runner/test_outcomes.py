@@ -206,6 +206,20 @@ def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
     assert "1 declined" in CliRunner().invoke(cli, ["status", str(path)]).stdout
 
 
+def test_show(server: Server, path: Path, name: str) -> None:
+    """`show` selects declined and truncated answers, and says of a trial how its answer ended and which model gave it."""
+    run_real(define_outcomes(server, name, on_declined="exclude"), path)
+    declined, truncated = (
+        json.loads(CliRunner().invoke(cli, ["show", str(path), option, "--json"]).stdout)["trials"]
+        for option in ("--declined", "--truncated")
+    )
+    text = CliRunner().invoke(cli, ["show", str(path), "content_filter"]).stdout
+
+    assert [("content_filter", True, True)] == [(row["trial"], row["declined"], row["excluded"]) for row in declined]
+    assert [("length", True, False)] == [(row["trial"], row["truncated"], row["excluded"]) for row in truncated]
+    assert "answer    declined (excluded), served by small-2026-05-01" in text
+
+
 def run_served(server: Server, path: Path, name: str, *served: Sequence[str]) -> list[str]:
     """Run an evaluation several times, each time served by these models; return the paths."""
     cases = [Case(name=f"case-{number}", input=str(number), expected="Lima") for number in range(len(served[0]))]

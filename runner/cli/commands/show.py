@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +68,8 @@ _TRACEBACK_LINES: Final = 12
 )
 @click.option("--failing", is_flag=True, help="Only trials with a score that fails.")
 @click.option("--errors", is_flag=True, help="Only trials with an error, or with an error of a scorer.")
+@click.option("--declined", is_flag=True, help="Only trials with an output that is a declined answer.")
+@click.option("--truncated", is_flag=True, help="Only trials with an output that is a truncated answer.")
 @click.option(
     "--score",
     "conditions",
@@ -84,6 +86,8 @@ def show(  # noqa: PLR0917  # the options
     steps: str,
     failing: bool,
     errors: bool,
+    declined: bool,
+    truncated: bool,
     conditions: Sequence[str],
     definition: bool,
     as_json: bool,
@@ -105,7 +109,8 @@ def show(  # noqa: PLR0917  # the options
     view = open_run(path, seq)
     problem: JournalError | None = view.problem
     matching_trials = list(view.state.trials) if trial is None else _matching_trials(view, trial)
-    is_filtered = bool(failing or errors or conditions)
+    outcomes = {outcome for outcome, is_shown in (("declined", declined), ("truncated", truncated)) if is_shown}
+    is_filtered = bool(failing or errors or outcomes or conditions)
     if trial is not None and not matching_trials:
         exit_if_damaged(problem)  # The trial may be after the damage.
         position = "" if seq is None else f" at record {seq:,}"
@@ -116,7 +121,9 @@ def show(  # noqa: PLR0917  # the options
     if definition:
         _print_definition(view, as_json=as_json)
     elif trial is None or is_filtered or len(matching_trials) > 1:
-        names = _filter_trials(view.state, matching_trials, failing=failing, errors=errors, conditions=conditions)
+        names = _filter_trials(
+            view.state, matching_trials, failing=failing, errors=errors, outcomes=outcomes, conditions=conditions
+        )
         _print_list(view, names, case=None if is_filtered else trial, failing=failing, as_json=as_json)
     else:
         trial_details = view.trial(matching_trials[0])
@@ -131,9 +138,15 @@ def show(  # noqa: PLR0917  # the options
 
 
 def _filter_trials(
-    state: RunState, names: Iterable[str], *, failing: bool, errors: bool, conditions: Sequence[str]
+    state: RunState,
+    names: Iterable[str],
+    *,
+    failing: bool,
+    errors: bool,
+    outcomes: Collection[str],
+    conditions: Sequence[str],
 ) -> list[str]:
-    """Return the trials that fail or have an error, if that is asked for, and that meet all conditions on scores."""
+    """Return the trials that fail, have an error or one of these outcomes, if asked for, and that meet all conditions."""
     scores = [condition.partition("=")[::2] for condition in conditions]
     for scorer, value in scores:
         if scorer not in state.scores:
@@ -143,9 +156,9 @@ def _filter_trials(
 
     def is_selected(trial: TrialState) -> bool:
         has_error = trial.stage == "failed" or bool(trial.unscored)
-        has_problem = (failing and bool(trial.failing_scorers)) or (errors and has_error)
+        has_problem = (failing and bool(trial.failing_scorers)) or (errors and has_error) or trial.answer_outcome in outcomes
         latest = [(trial.score(scorer), value) for scorer, value in scores]
-        return (has_problem or not (failing or errors)) and all(
+        return (has_problem or not (failing or errors or outcomes)) and all(
             score is not None and _equals(score[1], value) for score, value in latest
         )
 
@@ -294,6 +307,9 @@ def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
         "error": trial.error or None,
         "attempts": trial.attempts,
         "latency": trial.latency if trial.output_location is not None else None,
+        "declined": trial.answer_outcome == "declined",
+        "truncated": trial.answer_outcome == "truncated",
+        "excluded": trial.is_excluded,
         "scores": {scorer: value for scorer, (_, value) in trial.scores.items()},
         "unscored": trial.unscored,
     }
@@ -301,7 +317,7 @@ def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
 
 def _cell(trial: TrialState, scorer: str) -> str:
     if scorer not in trial.scores:
-        return "error" if scorer in trial.unscored else "–"
+        return "error" if scorer in trial.unscored else "excluded" if trial.is_excluded else "–"
     return score_value_text(trial.scores[scorer][1])
 
 
@@ -325,6 +341,15 @@ def _to_json(_: object, __: object, value: Any) -> Any:
     return value._asdict() if isinstance(value, Span) else value
 
 
+def _answer_lines(trial: TrialDetails) -> Iterator[str]:
+    """Yield how an answer ended, if it is not complete, and which model gave it: `declined (excluded), served by small-1`."""
+    outcome = "declined" if trial.declined else "truncated" if trial.truncated else ""
+    excluded = " (excluded)" if trial.excluded else ""
+    served = f"served by {printable(trial.served_model, _MAX_TEXT)}" if trial.served_model else ""
+    if answer := ", ".join(filter(None, (f"{outcome}{excluded}", served))):
+        yield f"{'answer':<{len(_INDENT)}}{answer}"
+
+
 def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) -> Iterator[str]:
     times, sessions = trial_details.times, state.sessions
     reason = f" ({reason_text(trial_details.reason)})" if trial_details.reason else ""
@@ -332,6 +357,7 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
     yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {stage_text(trial_details.stage)}{reason}, {attempts}{steps}"
+    yield from _answer_lines(trial_details)
     for score in trial_details.scores.values():
         yield from _score_lines(score)
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
