@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from evaljournal.journal.events import Noted
 from evaljournal.replay.export import Source, otlp_encoding
+from evaljournal.replay.export.model_call import TaskModels
 from evaljournal.replay.export.otlp import otlp
 from tests.journal.samples import RUN, session, started, trial, write_sync
 from tests.replay.eventful_run import LARGE, UNSAFE, eventful_run, otlp_json_of
@@ -265,6 +266,17 @@ def test_the_model_of_other_tasks(tmp_path: Path, definition: Any, request_: Any
         None if "gen_ai.request.model" not in fields else (fields["gen_ai.request.model"], fields["gen_ai.provider.name"])
     )
     assert ("LLM" if model else "AGENT") == fields["openinference.span.kind"]
+
+
+def test_the_model_of_a_variant() -> None:
+    """It is that of the variant's task, otherwise that of the evaluation, otherwise the parameter of this name."""
+    variants = {"own": {"task": {"model": "a"}, "parameters": {"model": "b"}}, "parameter": {"parameters": {"model": "c"}}}
+    names = ("own", "parameter", "other")
+
+    models = TaskModels({"task": {"source": "def ask(): …"}, "variants": variants})
+    assert ["a", "c", ""] == [models.for_variant(name).model for name in names]
+    models = TaskModels({"task": {"body": {"model": "d"}}, "variants": variants})
+    assert ["a", "d", "d"] == [models.for_variant(name).model for name in names]
 
 
 def test_the_trial_has_input_and_output(run: Path) -> None:
