@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from evaljournal import UsageError
-from evaljournal.journal.events import AttemptFailed
+from evaljournal.journal.events import AttemptFailed, Noted
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
@@ -435,6 +435,8 @@ def test_a_run(server: Server, path: Path, name: str, *, stream: bool) -> None:
     assert ["LIMA"] == outputs(path)
     assert request["target"].endswith("/v1/messages")
     assert stream == json.loads(request["body"]).get("stream", False)
+    notes = [event.value for event in events(path, Noted) if event.name == "evaljournal.stream"]
+    assert [{"first_byte", "first_token", "bytes"}] * stream == [set(value) for value in notes]
 
 
 def test_an_overloaded_stream_is_retried(path: Path) -> None:

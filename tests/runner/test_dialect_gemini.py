@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from evaljournal import UsageError
-from evaljournal.journal.events import AttemptFailed, StepCompleted
+from evaljournal.journal.events import AttemptFailed, Noted, StepCompleted
 from evaljournal.replay import model_messages
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.retries.classify import classify
@@ -407,6 +407,8 @@ def test_a_run(server: Server, path: Path, name: str, *, stream: bool) -> None:
     method = "streamGenerateContent?alt=sse" if stream else "generateContent"
     assert ["LIMA"] == outputs(path)
     assert request["target"].endswith(f"/v1beta/models/{MODEL}:{method}")
+    notes = [event.value for event in events(path, Noted) if event.name == "evaljournal.stream"]
+    assert [{"first_byte", "first_token", "bytes"}] * stream == [set(value) for value in notes]
 
 
 def test_the_model_is_part_of_the_definition() -> None:
