@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from evaljournal import Case, Chat, Endpoint, Retry, UsageError, verify
 from evaljournal.journal.events import StepCompleted, StepReused, TrialFailed
+from evaljournal.replay.model_messages import Message, messages_of, reply_of
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.cli import cli
 from tests.runs import define_real, events, outputs, run_real
@@ -60,6 +61,26 @@ def test_a_conversation_with_a_chat_model(server: Server, path: Path, name: str)
     assert (3000, 300) == (outcome.state.usage["input_tokens"], outcome.state.usage["output_tokens"])
     assert 3 == len({request["headers"]["idempotency-key"] for request in server.requests(name)})
     assert verify(path).ok
+
+
+@pytest.mark.parametrize(("dialect", "base"), [("chat", "v1"), ("anthropic", ""), ("responses", "v1"), ("gemini", "")])
+def test_a_conversation_in_each_dialect(server: Server, path: Path, name: str, dialect: str, base: str) -> None:
+    """The recorded request of a turn reads as the same conversation in every dialect, and names the model."""
+    chat = Chat(f"{dialect}:small", base_url=server.url(name, "ok", base), system="Be {question}.", turns="turns")
+    defined = define_real(chat, CASES)
+    steps: list[StepDetails] = []
+
+    @defined.score
+    def turns(trajectory: list[StepDetails]) -> bool:
+        steps.extend(trajectory)
+        return True
+
+    run_real(defined, path)
+
+    replies = [Message("system", "Be greet."), Message("user", "hello"), Message("assistant", "HELLO")]
+    assert ("THANKS", "small") == (outputs(path)[0], steps[1].input["model"])
+    assert [*replies, Message("user", "one more")] == messages_of(steps[1].input)
+    assert Message("assistant", "ONE MORE") == reply_of(steps[1].output)
 
 
 @pytest.mark.parametrize("kind", ["chat", "endpoint"])
