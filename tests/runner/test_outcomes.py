@@ -325,6 +325,25 @@ def test_excluded_outputs_stay_excluded(server: Server, path: Path, name: str) -
     assert "setting on_declined: 'exclude' is now 'score'" in str(rejected.value)
 
 
+def test_merged_shards_keep_what_is_excluded(path: Path) -> None:
+    """Shards with the same settings are merged, and the merged run excludes what they did; other settings are rejected."""
+    with replying(json.dumps(completion("Li", "length")).encode()) as replies:
+        chat = Chat("small", base_url=replies.url)
+        for number, action in ((1, "exclude"), (2, "exclude"), (3, "score")):
+            defined = define_real(chat, [Case(name=name, input=name) for name in "abcdef"], on_truncated=action)
+            defined.score(scorers.exact)
+            run_real(defined, path.with_name(f"{number}"), shard=f"{min(number, 2)}/2")
+    first, second, other, merged = (str(path.with_name(name)) for name in ("1", "2", "3", "merged"))
+    result = CliRunner().invoke(cli, ["merge", first, second, "-o", merged])
+    rejected = CliRunner().invoke(cli, ["merge", first, other, "-o", str(path.with_name("rejected"))])
+
+    state = load(merged).state
+    assert (0, 2) == (result.exit_code, rejected.exit_code), result.output
+    assert ({"truncated": 6}, {}, {"small-2026-05-01": 6}) == (dict(state.excluded), dict(state.scores), dict(state.models))
+    assert "setting on_truncated: 'exclude' is now 'score'" in rejected.output
+    assert verify(merged).ok
+
+
 def test_scorers_get_the_outcome(server: Server, path: Path, name: str) -> None:
     """A scorer may have the parameters `declined` and `truncated`."""
     defined = define_outcomes(server, name)
