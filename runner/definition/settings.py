@@ -31,6 +31,8 @@ EXPERIMENT_SETTINGS: Final = (
 )
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
 OnOutcome = Literal["score", "error", "exclude"]
+OMITTED_DEFAULTS: Final = {"on_declined": "score", "on_truncated": "score"}
+"""Settings that a run records only if they have another value: older runs do not have them."""
 
 
 def is_duration(value: object) -> bool:
@@ -201,7 +203,9 @@ class Settings(Selection):
         fields: dict[str, Any] = orjson.loads(orjson.dumps(asdict(self, value_serializer=_serialize)))
         if not self.only_variants:
             del fields["only_variants"]  # Most runs have no variants.
-        return fields
+        return {
+            name: value for name, value in fields.items() if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
+        }
 
     @property
     def fingerprint(self) -> str:

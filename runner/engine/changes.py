@@ -13,7 +13,7 @@ from evaljournal.replay.state.sessions import IDENTITY_FIELDS
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.data.case import Trial
 from evaljournal.runner.definition.budget import parse_budget
-from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, Settings
+from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, OMITTED_DEFAULTS, Settings
 from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 
@@ -103,10 +103,12 @@ def differences(old_start: RunStarted, new_start: RunStarted, settings: Mapping[
     variant_changes = _variant_changes(variant_fingerprints(old_start.definition), variant_fingerprints(new_start.definition))
     definitions = _without_code(old_start.definition), _without_code(new_start.definition)
     diff = [f"  {line}" for line in definition_diff(*definitions)] if new_values else []
+    old_settings = {**OMITTED_DEFAULTS, **settings}
+    new_settings = {**OMITTED_DEFAULTS, **{name: value for name, value in new_start.settings.items() if value is not None}}
     setting_changes = [
-        f"setting {name}: {settings[name]!r} is now {new_start.settings.get(name)!r}"
+        f"setting {name}: {old_settings[name]!r} is now {new_settings.get(name)!r}"
         for name in EXPERIMENT_SETTINGS
-        if name in settings and settings[name] != new_start.settings.get(name)
+        if name in old_settings and old_settings[name] != new_settings.get(name)
     ]
     return [*field_changes, *file_changes, *variant_changes, *diff, *setting_changes]
 

@@ -20,7 +20,7 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.code_files import code_files
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import check_gates
-from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 from evaljournal.runner.engine.changes import case_changes, differences, effective_settings
 from evaljournal.runner.engine.environment import Environment
@@ -113,6 +113,7 @@ def make_plan(
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
     recorded_settings = settings.to_json()
+    recorded_settings |= {name: getattr(settings, name) for name in OMITTED_DEFAULTS if name in state.settings}
     if options.policy_factory is not None and "aimd" not in recorded_settings:
         recorded_settings["policy"] = getattr(options.policy_factory, "__qualname__", repr(options.policy_factory))
     source = evaluation.cases.source

@@ -317,6 +317,10 @@ def test_excluded_outputs_stay_excluded(server: Server, path: Path, name: str) -
     rescored = rescore(defined, path, all_outputs=True)
     with pytest.raises(UsageError, match="different definition") as rejected:
         run_real(define_outcomes(server, name), path.with_name("fork"), resume=True)
+    with pytest.raises(UsageError, match="different definition"):
+        run_real(
+            define_outcomes(server, name, on_declined="exclude", on_truncated="error"), path.with_name("fork"), resume=True
+        )
     resumed = run_real(define_outcomes(server, name, on_declined="exclude"), path.with_name("fork"), resume=True).state
 
     assert (2, 0, 0) == (rescored.outputs, rescored.already_scored, rescored.unscored)
