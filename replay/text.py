@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from textwrap import wrap
 from typing import Any, Final
 from unicodedata import category, east_asian_width
@@ -127,10 +127,8 @@ def shorten(text: str, width: int) -> str:
 
 def _crop(text: str, width: int) -> str:
     """Return the start of a text that takes at most `width` columns."""
-    if text.isascii():
-        return text[:width]
-    ends = accumulate(cell_width(char) for char in text)
-    return "".join(char for char, end in zip(text, ends, strict=True) if end <= width)
+    ends = accumulate(map(cell_width, text))
+    return text[: sum(1 for _ in takewhile(width.__ge__, ends))]
 
 
 def wrap_cells(text: str, width: int) -> list[str]:

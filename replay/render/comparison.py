@@ -69,16 +69,11 @@ def answer_lines(comparison: Comparison, a: str = "A", b: str = "B") -> Iterator
     texts = {name: side_answers_text(answers) for name, answers in sides.items()}
     if any(texts.values()):
         yield f"answers  {'; '.join(f'{name}: {text}' if text else f'{name}: all complete' for name, text in texts.items())}"
-    for name, answers in sides.items():
-        yield from (
-            f"{name}{_of_variant(variant)} was {served_text(models)}" for variant, models in answers.mixed_models.items()
-        )
     if comparison.model_drift:
-        yield f"{a} and {b} asked for the same model, but not the same models answered:"
-        for name, answers in sides.items():
-            yield from (
-                f"  {name}{_of_variant(variant)} was {served_text(models)}" for variant, models in answers.models.items()
-            )
+        yield f"{a} and {b} requested the same model, but different models answered:"
+    for name, answers in sides.items():
+        by_variant = answers.models if comparison.model_drift else answers.mixed_models
+        yield from (f"{name}{_of_variant(variant)} was {served_text(models)}" for variant, models in by_variant.items())
 
 
 def _of_variant(variant: str) -> str:

@@ -218,9 +218,10 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
         return _Repair("", ("--retry-failed", f"--timeout {2 * timeout:g}"))
     if cause.reason != "fatal":
         return None
-    if not _NOT_FOUND.search(cause.error):
+    is_truncated = cause.error.startswith("Truncated:") and not cause.location
+    if not is_truncated and not _NOT_FOUND.search(cause.error):
         return _Repair(f"fix {printable(cause.location, 200)}") if cause.location else None
-    edit = "correct the model name or the URL"
+    edit = "raise --max-tokens" if is_truncated else "correct the model name or the URL"
     if task.startswith("--"):
         options = _copied_options(task)
         resume_options = ("--adopt", "--retry-failed", f"--task {shlex.quote(options)}")

@@ -62,11 +62,11 @@ def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH)
 
 
 def _lowest_lines(state: RunState, path: Path | str, width: int) -> Iterator[str]:
-    scorer, mean = next(((name, tally.mean) for name, tally in state.scores.items() if tally.mean is not None), ("", 0.0))
-    scores = ((name, trial.score(scorer)) for name, trial in state.trials.items() if mean and trial.stage != "withdrawn")
+    scorer, mean = next(((name, tally.mean) for name, tally in state.scores.items() if tally.mean is not None), ("", None))
+    scores = ((name, trial.score(scorer)) for name, trial in state.trials.items() if trial.stage != "withdrawn")
     values = ((name, score[1]) for name, score in scores if score is not None)
     lowest = heapq.nsmallest(_MAX_CASES, ((name, value) for name, value in values if is_summable(value)), key=itemgetter(1))
-    if lowest and lowest[0][1] < mean:
+    if lowest and mean is not None and lowest[0][1] < mean:
         yield f"lowest {printable(scorer, _NAME_CHARS)}:"
         yield from _case_lines(state, path, {name: f"  ({score_value_text(value)})" for name, value in lowest}, width)
 

@@ -175,10 +175,11 @@ def blocking_call_lines(state: RunState) -> Iterator[str]:
 def answer_lines(state: RunState, *, verbose: bool = False) -> Iterator[str]:
     """Yield how many outputs are truncated or declined, if any, and which models gave the outputs, with `verbose`."""
     outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+    not_scored = {outcome: ", so not scored" if state.excluded[outcome] else "" for outcome in ("truncated", "declined")}
     if state.truncated:
-        yield f"{state.truncated:,} of {outputs} truncated by the token limit; raise --max-tokens"
+        yield f"{state.truncated:,} of {outputs} truncated by the token limit{not_scored['truncated']}; raise --max-tokens"
     if state.declined and not state.scores:  # Otherwise the count is beside each mean.
-        yield f"{state.declined:,} of {outputs} declined by the model or its provider"
+        yield f"{state.declined:,} of {outputs} declined by the model or its provider{not_scored['declined']}"
     if verbose and (models := models_of(state)):
         yield served_text(models)
 

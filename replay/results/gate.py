@@ -98,7 +98,7 @@ class GateReport:
     checks: tuple[Check, ...]
     comparison: Comparison
     has_mixed_models: bool
-    """Whether there is too little evidence because a variant was served by several models."""
+    """Whether a variant of one of the runs was served by several models."""
 
 
 class NotComparable(Exception):
@@ -124,9 +124,9 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     checks = [*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules)]
     if rules.no_broken:
         checks.append(_check_bound(BROKEN, "at_most", 0.0, None, float(len(comparison.broken))))
-    mixed_models = {**comparison.answers_a.mixed_models, **comparison.answers_b.mixed_models}
-    has_mixed_models = bool(mixed_models) and not rules.allow_mixed_models
-    verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * has_mixed_models
+    has_mixed_models = bool(comparison.answers_a.mixed_models or comparison.answers_b.mixed_models)
+    is_doubtful = has_mixed_models and not rules.allow_mixed_models
+    verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * is_doubtful
     return GateReport(_worst_verdict(verdicts), tuple(checks), comparison, has_mixed_models)
 
 

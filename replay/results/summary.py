@@ -55,8 +55,6 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         missing_shards=[] if state.outcome == "finished" else [str(shard) for shard in missing_shards(state.merged.shards)],
         adopted=[Adoption(session.number, session.adopted) for session in state.sessions if session.adopted],
         from_older_task=state.from_older_task,
-        truncated=state.truncated,
-        declined=state.declined,
         models=models_of(state),
         warnings=warnings_of(state),
         trials=_trials(state.stages, state.recovered, state.answers, state.excluded),

@@ -222,10 +222,6 @@ class Summary:
     """The sessions that adopted changes."""
     from_older_task: int
     """Current outputs from an older version of the task."""
-    truncated: int
-    """Current outputs that were truncated by the token limit, as far as attempts have noted it."""
-    declined: int
-    """Current outputs with which the model, or its provider, declined to answer, as far as attempts have noted it."""
     models: Mapping[str, int]
     """Model that answered → number of current outputs, as far as attempts have noted it."""
     warnings: Sequence[str]

@@ -10,9 +10,6 @@ ANSWER: Final = f"{NOTE_PREFIX}answer"
 OTHER_MODELS: Final = "(other models)"
 """Stands for the models after the first `_MAX_MODELS`."""
 _OUTCOMES: Final = ("truncated", "declined")
-_FINISH_REASON: Final = f"{NOTE_PREFIX}finish_reason"
-"""Name of the note that earlier releases wrote instead, for answers that did not end with `stop`."""
-_OUTCOME_BY_REASON: Final = {"length": "truncated", "content_filter": "declined", "refusal": "declined"}
 _MAX_MODELS: Final = 20
 _MAX_NAME: Final = 200
 """Maximum number of models that are counted by name, and characters of a name: servers are untrusted."""
@@ -44,12 +41,9 @@ class Answers:
 
     def read(self, name: str, value: Any) -> NotedAnswer | None:
         """Return the answer in a note; None if the note is about something else."""
-        if name == ANSWER and isinstance(value, dict):
-            outcome, model = value.get("outcome"), value.get("model")
-        elif name == _FINISH_REASON and isinstance(value, str):
-            outcome, model = _OUTCOME_BY_REASON.get(value), None
-        else:
+        if name != ANSWER or not isinstance(value, dict):
             return None
+        outcome, model = value.get("outcome"), value.get("model")
         outcome = outcome if outcome in _OUTCOMES else ""
         model = model[:_MAX_NAME] if isinstance(model, str) else ""
         answer = self._answers.get((outcome, model))

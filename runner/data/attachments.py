@@ -27,7 +27,9 @@ from evaljournal.runner.errors import UsageError
 Kind = Literal["image", "file"]
 
 MAX_SIZE: Final = 20 << 20
-"""Maximum bytes of an image or a file."""
+"""Maximum bytes of an image or a file; providers take 20 to 50 MB in a request."""
+_MAX_CASE_SIZE: Final = 64 << 20
+"""Maximum characters of all images and files of a case in base64: more than providers take."""
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,", re.ASCII)
 _SIGNATURES: Final = {
     "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
@@ -61,12 +63,13 @@ class CaseFile:
 
 def attachments_of(case: Case, columns: Mapping[Kind, Iterable[str]]) -> list[CaseFile]:
     """Read the images and files of a case; raise an `InvalidAttachment` if it lacks a column or a value cannot be sent."""
-    return [
-        _from_url(kind, column, value) if value.startswith("data:") else _from_file(kind, case, value)
-        for kind, names in columns.items()
-        for column in names
-        for value in _values(case, column)
-    ]
+    attachments: list[CaseFile] = []
+    values = ((kind, column, value) for kind, names in columns.items() for column in names for value in _values(case, column))
+    for kind, column, value in values:
+        attachments.append(_from_url(kind, column, value) if value.startswith("data:") else _from_file(kind, case, value))
+        if sum(len(attachment.data) for attachment in attachments) > _MAX_CASE_SIZE:
+            raise InvalidAttachment(f"the images and files of the case are larger than {_MAX_CASE_SIZE >> 20} MiB in base64")
+    return attachments
 
 
 def attachment_records(case: Case, columns: Mapping[Kind, Iterable[str]]) -> list[dict[str, Any]]:
@@ -131,7 +134,7 @@ def _from_url(kind: Kind, column: str, url: str) -> CaseFile:
     except (binascii.Error, ValueError) as exc:
         raise InvalidAttachment(f"column {column!r}: the data: URL is not valid base64: {exc}") from exc
     media_type = match[1].lower()
-    name = f"{column}{mimetypes.guess_extension(media_type) or ''}"
+    name = f"{column}{_media_types().guess_extension(media_type) or ''}"
     return _attachment(kind, name, media_type, content, f"column {column!r}")
 
 

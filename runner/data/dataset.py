@@ -155,13 +155,14 @@ class Dataset:
 
     def read(self) -> Iterator[tuple[int, Case]]:
         """Yield all cases in order with their positions; names are not yet checked for duplicates."""
-        columns = Columns(**self._keys)
+        columns, file_columns = Columns(**self._keys), sorted(self._file_columns)
+        directory = (self.source if isinstance(self.source, Path) else Path("cases")).absolute().parent
         files: Mapping[str, Mapping[str, Any]] = {}
         for position, row in self._rows():
             try:
                 case = _case(_without_nan(row) if self._nan == "null" else row, columns)
-                if self._file_columns:
-                    case = add_file_digests(case, sorted(self._file_columns), self._directory, files)
+                if file_columns:
+                    case = add_file_digests(case, file_columns, directory, files)
                     files = case.files
                 case.fingerprint  # noqa: B018  # raises if the journal cannot store it
                 for check in self._checks:
@@ -170,10 +171,6 @@ class Dataset:
                 hint = _NAN_HINT if self._nan == "error" and _without_nan(row) is not row else ""
                 raise UsageError(f"{self.place(position)}: {exc}", hint=hint) from exc
             yield position, case
-
-    @property
-    def _directory(self) -> Path:
-        return (self.source if isinstance(self.source, Path) else Path("cases")).absolute().parent
 
     def place(self, position: int) -> str:
         """Describe the position of a case."""

@@ -218,8 +218,8 @@ class Attempts:
 
     def _fail_incomplete_answer(self, work: TrialWork, outcome: str, output: Any, elapsed: float) -> None:
         error, message = _INCOMPLETE_ANSWERS[outcome]
-        text = excerpt(as_text(output), _MAX_ANSWER)
-        self._fail(work, error=error, message=f"{message}{f': {text}' if text else ''}", category="fatal", elapsed=elapsed)
+        text = excerpt(as_text(output), _MAX_ANSWER) or f"`evaljournal show {work.trial}` has what the provider replied"
+        self._fail(work, error=error, message=f"{message}: {text}", category="fatal", elapsed=elapsed)
 
     def _record_success(self, work: TrialWork, outcome: Returned, elapsed: float) -> bool:
         output = outcome.output

@@ -40,8 +40,6 @@ from evaljournal.runner.tasks.usage import priced_usage
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
 _TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls")
-_MAX_EXPLANATION: Final = 300
-"""Maximum characters of an error that is recorded with a declined request."""
 _BYTES_PER_TOKEN: Final = 3
 """Bytes of JSON per token of a prompt, for an upper estimate: English has 4 to 5, Chinese about 3."""
 
@@ -101,7 +99,7 @@ def _address(chat: "Chat") -> Address:
     if chat.key_env is not None:
         default_header = next(iter(key_headers.values()), ("Authorization", "Bearer "))
         key_headers = {chat.key_env: key_headers.get(chat.key_env, default_header)}
-    elif base.rstrip("/") != dialect.base_url:
+    elif base.rstrip("/") != dialect.base_url.rstrip("/"):
         key_headers = {}
     if not {name.lower() for name, _ in key_headers.values()} & {name.lower() for name in chat.headers}:
         key = next((name for name in key_headers if os.environ.get(name)), next(iter(key_headers), None))
@@ -308,10 +306,11 @@ class Chat(HttpTask):
 
     def estimate_messages(self, messages: Sequence[Any], model: str, further_tokens: float = 0) -> dict[str, float]:
         """Return an upper estimate of the usage of a call with these messages and further tokens of input."""
-        body = self.body(messages, model)
+        body = self.body([], model)
         config = body.get("generationConfig")
         parameters = {**body, **config} if isinstance(config, Mapping) else body
-        limits = [parameters[name] for name in _TOKEN_LIMITS if is_whole_number(parameters.get(name), 0)]
+        all_limits: list[Any] = [self.max_tokens, *(parameters.get(name) for name in _TOKEN_LIMITS)]
+        limits = [limit for limit in all_limits if is_whole_number(limit, 0)]
         usage: dict[str, float] = {}
         if all(isinstance(message.get("content"), str) for message in messages):
             usage["input_tokens"] = -(-len(orjson.dumps(messages)) // _BYTES_PER_TOKEN) + further_tokens
@@ -370,11 +369,9 @@ class OpenChat:
             positions = [position for position, message in enumerate(messages) if message.get("role") == "user"]
             if parts and not positions:
                 raise InvalidAttachment("no message of the user can have the images and files")
-            attach = partial(_attach, parts=parts, position=positions[-1] if positions else 0)
-            chat.body(attach(messages))  # Raises if the dialect has no such part.
         except UsageError as exc:
             raise AttachmentError(exc.message) from None
-        return attach
+        return partial(_attach, parts=parts, position=positions[-1] if positions else 0)
 
     async def _send_turn(
         self,
@@ -427,7 +424,10 @@ class OpenChat:
         target: str | None = None,
     ) -> Answer:
         """Return the model's answer, with the priced usage; its text is empty if the provider declined the request."""
-        content = orjson.dumps(self._chat.body(messages, model))
+        try:
+            content = orjson.dumps(self._chat.body(messages, model))
+        except UsageError as exc:  # The dialect has no such image or file; all else was checked with the case.
+            raise AttachmentError(exc.message) from None
 
         def read(reply: Reply) -> Answer:
             answer = self._read(reply)
@@ -442,7 +442,7 @@ class OpenChat:
         except (BadStatus, ErrorReply) as exc:
             if not is_declined(exc):
                 raise
-            return Answer(text="", outcome="declined", usage={}, explanation=excerpt(str(exc), _MAX_EXPLANATION))
+            return Answer(text="", outcome="declined", usage={}, explanation=str(exc))
         if words := unread_words(messages, answer.usage):
             engine_note(short_prompt={"input_tokens": answer.usage["input_tokens"], "words": words})
         return answer

@@ -200,9 +200,10 @@ def test_search_in_reasons_labels_and_judge_replies(tmp_path: Path, open_tab: Op
 def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_tab: OpenTab) -> None:
     """Outputs that the token limit truncated, or that the model declined, can be selected; without any there is no chip."""
     events: list[Event] = []
-    for name, reason in {"peru": "length", "chad": "content_filter", "oslo": "stop"}.items():
+    for name, outcome in {"peru": "truncated", "chad": "declined", "oslo": ""}.items():
         first, *others = answered(name)
-        events += [first, others[0], Noted(name="evaljournal.finish_reason", value=reason, trial=name, attempt=1), *others[1:]]
+        note = Noted(name="evaljournal.answer", value={"outcome": outcome}, trial=name, attempt=1)
+        events += [first, others[0], note, *others[1:]]
     write_sync(tmp_path / "run", [started(), session(), *events])
     tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
 
@@ -582,7 +583,7 @@ def test_unscored_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None
 
 def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
     """The summary has the number of outputs that the token limit truncated."""
-    path, note = tmp_path / "run", Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
+    path, note = tmp_path / "run", Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="peru", attempt=1)
     events = answered("peru")
     write_sync(path, [started(), session(), *events[:2], note, *events[2:]])
 

@@ -60,7 +60,7 @@ def test_sample(file: str) -> None:
 
 def test_truncated_and_declined_outputs(tmp_path: Path) -> None:
     """A truncated output has the stop reason `max_tokens`, a declined one `content_filter`."""
-    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
+    truncated = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="a", attempt=1)
     declined = Noted(name="evaljournal.answer", value={"outcome": "declined"}, trial="c", attempt=1)
     first, last = trial("a"), trial("c")
     events = [*first[:2], truncated, *first[2:], *trial("b"), *last[:2], declined, *last[2:]]

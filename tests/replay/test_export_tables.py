@@ -83,7 +83,7 @@ def test_trial_row(run: Path) -> None:
 
 def test_truncated_output(tmp_path: Path) -> None:
     """`truncated` shows whether the token limit ended the output; it is null without an output."""
-    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=1)
+    truncated = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="a", attempt=1)
     events = trial("a")
     write_sync(tmp_path / "run", [started(), session(), *events[:2], truncated, *events[2:], *trial("b"), enqueued("c")])
 

@@ -81,7 +81,7 @@ def test_spans_follow_the_conventions(run: Path) -> None:
 
 def test_truncated_output(tmp_path: Path) -> None:
     """A truncated output has the finish reason `length`."""
-    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="a", attempt=2)
+    truncated = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="a", attempt=2)
     events = trial("a", retries=1)
     write_sync(tmp_path / "run", [started(), session(), *events[:5], truncated, *events[5:]])
     messages = attributes(spans_of(tmp_path / "run")[-1])["gen_ai.output.messages"]

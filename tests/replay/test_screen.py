@@ -225,7 +225,7 @@ def test_attempt_over_its_timeout() -> None:
 
 def test_truncated_outputs() -> None:
     """Truncated outputs are shown while the run is running."""
-    truncated = Noted(name="evaljournal.finish_reason", value="length", trial="peru", attempt=1)
+    truncated = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="peru", attempt=1)
     state = run_state([*queued("peru"), attempt_started("peru"), truncated, *completed("peru"), *ok("cuba")])
 
     text = "outputs  1 of 2 outputs truncated by the token limit; raise --max-tokens"

@@ -63,8 +63,6 @@ def test_json() -> None:
         "adopted": [],
         "from_older_task": 0,
         "warnings": [],
-        "truncated": 0,
-        "declined": 0,
         "models": {},
         "trials": {
             "enqueued": 4,
@@ -189,7 +187,7 @@ def test_truncated_outputs() -> None:
         trial = events[start].trial  # type: ignore[union-attr]  # it was found by its type
         return [
             *events[: start + 1],
-            Noted(name="evaljournal.finish_reason", value="length", trial=trial, attempt=attempt),
+            Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial=trial, attempt=attempt),
             *events[start + 1 :],
         ]
 
@@ -199,11 +197,11 @@ def test_truncated_outputs() -> None:
         truncated(answered("complete at last", failures=1), 1),
         truncated(failed("never"), 1),
         [*truncated(answered("gone"), 1), TrialWithdrawn(trial="gone", reason="removed")],
-        [*answered("judged"), Noted(name="evaljournal.finish_reason", value="length", trial="judged", attempt=1)],
+        [*answered("judged"), Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="judged", attempt=1)],
         answered("complete"),
     ]
 
-    assert 2 == summary_of(*trials).truncated
+    assert 2 == summary_of(*trials).trials.truncated
     assert "2 of 5 outputs truncated by the token limit" in final_report(state_of(chain(*trials)), path="run")
 
 

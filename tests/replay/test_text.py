@@ -55,3 +55,8 @@ def test_wide_characters() -> None:
     assert ["東京都庁舎", "東京…舎", "東…", "…"] == [shorten("東京都庁舎", width) for width in (10, 8, 4, 2)]
     assert ["東京", "都庁", "舎"] == wrap_cells("東京都庁舎", 5)
     assert ["the", "city"] == wrap_cells("the city", 5)
+
+
+def test_long_wide_texts_are_wrapped_in_linear_time() -> None:
+    """A long text is not read again for each line; with a quadratic rule, this would take minutes."""
+    assert ["東" * 10] * 20_000 == wrap_cells("東" * 200_000, 20)

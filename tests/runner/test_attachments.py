@@ -13,7 +13,8 @@ import pytest
 from evaljournal import UsageError
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, StepCompleted
-from evaljournal.runner.data.attachments import MAX_SIZE, attachments_of
+from evaljournal.runner.data import attachments
+from evaljournal.runner.data.attachments import MAX_SIZE, InvalidAttachment, attachments_of
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.scorers.llm_judge import Judge
@@ -277,6 +278,14 @@ def test_a_document_of_many_cases(data: Path, monkeypatch: pytest.MonkeyPatch) -
 
     assert [str(data / "a.pdf"), str(data / "images" / "a.png")] == opened
     assert [hashlib.sha256(PDF).hexdigest()] * 3 == [files["a.pdf"]["sha256"] for files in digests[:3]]
+
+
+def test_many_images_of_one_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All images of a case together have a maximum size, because they are in memory at once."""
+    monkeypatch.setattr(attachments, "_MAX_CASE_SIZE", len(PNG_URL))
+
+    with pytest.raises(InvalidAttachment, match="the images and files of the case are larger than"):
+        attachments_of(Case(input="q", metadata={"image": [PNG_URL] * 9}), {"image": ["image"]})
 
 
 def test_the_estimate_of_a_case_with_images() -> None:

@@ -316,7 +316,7 @@ def test_the_tool_calls_of_a_stream_are_joined(server: Server, path: Path, name:
         {"index": 1, "id": "call_2", "type": "function", "function": {"name": "time", "arguments": "{"}},
         {"index": 0, "function": {"arguments": '{"city": '}},
         {"index": 1, "function": {"arguments": "}"}},
-        {"index": 0, "function": {"arguments": '"Lima"}'}},
+        {"index": 0, "function": {"name": None, "arguments": '"Lima"}'}},
     ]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}, *({"tool_calls": [part]} for part in parts)]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]

@@ -185,6 +185,10 @@ def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> No
     assert "passed (95 % CI 6.1–79.2 %) · 1 declined · 1 truncated\n" in scored
     assert "passed (95 % CI 9.5–90.5 %) · 1 truncated; excluded: 1 declined\n" in excluded
     assert "served by small-2026-05-01 (3)" in final_report(state, path=path, verbose=True)
+    no_scores = run_real(define_outcomes(server, f"{name}-3", on_truncated="exclude"), path.with_name("truncated")).state
+    assert "1 of 3 outputs truncated by the token limit, so not scored; raise --max-tokens" in final_report(
+        no_scores, path=path
+    )
     trials = summarize(excluding).trials
     assert (1, 1, {"declined": 1}) == (trials.declined, trials.truncated, trials.excluded)
 
@@ -197,7 +201,7 @@ def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
     result = CliRunner().invoke(cli, ["status", str(path), "--json"])
     summary = json.loads(result.stdout)
 
-    assert (1, 1) == (summary["declined"], summary["truncated"])
+    assert (1, 1) == (summary["trials"]["declined"], summary["trials"]["truncated"])
     counts = {name: variant["trials"] for name, variant in summary["variants"].items()}
     assert {reason: int(outcome == "declined") for reason, outcome in OUTCOMES.items()} == {
         name: trials["declined"] for name, trials in counts.items()
@@ -257,7 +261,7 @@ def test_compare_notes_the_served_models(server: Server, path: Path, name: str) 
     table = CliRunner().invoke(cli, ["compare", first, mixed, unknown]).stdout
 
     assert "B was served by small-1 (1) and small-2 (1)" in texts[mixed]
-    assert "A and B asked for the same model, but not the same models answered" in texts[mixed]
+    assert "A and B requested the same model, but different models answered" in texts[mixed]
     assert "served by" not in texts[unknown]
     assert f"{mixed[-30:]}: served by small-1 (1) and small-2 (1)" in table
 

@@ -10,7 +10,7 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, fields_of, text_field, without_none
 from evaljournal.runner.tasks.dialects.messages import (
     AttachedPart,
     attachment_of,
@@ -61,14 +61,14 @@ class Anthropic:
         parameters = {
             "system": _system(system),
             "temperature": request.temperature,
-            "output_config": {name: value for name, value in output_config.items() if value is not None} or None,
+            "output_config": without_none(output_config) or None,
             "stream": request.stream or None,
         }
         return {
             "model": request.model,
             "max_tokens": _MAX_TOKENS if request.max_tokens is None else request.max_tokens,
             "messages": _messages(messages),
-            **{name: value for name, value in parameters.items() if value is not None},
+            **without_none(parameters),
         }
 
     def read(self, reply: Any) -> Answer:
@@ -93,7 +93,7 @@ class Anthropic:
             model=text_field(reply, "model"),
             service_tier="fast" if is_fast else text_field(counts, "service_tier"),
             usage=usage,
-            explanation=text_field(_mapping(reply.get("stop_details")), "explanation"),
+            explanation=text_field(fields_of(reply.get("stop_details")), "explanation"),
         )
 
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
@@ -109,8 +109,8 @@ class Anthropic:
                 case {"type": "content_block_delta", "index": int(index), "delta": dict(delta)} if index in blocks:
                     blocks[index][1].extend(_piece(delta))
                 case {"type": "message_delta", "delta": dict(delta)}:
-                    counts = {name: value for name, value in _mapping(event.get("usage")).items() if value is not None}
-                    message |= {**delta, "usage": {**_mapping(message.get("usage")), **counts}}
+                    counts = without_none(fields_of(event.get("usage")))
+                    message |= {**delta, "usage": {**fields_of(message.get("usage")), **counts}}
                 case {"type": "message_stop"}:
                     return self.read({**message, "content": [_join(*blocks[index]) for index in sorted(blocks)]})
                 case {"type": str(name)} if name not in _READ_EVENTS:
@@ -122,10 +122,6 @@ class Anthropic:
 
 def _invalid(label: str, value: object) -> InvalidReply:
     return InvalidReply(f"{label} is not one of Anthropic's Messages API: {excerpt(as_text(value), 200)!r}")
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _system(contents: Sequence[Any]) -> Any:
@@ -168,7 +164,7 @@ def _block(part: Any) -> Any:
 def _attachment_block(attachment: AttachedPart) -> dict[str, Any]:
     media_type, data = attachment.media_type, attachment.data
     if attachment.url:
-        return {"type": "image", "source": {"type": "url", "url": attachment.url}}
+        return {"type": "image" if attachment.is_image else "document", "source": {"type": "url", "url": attachment.url}}
     if media_type.startswith("image/"):
         return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
     title = {"title": attachment.name} if attachment.name else {}

@@ -9,17 +9,12 @@ from evaljournal.runner.data.templates import MissingField, value_at
 from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
 from evaljournal.runner.tasks.endpoint import raise_error_in
 
 _REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
 """OpenAI models that reject a temperature, and whose token limit includes reasoning: `max_completion_tokens`."""
 _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"length": "truncated", "content_filter": "declined"}
-
-
-def is_reasoning_model(model: str) -> bool:
-    """Return whether a model is one of OpenAI's reasoning models."""
-    return _REASONING_MODELS.match(model) is not None
 
 
 class Completions:
@@ -29,11 +24,11 @@ class Completions:
     url_variable = "OPENAI_BASE_URL"
     key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
     headers: Final[Mapping[str, str]] = {}
-    first_token: Final = re.compile(rb'"(?:content|refusal|reasoning|reasoning_content|arguments)":\s{0,9}"[^"]')
+    first_token = re.compile(rb'"(?:content|refusal|reasoning|reasoning_content|arguments)":\s{0,9}"[^"]')
 
     def takes_temperature(self, model: str) -> bool:
         """Return whether a model takes a temperature: OpenAI's reasoning models reject it."""
-        return not is_reasoning_model(model)
+        return _REASONING_MODELS.match(model) is None
 
     def path(self, _model: str, *, stream: bool) -> str:
         """Return the path, which is the same for all models."""
@@ -42,18 +37,14 @@ class Completions:
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """Return the body of a call."""
-        max_tokens = "max_completion_tokens" if is_reasoning_model(request.model) else "max_tokens"
+        max_tokens = "max_completion_tokens" if _REASONING_MODELS.match(request.model) else "max_tokens"
         parameters = {
             "temperature": request.temperature,
             max_tokens: request.max_tokens,
             "seed": request.seed,
             "reasoning_effort": request.effort,
         }
-        body: dict[str, Any] = {
-            "model": request.model,
-            "messages": request.messages,
-            **{name: value for name, value in parameters.items() if value is not None},
-        }
+        body: dict[str, Any] = {"model": request.model, "messages": request.messages, **without_none(parameters)}
         if request.schema is not None:
             json_schema = {"name": "output", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": json_schema}
@@ -113,7 +104,7 @@ def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         call = calls.setdefault(part.get("index"), {"type": "function", "function": {"name": "", "arguments": ""}})
         call |= {name: part[name] for name in ("id", "type") if part.get(name)}
         for name, text in (part.get("function") or {}).items():
-            call["function"][name] = call["function"].get(name, "") + text
+            call["function"][name] = call["function"].get(name, "") + (text or "")
     return {**message, "tool_calls": list(calls.values())}
 
 

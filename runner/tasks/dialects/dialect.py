@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 import attrs
 
@@ -10,7 +10,6 @@ from evaljournal.runner.secrets import excerpt
 
 AnswerOutcome = Literal["complete", "truncated", "declined"]
 """Whether a model finished its answer, reached a limit of tokens, or declined to answer."""
-_MAX_REASON: Final = 300
 _MAX_FACT: Final = 500
 """Maximum characters of a recorded fact, which comes from an untrusted server."""
 
@@ -63,7 +62,7 @@ class Answer:
     @property
     def reason(self) -> str:
         """Why a model declined to answer, shortened, with secrets masked; empty if it is unknown."""
-        return excerpt(self.explanation or self.text or self.finish_reason, _MAX_REASON)
+        return excerpt(self.explanation or self.text or self.finish_reason, _MAX_FACT)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -77,7 +76,17 @@ class Answer:
             "service_tier": self.service_tier,
             "explanation": self.explanation,
         }
-        return {name: text[:_MAX_FACT] for name, text in facts.items() if text}
+        return {name: text if len(text) <= _MAX_FACT else excerpt(text, _MAX_FACT) for name, text in facts.items() if text}
+
+
+def fields_of(value: object) -> Mapping[str, Any]:
+    """Return the fields of an object in a reply; none if the value is of another type."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def text_field(value: Mapping[str, Any], name: str) -> str:

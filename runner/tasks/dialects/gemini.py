@@ -8,7 +8,7 @@ from evaljournal.replay.text import as_text
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, fields_of, text_field, without_none
 from evaljournal.runner.tasks.dialects.messages import (
     attachment_of,
     calls_of,
@@ -62,7 +62,7 @@ class Gemini:
             "responseMimeType": None if request.schema is None else "application/json",
             "responseJsonSchema": request.schema,
         }
-        config = {name: value for name, value in parameters.items() if value is not None}
+        config = without_none(parameters)
         instruction = [_part(part) for content in system for part in parts_of(content)]
         return {
             "contents": _contents(messages),
@@ -72,16 +72,16 @@ class Gemini:
 
     def read(self, reply: Any) -> Answer:
         """Return the first candidate; if there is none because the prompt was blocked, an empty answer."""
-        fields = _mapping(reply)
+        fields = fields_of(reply)
         usage = fields.get("usageMetadata")
-        counts = _mapping(usage)
+        counts = fields_of(usage)
         outcome: AnswerOutcome | None = "declined"
         match fields:
             case {"candidates": [{"finishReason": str(reason)} as first, *_]}:
-                candidate, outcome = _mapping(first), _OUTCOMES.get(reason)
+                candidate, outcome = fields_of(first), _OUTCOMES.get(reason)
                 explanation = text_field(candidate, "finishMessage")
             case {"promptFeedback": {"blockReason": str(reason)} as feedback} if not fields.get("candidates"):
-                candidate, explanation = {}, text_field(_mapping(feedback), "blockReasonMessage")
+                candidate, explanation = {}, text_field(fields_of(feedback), "blockReasonMessage")
             case _:
                 raise _invalid("the reply", reply)
         if outcome is None:
@@ -110,14 +110,14 @@ class Gemini:
         for chunk in chunks:
             match chunk:
                 case {"candidates": [dict(), *_] as pieces}:
-                    for piece in (piece for piece in map(_mapping, pieces) if not piece.get("index")):
+                    for piece in (piece for piece in map(fields_of, pieces) if not piece.get("index")):
                         parts += _parts_of(piece)
-                        candidate |= {name: value for name, value in piece.items() if value is not None}
+                        candidate |= without_none(piece)
                 case {"usageMetadata": _} | {"promptFeedback": _} | {"modelVersion": _}:
                     pass
                 case _:
                     raise _invalid("a chunk of the stream", chunk)
-            fields |= {name: value for name, value in chunk.items() if value is not None}
+            fields |= without_none(chunk)
         if not candidate:
             if "promptFeedback" in fields:
                 return self.read({**fields, "candidates": []})
@@ -129,10 +129,6 @@ class Gemini:
 
 def _invalid(label: str, value: object) -> InvalidReply:
     return InvalidReply(f"{label} is not one of Gemini's generateContent: {excerpt(as_text(value), 200)!r}")
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _parts_of(candidate: Mapping[str, Any]) -> list[Any]:

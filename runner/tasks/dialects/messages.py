@@ -27,6 +27,7 @@ class AttachedPart:
     """In base64; empty if it has an address."""
     name: str
     """Name of the file; empty if it is unknown."""
+    is_image: bool
 
 
 def split_system(messages: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[Mapping[str, Any]]]:
@@ -46,18 +47,18 @@ def attachment_of(part: Any) -> AttachedPart | None:
     """Return the image or file in a part of a message; None if the part is of another type."""
     match part:
         case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-            name = ""
+            name, is_image = "", True
         case {"type": "file", "file": {"file_data": str(url), **file}}:
-            name = as_text(file.get("filename") or "")
+            name, is_image = as_text(file.get("filename") or ""), False
         case _:
             return None
     if url.startswith(("https://", "http://")):
-        return AttachedPart(url, "", "", name)
+        return AttachedPart(url, "", "", name, is_image)
     head, comma, data = url.partition(",")
     media_type, _, encoding = head.removeprefix("data:").partition(";")
     if not (comma and head.startswith("data:") and media_type and encoding.endswith("base64")):
         raise UsageError(f"an image or file must be a URL of the form data:image/png;base64,…, not {excerpt(url, 50)!r}")
-    return AttachedPart("", media_type.lower(), data, name)
+    return AttachedPart("", media_type.lower(), data, name, is_image)
 
 
 def calls_of(message: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:

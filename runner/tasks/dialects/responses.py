@@ -8,26 +8,17 @@ from evaljournal.replay.text import as_text
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.completions import is_reasoning_model
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field
+from evaljournal.runner.tasks.dialects.completions import Completions
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, fields_of, text_field, without_none
+from evaljournal.runner.tasks.endpoint import raise_error_in
 
-_OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"content_filter": "declined"}
-"""Why a response is incomplete → its outcome; for all other reasons, it is truncated."""
 _LAST_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Responses:
-    """OpenAI's Responses API."""
+class Responses(Completions):
+    """OpenAI's Responses API, which has the addresses and keys of its chat completions."""
 
-    base_url = "https://api.openai.com/v1"
-    url_variable = "OPENAI_BASE_URL"
-    key_variables: Final = {"OPENAI_API_KEY": ("Authorization", "Bearer ")}
-    headers: Final[Mapping[str, str]] = {}
-    first_token: Final = re.compile(rb'"response\.[\w.]{1,99}\.delta"')
-
-    def takes_temperature(self, model: str) -> bool:
-        """Return whether a model takes a temperature: OpenAI's reasoning models reject it."""
-        return not is_reasoning_model(model)
+    first_token = re.compile(rb'"response\.[\w.]{1,99}\.delta"')
 
     def path(self, _model: str, *, stream: bool) -> str:
         """Return the path, which is the same for all models."""
@@ -37,7 +28,7 @@ class Responses:
     def body(self, request: ChatRequest) -> dict[str, Any]:
         """Return the body of a call."""
         if request.seed is not None:
-            raise UsageError("the Responses API has no seed; remove it, or use chat completions")
+            raise UsageError("the Responses API has no seed; remove it", setting="seed", value=request.seed)
         json_schema = {"type": "json_schema", "name": "output", "strict": True, "schema": request.schema}
         parameters = {
             "temperature": request.temperature,
@@ -50,7 +41,7 @@ class Responses:
             "model": request.model,
             "input": [item for message in request.messages for item in _items(message)],
             "store": False,
-            **{name: value for name, value in parameters.items() if value is not None},
+            **without_none(parameters),
         }
 
     def read(self, reply: Any) -> Answer:
@@ -65,15 +56,14 @@ class Responses:
         if status not in {"completed", "incomplete"} or (status == "completed" and not messages and not calls):
             types = ", ".join(sorted({str(item.get("type")) for item in items})) or "none"
             raise InvalidReply(f"the response has no answer: its status is {status!r}, its items: {excerpt(types, 200)}")
-        details = reply.get("incomplete_details")
-        reason = text_field(details, "reason") if isinstance(details, Mapping) else ""
-        outcome: AnswerOutcome = "complete" if status == "completed" else _OUTCOMES.get(reason, "truncated")
+        reason = text_field(fields_of(reply.get("incomplete_details")), "reason")
+        incomplete: AnswerOutcome = "declined" if reason == "content_filter" else "truncated"
         parts = [part for message in messages for part in _parts(message)]
         refusals = _texts(parts, "refusal", "refusal")
         return Answer(
             text="".join(_texts(parts, "output_text", "text")) or "".join(refusals),
             tool_calls=calls,
-            outcome="declined" if refusals else outcome,
+            outcome="declined" if refusals else "complete" if status == "completed" else incomplete,
             finish_reason=reason,
             model=text_field(reply, "model"),
             service_tier=text_field(reply, "service_tier"),
@@ -93,8 +83,7 @@ class Responses:
                 items.append(chunk.get("item"))
             elif event in _LAST_EVENTS:
                 response = chunk.get("response")
-                if isinstance(response, Mapping) and response.get("error"):
-                    raise ErrorReply(f"the response has failed: {excerpt(as_text(response['error']), 500)}", response["error"])
+                raise_error_in(response, "error")
                 if isinstance(response, Mapping) and response.get("output") == []:  # Some gateways send the items only once.
                     response = {**response, "output": items}
                 return self.read(response)
