@@ -20,8 +20,7 @@ def note(**values: Any) -> None:
     """Record values with the current attempt: `note(tokens=112, cost=0.0004, model="small")`.
 
     Every call is recorded. Numbers, including those in a `usage` mapping, are summed in the run's usage; a negative cost is
-    rejected. Outside an attempt, as
-    in a unit test that calls the task, nothing is recorded.
+    rejected. Outside an attempt, as in a unit test that calls the task, nothing is recorded.
     """
     for name in values:
         if name.startswith(NOTE_PREFIX):

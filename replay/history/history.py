@@ -49,9 +49,9 @@ class Point:
     git: str
     """The git revision; empty if unknown."""
     changed: Sequence[str]
-    """What differs from the run before: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
+    """What differs from the previous run: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
     previous: str | None
-    """The last run before with results of these cases; None if there is none."""
+    """The last earlier run with results for these cases; None if there is none."""
     broken: Sequence[str]
     """Cases that passed in `previous` and no longer do."""
     fixed: Sequence[str]
@@ -275,7 +275,7 @@ def _outcome_rows(entries: Sequence[Entry], fingerprints: Mapping[str, str]) -> 
 def _steps(
     entries: Sequence[Entry], variant: str, row: Sequence[str], fingerprints: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
-    """Yield for each run of a variant what differs from the run before that has results: fields of its `Point`."""
+    """Yield for each run of a variant what differs from the previous run with results: fields of its `Point`."""
     runs = [(entry.path, outcomes) for entry, outcomes in zip(entries, row, strict=True) if outcomes.strip(OPEN)]
     for (previous, before), (path, after) in pairwise(runs):
         cases = [pair for pair in zip(fingerprints, before, after, strict=True) if OPEN not in pair[1:]]

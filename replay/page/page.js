@@ -123,12 +123,12 @@ class Page {
       ...this.runs.map((run, index) => (run.info.audit.ok ? "" : el("p", { class: "banner", role: "alert" }, `The audit of ${oneLine(run.info.path, 80)} failed: `, link("findings", () => { this.chooseRun(index); this.execution.open = true; this.audit.scrollIntoView({ block: "start" }); })))));
   }
 
-  // What changed from A to B, or since the run before: the definition, and the trials that broke or were fixed, which can be opened.
+  // What changed from A to B, or since the previous run: the definition, and the trials that broke or were fixed, which can be opened.
   sinceLine() {
     const since = this.comparison ? this.comparison.since : this.run.info.since;
     if (!since) return "";
     const { path, scores, changed, broken, fixed, command } = since, open = (name) => link(oneLine(name, 60), () => this.openName(name));
-    return el("div", { id: "since" }, path === undefined ? "" : el("span", {}, "Since the run before, ", el("b", { text: oneLine(path, 120) }), scores.length ? `: ${scores.map((text) => escapeInvisible(text)).join(", ")}` : ""),
+    return el("div", { id: "since" }, path === undefined ? "" : el("span", {}, "Since the previous run, ", el("b", { text: oneLine(path, 120) }), scores.length ? `: ${scores.map((text) => escapeInvisible(text)).join(", ")}` : ""),
       el("span", {}, el("b", { text: "changed: " }), escapeInvisible(changed) || "nothing in the recorded definition"), changedNames("broken", broken, open), changedNames("fixed", fixed, open), broken.length || fixed.length ? "" : el("span", { text: "no trial broke or was fixed" }),
       command ? el("span", { class: "faint" }, "trial by trial: ", el("code", { text: escapeInvisible(command) })) : "");
   }

@@ -108,7 +108,7 @@ class PageRun:
     variants: Mapping[str, Any] | None
     """The comparison of its variants, from `variants_data`."""
     since: Mapping[str, Any] | None = None
-    """What changed since the run before, from `since_data`."""
+    """What changed since the previous run, from `since_data`."""
 
     def data(self, cursor: PageCursor = PageCursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only the changes since the cursor."""
@@ -314,7 +314,7 @@ def compare_command(history: History) -> str:
 
 
 def since_data(history: History) -> dict[str, Any] | None:
-    """Return what changed in the last run of a history since the run before; None without one.
+    """Return what changed in the last run of a history since the previous run; None without one.
 
     For each variant, the means of the score over the common cases; the cases that broke or were fixed; the definition.
     """

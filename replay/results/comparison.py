@@ -183,7 +183,7 @@ class Comparison:
     answers_a: SideAnswers
     answers_b: SideAnswers
     model_drift: bool
-    """Whether the two were served by different models, although they asked for the same."""
+    """Whether the two were served by different models, although they requested the same model."""
     scorers_only_a: Sequence[str]
     scorers_only_b: Sequence[str]
     """Scorers that the other run does not have; their values are not compared."""

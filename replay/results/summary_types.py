@@ -24,7 +24,7 @@ class TrialCounts:
     recovered: int
     """Completed after a failed attempt."""
     declined: int
-    """With an output with which the model, or its provider, declined to answer."""
+    """With an output that was declined by the model or its provider."""
     truncated: int
     """With an output that was truncated by the token limit."""
     excluded: Mapping[str, int]

@@ -12,7 +12,7 @@ _MAX_PAIRS: Final = 3
 _EFFECTIVE: Final = frozenset(
     {"model", "prompt", "system", "messages", "temperature", "top_p", "top_k", "effort", "reasoning_effort"}
 )
-"""Parameters that change the text of a model's answer; others, such as a seed or a maximum of tokens, may have no effect."""
+"""Parameters that change the text of a model's answer; others, such as a seed or a token limit, may have no effect."""
 
 
 def warnings_of(state: RunState) -> list[str]:

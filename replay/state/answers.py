@@ -35,7 +35,7 @@ class Answers:
         self._excluded_outcomes: frozenset[str] = frozenset()
 
     def use_settings(self, settings: Mapping[str, Any]) -> None:
-        """Exclude answers from now on as these settings of a run say."""
+        """Exclude answers from now on according to the settings of a run."""
         self._excluded_outcomes = frozenset(name for name in _OUTCOMES if settings.get(f"on_{name}") == "exclude")
         self._answers.clear()
 

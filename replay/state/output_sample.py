@@ -39,7 +39,7 @@ class OutputSample:
         outputs[trial.variant] = (hash(text), output.bytes if isinstance(output, Blob) else len(text))
 
     def same_variants(self, variants: Sequence[str]) -> Iterator[tuple[str, str, int]]:
-        """Yield each two of these variants whose long outputs are all the same, and the number of these."""
+        """Yield each pair of variants with identical long outputs, and the number of these outputs."""
         for one, other in combinations(variants[:_MAX_VARIANTS], 2):
             if count := self._same_outputs(one, other):
                 yield one, other, count

@@ -21,7 +21,7 @@ def is_summable(value: object) -> TypeGuard[float]:
 
 
 def main_scorer(kinds: Iterable[tuple[str, str]]) -> str | None:
-    """Return the scorer for a place with room for one, given the kind of each: passes, otherwise numbers, come first."""
+    """Return the scorer to show where only one fits: the first with passes, otherwise with numbers, otherwise the first."""
     return min(kinds, key=lambda item: {"pass": 0, "number": 1}.get(item[1], 2), default=(None, ""))[0]
 
 

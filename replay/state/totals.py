@@ -79,7 +79,7 @@ class Totals:
 
     @property
     def declined(self) -> int:
-        """Current outputs with which the model, or its provider, declined to answer."""
+        """Current outputs that were declined by the model or its provider."""
         return self.answers["declined"]
 
     @property

@@ -147,7 +147,7 @@ def _from_file(kind: Kind, case: Case, path: str) -> CaseFile:
         raise InvalidAttachment(f"{path}: the file was changed after the case was read; `resume --adopt` uses the new one")
     media_type, encoding = _media_types().guess_type(path, strict=False)
     if media_type is None or encoding is not None:  # Such as text that is compressed.
-        raise InvalidAttachment(f"{path}: its extension is of no known media type; rename the file, or use a data: URL")
+        raise InvalidAttachment(f"{path}: unknown file extension; rename the file, or use a data: URL")
     return _attachment(kind, PurePath(path).name, media_type, content, path)
 
 

@@ -148,11 +148,11 @@ class Settings(Selection):
     """Number of trials. If the first ones of a session all end with the same error at the same line, the run is stopped.
     None: never."""
     on_declined: OnOutcome = field(default="score", validator=_one_of("score", "error", "exclude"))
-    """What becomes of an answer that a chat model, or its provider, declined to give: `score` scores it like any other and
-    counts it beside the mean; `error` ends the trial with an error; `exclude` keeps the output without scores. Choose
-    `exclude` only if you report the number of excluded trials, too: a model that declines hard cases would look better."""
+    """What to do with an answer that the model or its provider declined: `score` scores it like any other and counts it
+    beside the mean; `error` ends the trial with an error; `exclude` keeps the output without scores. Choose `exclude` only
+    if you report the number of excluded trials, too: a model that declines hard cases would look better."""
     on_truncated: OnOutcome = field(default="score", validator=_one_of("score", "error", "exclude"))
-    """The same for an answer that was truncated by the token limit; a larger `max_tokens` is the better remedy."""
+    """The same for an answer that was truncated by the token limit; prefer a larger `max_tokens`."""
     budget: Mapping[str, float] | None = field(default=None, converter=_budget)
     """Limits of the run: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
     starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""

@@ -39,7 +39,7 @@ _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
 _INCOMPLETE_ANSWERS: Final = {
     "declined": ("Declined", "the model declined to answer"),
-    "truncated": ("Truncated", "the token limit truncated the answer"),
+    "truncated": ("Truncated", "the answer was truncated by the token limit"),
 }
 """Outcome of an answer → type and message of the error that it is with `on_declined="error"` or `on_truncated="error"`."""
 _MAX_ANSWER: Final = 300

@@ -307,7 +307,7 @@ def _recognize(exc: BaseException, now: float) -> Failure | None:
 
 
 def is_declined(exc: BaseException) -> bool:
-    """Return whether an error says that a provider's content filter declined a request."""
+    """Return whether an error means that a provider's content filter declined the request."""
     rule = matching_rule(_status(exc), _fields(exc))
     return rule is not None and rule.verdict == "declined"
 

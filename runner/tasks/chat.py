@@ -244,7 +244,7 @@ class Chat(HttpTask):
         return attachments_of(case, self._columns)
 
     def recorded_request(self, messages: Sequence[Mapping[str, Any]], case: Case) -> dict[str, Any]:
-        """Return the request for a case as it is recorded: its images and files are apart, without their content.
+        """Return the request for a case as it is recorded: its images and files are listed separately, without their content.
 
         It names the model, which some dialects have in the path.
         """
@@ -360,7 +360,7 @@ class OpenChat:
         return _message(answer) if answer.tool_calls else self._output(answer.text, answer.outcome)
 
     async def _read_attachments(self, messages: Sequence[Any], case: Case) -> Callable[[list[Any]], list[Any]]:
-        """Return a function that adds the images and files of a case to the message that is the last of the user here."""
+        """Return a function that adds the images and files of a case to the last user message in `messages`."""
         chat = self._chat
         if not chat.file_columns:
             return lambda messages: messages
@@ -368,7 +368,7 @@ class OpenChat:
             parts = [_part(attachment) for attachment in await run_in_thread(lambda: chat.attachments(case))]
             positions = [position for position, message in enumerate(messages) if message.get("role") == "user"]
             if parts and not positions:
-                raise InvalidAttachment("no message of the user can have the images and files")
+                raise InvalidAttachment("there is no user message to add the images and files to")
         except UsageError as exc:
             raise AttachmentError(exc.message) from None
         return partial(_attach, parts=parts, position=positions[-1] if positions else 0)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-_NORMAL: Final = 5
-"""Characters per token; a text with fewer is not counted. Chinese has 1 to 2, English 4 to 5."""
+_MIN_CHARACTERS_PER_TOKEN: Final = 5
+"""Prompts with fewer characters per counted token are not checked. Chinese has 1 to 2, English 4 to 5."""
 _CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _WORDS: Final = re.compile(rf"[{_CJK}]{{1,4}}|[^\s{_CJK}]+")
 """Tokenizers do not join words, and have at most 2.2 Chinese characters per token. In 269 texts of prose, code and JSON, those
@@ -19,7 +19,7 @@ def unread_words(messages: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]
         return 0
     tokens = input_tokens + usage.get("cached_tokens", 0) + usage.get("cache_write_tokens", 0)  # Some gateways exclude them.
     texts = list(_texts(messages))
-    if tokens * _NORMAL > sum(map(len, texts)):
+    if tokens * _MIN_CHARACTERS_PER_TOKEN > sum(map(len, texts)):
         return 0
     words = sum(len(text.split() if text.isascii() else _WORDS.findall(text)) for text in texts)
     return words if words > tokens else 0

@@ -121,7 +121,7 @@ def test_links_to_reports(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.page.wait_for_selector("main:not([aria-busy]) #summary")
 
 
-def test_what_changed_since_the_run_before(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_what_changed_since_the_previous_run(tmp_path: Path, open_tab: OpenTab) -> None:
     """The row of a run has what changed and which cases broke; one click opens the report of both runs, which repeats it."""
     runs = [
         run(tmp_path / "runs" / "capitals" / f"000{number}", passed, git=str(number)) for number, passed in ((1, 9), (2, 7))
@@ -137,12 +137,12 @@ def test_what_changed_since_the_run_before(tmp_path: Path, open_tab: OpenTab) ->
     assert tab.evaluate("() => document.getElementById('since').getBoundingClientRect().bottom < innerHeight")
 
 
-def test_a_report_has_what_changed_since_the_run_before(
+def test_a_report_has_what_changed_since_the_previous_run(
     tmp_path: Path, open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The report of a run names the run before, the change of the score and of the definition, and the cases, which it opens.
+    """The report of a run names the previous run, the change of the score and of the definition, and the cases, which it opens.
 
-    A run of another evaluation, a later one and a damaged one are not the run before. Large runs are not compared.
+    A run of another evaluation, a later one and a damaged one are not the previous run. Large runs are not compared.
     """
     monkeypatch.chdir(tmp_path)
     paths = [Path("runs") / f"000{number}" for number in (1, 2, 3)]
@@ -154,7 +154,7 @@ def test_a_report_has_what_changed_since_the_run_before(
     tab = open_tab(addresses[1])
 
     assert [
-        "Since the run before, runs/0001: exact 90.0 % → 70.0 %",
+        "Since the previous run, runs/0001: exact 90.0 % → 70.0 %",
         "changed: revision 0 → 1",
         "broken (2): case-7, case-8",
         "trial by trial: evaljournal report runs/0001 runs/0002",

@@ -147,7 +147,7 @@ BAD_VALUES: Final[dict[str, tuple[Callable[[Path], Any], str]]] = {
     "URL": (_value("https://host/a.png"), "No such file"),
     "NUL byte": (_value("a\0.png"), "is not a path"),
     "too large": (_too_large, "larger than 20 MiB"),
-    "unknown extension": (_file("a.xyzzy"), "no known media type"),
+    "unknown extension": (_file("a.xyzzy"), "unknown file extension"),
     "no image": (_file("a.txt"), "'text/plain' is not a supported image type"),
     "another image": (_file("a.jpg", PNG), "the content is not image/jpeg"),
     "empty image": (_file("empty.png", b""), "the content is not image/png"),

@@ -376,7 +376,7 @@ def checked_by_sdk(body: dict[str, Any]) -> Any:
 
 
 def test_a_limit_of_tokens_is_recorded() -> None:
-    """The API requires a limit of tokens; the default is part of the definition. A temperature is sent if there is one."""
+    """The API requires a token limit; the default is part of the definition. A temperature is sent if there is one."""
     chat = Chat(f"anthropic:{MODEL}", base_url="http://h", system="Be brief.", temperature=0.5, stream=True)
 
     assert 4096 == chat.definition["max_tokens"]

@@ -376,7 +376,7 @@ def _sent_by_sdk(server: Server, name: str) -> Any:
     ("messages", "error"),
     [
         ([{"role": "assistant", "tool_calls": [{"id": 1}]}], "tool call"),
-        ([{"role": "tool", "tool_call_id": "fc-1", "content": "x"}], "no call before it"),
+        ([{"role": "tool", "tool_call_id": "fc-1", "content": "x"}], "no tool call before the message"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}]}], "data:image/png;base64"),
         ([{"role": "user", "content": [{"type": "hologram"}]}], "takes texts, images and files"),
     ],

@@ -130,7 +130,7 @@ def test_the_documented_example(tmp_path: Path, *, stream: bool) -> None:
     command = [sys.executable, "-m", "evaljournal", "run", "--data", "qa.jsonl", "--chat", "ollama:llama3:8b"]
     command += ["--max-tokens", "2", *(["--stream"] if stream else [])]
     with replying(content.encode(), "application/x-ndjson" if stream else "application/json") as server:
-        environment["OLLAMA_HOST"] = server.url
+        environment["OLLAMA_BASE_URL"] = server.url
         result = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
         )

@@ -237,7 +237,7 @@ def run_served(server: Server, path: Path, name: str, *served: Sequence[str]) ->
 
 
 def test_several_served_models_are_too_little_evidence(server: Server, path: Path, name: str) -> None:
-    """`gate` does not decide if several models answered for one variant, unless it may; one dated model is not several."""
+    """`gate` does not decide if several models served one variant, unless it may; one dated model is not several."""
     served = [["small-1"] * 20, ["small-1"] * 20, ["small-1"] * 19 + ["small-2"]]
     uniform, other, mixed = run_served(server, path, name, *served)
 
@@ -245,14 +245,14 @@ def test_several_served_models_are_too_little_evidence(server: Server, path: Pat
     allowed = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models", "--json"])
     passed = CliRunner().invoke(cli, ["gate", other, "--baseline", uniform])
     assert (5, 0, 0) == (rejected.exit_code, allowed.exit_code, passed.exit_code), rejected.output
-    assert "too little evidence several models answered for one variant" in rejected.output
+    assert "too little evidence several models served one variant" in rejected.output
     assert "run was served by small-1 (19) and small-2 (1)" in rejected.output
     assert {"small-1": 19, "small-2": 1} == json.loads(allowed.stdout)["answers"]["run"]["models"][""]
     assert "served by" not in passed.output
 
 
 def test_compare_notes_the_served_models(server: Server, path: Path, name: str) -> None:
-    """`compare` names several models of one side, and different models of two sides that asked for the same."""
+    """`compare` names several models of one side, and different models of two sides that requested the same."""
     served = [["small-1", "small-1"], ["small-1", "small-2"], ["", ""]]
     first, mixed, unknown = run_served(server, path, name, *served)
     texts = {
@@ -287,7 +287,7 @@ def test_such_answers_can_be_errors(server: Server, path: Path, name: str, outco
     (failed,) = events(path, AttemptFailed)
     messages = {
         "declined": ("Declined", "the model declined to answer: content_filter"),
-        "truncated": ("Truncated", "the token limit truncated the answer: length"),
+        "truncated": ("Truncated", "the answer was truncated by the token limit: length"),
     }
     assert (*messages[outcome], "fatal") == (failed.error, failed.message, failed.category)
     assert (2, 1, 0, 1.5) == (state.completed, state.failed, state.answers[outcome], state.usage["cost"])

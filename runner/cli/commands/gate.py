@@ -44,11 +44,7 @@ RuleT = TypeVar("RuleT", ScoreRule, Limit)
 )
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
 @click.option("--no-broken", is_flag=True, help="Also fail if any trial that passed in the baseline now fails; lists them.")
-@click.option(
-    "--allow-mixed-models",
-    is_flag=True,
-    help="Decide even if several models answered for one variant, as an alias or a gateway may cause.",
-)
+@click.option("--allow-mixed-models", is_flag=True, help="Decide even if several models served one variant.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
 def gate(
     run: RunReference, *, baseline: str, rules: Path | None, no_broken: bool, allow_mixed_models: bool, as_json: bool
@@ -182,7 +178,7 @@ def _report_lines(report: GateReport, heads: _Heads, *, no_broken: bool) -> Iter
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
     if report.has_mixed_models:
-        reason = "several models answered for one variant; --allow-mixed-models decides in spite of that"
+        reason = "several models served one variant; pass --allow-mixed-models to decide anyway"
         yield f"{'too little evidence':<20}{reason}"
     yield from answer_lines(comparison, "baseline", "run")
     if no_broken:

@@ -22,7 +22,7 @@ from evaljournal.runner.run_paths import RUNS, runs_under
 @click.argument("directory", type=click.Path(path_type=Path), required=False, default=RUNS)
 @click.option("--json", "as_json", is_flag=True, help="Print a list as JSON.")
 def ls(directory: Path, as_json: bool) -> None:
-    """List the runs under runs/, or under DIRECTORY, with their first score, their cost, and what changed since the run before.
+    """List the runs under runs/, or under DIRECTORY, with their first score, cost, and what changed since the previous run.
 
     A summary of each intact run that has ended is cached and used until its files change. Of a finished run above 16 MiB,
     only the first and the last records are read: score and cost are shown after `evaljournal history` has read it.

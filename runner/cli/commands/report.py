@@ -58,7 +58,7 @@ def report(
     variants, A and B, it compares them; @VARIANT is a variant of the newest run. Long values are shortened. An existing report
     is replaced; any other file needs --force. A damaged run is shown up to the damage, with exit code 4.
 
-    A report of one run also has what changed since the run before of the same evaluation in the same directory.
+    A report of one run also shows what changed since the previous run of the evaluation in the same directory.
 
     With --all, it has the `history` of every evaluation. A run is linked to its report if the report is next to the page
     and named after the run's path: capitals-0001.html for runs/capitals/0001; a change is linked to the report of both runs,
@@ -101,7 +101,7 @@ def report(
 
 
 def _since(run: LoadedRun) -> dict[str, Any] | None:
-    """Return what changed since the run before, from the digests of both; None if one is too large to show in full."""
+    """Return what changed since the previous run, from the digests of both; None if one is too large to show in full."""
     items = histories(_escape_path(entry) for entry in entries_since(run, max_size=FULL_SIZE))
     return since_data(items[0]) if items else None
 

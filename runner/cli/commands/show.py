@@ -68,8 +68,8 @@ _TRACEBACK_LINES: Final = 12
 )
 @click.option("--failing", is_flag=True, help="Only trials with a score that fails.")
 @click.option("--errors", is_flag=True, help="Only trials with an error, or with an error of a scorer.")
-@click.option("--declined", is_flag=True, help="Only trials with an output that is a declined answer.")
-@click.option("--truncated", is_flag=True, help="Only trials with an output that is a truncated answer.")
+@click.option("--declined", is_flag=True, help="Only trials whose output is a declined answer.")
+@click.option("--truncated", is_flag=True, help="Only trials whose output is a truncated answer.")
 @click.option(
     "--score",
     "conditions",

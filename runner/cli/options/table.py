@@ -399,15 +399,14 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--on-declined ACTION",
-            "What becomes of an answer that a chat model declined to give: 'score', 'error' (an error of the trial) or "
-            "'exclude' (no scores).",
+            "What to do with declined answers: 'score', 'error' (the trial has an error) or 'exclude' (no scores).",
             "settings",
             '"score"',
             type=click.Choice(["score", "error", "exclude"]),
         ),
         Option(
             "--on-truncated ACTION",
-            "The same for an answer that was truncated by the token limit.",
+            "What to do with answers truncated by the token limit; see --on-declined.",
             "settings",
             '"score"',
             type=click.Choice(["score", "error", "exclude"]),

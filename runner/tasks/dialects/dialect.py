@@ -9,7 +9,7 @@ import attrs
 from evaljournal.runner.secrets import excerpt
 
 AnswerOutcome = Literal["complete", "truncated", "declined"]
-"""Whether a model finished its answer, reached a limit of tokens, or declined to answer."""
+"""Whether a model finished its answer, reached the token limit, or declined to answer."""
 _MAX_FACT: Final = 500
 """Maximum characters of a recorded fact, which comes from an untrusted server."""
 
@@ -45,11 +45,11 @@ class Answer:
     tool_calls: Sequence[Mapping[str, Any]] = ()
     """As in chat completions: `{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}`."""
     outcome: AnswerOutcome = "complete"
-    """`complete`, `truncated` by a limit of tokens, or `declined`."""
+    """`complete`, `truncated` by the token limit, or `declined`."""
     finish_reason: str = ""
     """Why the model stopped, in the provider's words; empty if it is unknown."""
     model: str = ""
-    """The model that answered, as far as the reply says; it may differ from the one that was asked for."""
+    """The model that answered, as named in the reply; it may differ from the requested model."""
     fingerprint: str = ""
     """The provider's name for the version of the system that answered; empty if it is unknown."""
     service_tier: str = ""
@@ -57,7 +57,7 @@ class Answer:
     usage: Any = None
     """The provider's count of tokens, as one of the built-in dialects has it: `{"input_tokens": 9, "output_tokens": 1}`."""
     explanation: str = ""
-    """Why the provider declined to answer, in its words; empty if it does not say it, or if the text does."""
+    """Why the provider declined to answer, in its words; empty if unknown, or if the text is the reason."""
 
     @property
     def reason(self) -> str:
@@ -98,8 +98,8 @@ def text_field(value: Mapping[str, Any], name: str) -> str:
 class Dialect(Protocol):
     """How a chat API is called, and how its replies are read.
 
-    Replies are untrusted: any value may have any type. A reply that is no answer raises an `InvalidReply`, a stream that has no
-    end an `IncompleteReply`. An `error` in a reply or a chunk is raised before it is read.
+    Replies are untrusted: any value may have any type. A reply that is not an answer raises an `InvalidReply`, an unfinished
+    stream an `IncompleteReply`. An `error` in a reply or a chunk is raised before it is read.
     """
 
     @property

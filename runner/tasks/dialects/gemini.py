@@ -29,7 +29,7 @@ _OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {
 """All other reasons are errors: OTHER, MALFORMED_FUNCTION_CALL, …"""
 _MODEL_COLLECTIONS: Final = ("models/", "tunedModels/")
 _NO_CONTENT: Final = frozenset({"thought", "thoughtSignature"})
-"""Keys of a part that are no content."""
+"""Keys of a part that are not content."""
 
 
 class Gemini:
@@ -167,7 +167,7 @@ def _contents(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _result(message: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     call_id = as_text(message.get("tool_call_id"))
     if call_id not in names:
-        raise UsageError(f"a message with the role 'tool' has no call before it with its id {excerpt(call_id, 100)!r}")
+        raise UsageError(f"no tool call before the message with the role 'tool' has its id {excerpt(call_id, 100)!r}")
     response = {"result": message.get("content")}
     return {"functionResponse": {"id": call_id, "name": names[call_id], "response": response}}
 
