@@ -85,6 +85,10 @@ def _variants(definition: Any) -> dict[str, dict[str, Any]]:
     return {name: variant for name, variant in variants.items() if isinstance(variant, dict)}
 
 
+_ANSWER_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score"}
+"""Settings that decide which answers count → their defaults, which are not recorded."""
+
+
 def identity(run_started: RunStarted) -> dict[str, Any]:
     """Return what the results of a run depend on, as a JSON object for `changes`: much smaller than its definition.
 
@@ -94,6 +98,7 @@ def identity(run_started: RunStarted) -> dict[str, Any]:
     definition = cast("dict[str, Any]", definition) if isinstance(definition, dict) else {}
     task, git = definition.get("task"), run_started.environment.get("git")
     includes_opened, files = recorded_files(definition)
+    settings = run_started.settings if isinstance(run_started.settings, dict) else {}
     parameters = cast("dict[str, Any]", task) if isinstance(task, dict) and "source" not in task else {}
     return {
         "name": run_started.evaluation,
@@ -104,6 +109,7 @@ def identity(run_started: RunStarted) -> dict[str, Any]:
         "scorers": dict(run_started.scorers),
         "variants": variant_fingerprints(definition),
         "code": {"includes_opened": includes_opened, "files": files},
+        "answers": {name: str(value) for name in _ANSWER_SETTINGS if (value := settings.get(name)) is not None},
     }
 
 
@@ -129,6 +135,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"file {path}" for path in changed_files(old, new))
     yield from _changed_names("scorer", old["scorers"], new["scorers"])
     yield from _changed_names("variant", old["variants"], new["variants"])
+    yield from _changed_values({**_ANSWER_SETTINGS, **old.get("answers", {})}, {**_ANSWER_SETTINGS, **new.get("answers", {})})
     yield from _changed_values({"revision": old["revision"][:7]}, {"revision": new["revision"][:7]})
 
 

@@ -27,7 +27,7 @@ Verdict = Literal["passed", "regressed", "too_little_evidence"]
 MAX_DROP: Final = 0.02
 """Tolerated drop of a score without a rule of its own."""
 COMPLETED: Final = "completed"
-"""Name of the share of trials with an output: those with an error have no score."""
+"""Name of the share of trials with an output that is not excluded: the others have no score."""
 BROKEN: Final = "broken"
 """Name of the number of trials that passed in the baseline and now fail."""
 
@@ -99,6 +99,8 @@ class GateReport:
     comparison: Comparison
     has_mixed_models: bool
     """Whether a variant of one of the runs was served by several models."""
+    allows_mixed_models: bool
+    """Whether the rules allow that; otherwise there is too little evidence."""
 
 
 class NotComparable(Exception):
@@ -127,7 +129,7 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     has_mixed_models = bool(comparison.answers_a.mixed_models or comparison.answers_b.mixed_models)
     is_doubtful = has_mixed_models and not rules.allow_mixed_models
     verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * is_doubtful
-    return GateReport(_worst_verdict(verdicts), tuple(checks), comparison, has_mixed_models)
+    return GateReport(_worst_verdict(verdicts), tuple(checks), comparison, has_mixed_models, rules.allow_mixed_models)
 
 
 def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:

@@ -108,10 +108,12 @@ class Pairing:
         return self._compare_measurements("number", lambda trial: trial.latency if trial.output_location is not None else None)
 
     def completion(self) -> PairedDifference:
-        """Compare the share of trials that were completed, among those that are done."""
-        return self._compare_measurements(
-            "pass", lambda trial: trial.stage == "completed" if trial.stage in DONE_STAGES else None
-        )
+        """Compare the share of trials that were completed and not excluded from the scores, among those that are done."""
+
+        def is_scored(trial: TrialState) -> bool | None:
+            return trial.stage == "completed" and not trial.is_excluded if trial.stage in DONE_STAGES else None
+
+        return self._compare_measurements("pass", is_scored)
 
     def _compare_measurements(
         self, kind: Literal["pass", "number"], measure: Callable[[TrialState], float | None]

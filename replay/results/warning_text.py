@@ -17,7 +17,17 @@ _EFFECTIVE: Final = frozenset(
 
 def warnings_of(state: RunState) -> list[str]:
     """Return a sentence for each warning."""
-    return [*_empty_answers(state), *_same_variants(state), *_short_prompts(state)]
+    return [*_empty_answers(state), *_mixed_models(state), *_same_variants(state), *_short_prompts(state)]
+
+
+def _mixed_models(state: RunState) -> Iterator[str]:
+    """Yield the variants that several models served; the cases may name them."""
+    for variant, totals in (dict(state.variants) or {"": state}).items():
+        models = [f"{printable(model, 60)} ({count:,})" for model, count in totals.models.most_common() if count]
+        if len(models) > 1:
+            others = f" and {plural(len(models) - _MAX_PAIRS, 'other')}" if len(models) > _MAX_PAIRS else ""
+            label = f"{printable(variant, 40)} was" if variant else "the run was"
+            yield f"{label} served by several models: {', '.join(models[:_MAX_PAIRS])}{others}"
 
 
 def _empty_answers(state: RunState) -> Iterator[str]:

@@ -189,6 +189,8 @@ def _read(directory: Path, path: str) -> bytes:
     Its directories are opened one by one, so none can be replaced by a symlink meanwhile; type and size are those of the
     opened file.
     """
+    if path.startswith(("http://", "https://")):
+        raise InvalidAttachment(f"{path[:200]}: URLs are not fetched; use a file, or a data: URL")
     parts = PurePath(path).parts
     if not parts or PurePath(path).anchor or ".." in parts:
         raise InvalidAttachment(f"{path[:200]!r} is not a path relative to the dataset, without '..'")

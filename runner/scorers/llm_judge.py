@@ -196,13 +196,16 @@ class _OpenJudge:
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": judge.reminder},
             ]
-        answer = await self._client.complete(messages)
+        model = judge.chat.model
+
+        def note_usage(usage: Mapping[str, Any], **served: str) -> None:
+            # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
+            engine_note(judge_usage={"model": model, **served, "usage": dict(usage)})
+
+        answer = await self._client.complete(messages, note_usage=note_usage)
         if len(answer.text) > _MAX_REPLY:
             raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
-        model = judge.chat.model
-        # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
-        served_model = {"served_model": answer.facts["model"]} if answer.model else {}
-        engine_note(judge_usage={"model": model, **served_model, "usage": dict(answer.usage)})
+        note_usage(answer.usage, **({"served_model": answer.facts["model"]} if answer.model else {}))
         engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": answer.text})
         if answer.outcome == "declined":
             raise Fatal(f"the judge declined to answer{f': {reason}' if (reason := answer.reason) else ''}")

@@ -4,8 +4,9 @@ A dialect makes the request and reads the reply; no SDK is needed.
 """
 
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,13 +25,13 @@ from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.notes import engine_note
+from evaljournal.runner.notes import engine_note, note
 from evaljournal.runner.retries.classify import Fatal, is_declined
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
 from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
-from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect
+from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect, fields_of, text_field, without_none
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 from evaljournal.runner.tasks.prompt_size import unread_words
@@ -39,6 +40,7 @@ from evaljournal.runner.tasks.usage import priced_usage
 
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
 _TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_VARIABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls")
 _BYTES_PER_TOKEN: Final = 3
 """Bytes of JSON per token of a prompt, for an upper estimate: English has 4 to 5, Chinese about 3."""
@@ -97,6 +99,8 @@ def _address(chat: "Chat") -> Address:
     headers = {**dialect.headers, **chat.headers}
     key_headers = dict(dialect.key_variables)
     if chat.key_env is not None:
+        if not _VARIABLE.fullmatch(chat.key_env):
+            raise UsageError("key_env must be the name of an environment variable, not the key itself")
         default_header = next(iter(key_headers.values()), ("Authorization", "Bearer "))
         key_headers = {chat.key_env: key_headers.get(chat.key_env, default_header)}
     elif base.rstrip("/") != dialect.base_url.rstrip("/"):
@@ -181,7 +185,9 @@ class Chat(HttpTask):
     _address: Address = attrs.field(init=False, repr=False, default=attrs.Factory(_address, takes_self=True))
 
     def __attrs_post_init__(self) -> None:
-        """Raise a UsageError if the dialect does not have one of the parameters."""
+        """Raise a UsageError if a parameter is invalid, or the dialect does not have it."""
+        if self.max_tokens is not None and not is_whole_number(self.max_tokens, 1):
+            raise UsageError(f"max_tokens={self.max_tokens!r}: expected a whole number of at least 1")
         self.body([])
 
     @property
@@ -353,7 +359,8 @@ class OpenChat:
         attach = await self._read_attachments(messages, trial.case)
         if chat.turns is not None:
             turns = turns_of(trial.case, chat.turns)
-            return await converse(turns, messages[:-1], partial(self._send_turn, trial, attach, len(turns)))
+            send = partial(self._send_turn, trial, attach, (len(turns), set[str]()))
+            return await converse(turns, messages[:-1], send)
         answer = await self._answer(attach(messages), trial, trial.trial)
         if facts := {**answer.facts, **({"usage": answer.usage} if answer.usage else {})}:
             engine_note(answer=facts)
@@ -377,11 +384,16 @@ class OpenChat:
         self,
         trial: TrialInput,
         attach: Callable[[list[Any]], list[Any]],
-        turn_count: int,
+        conversation: tuple[int, set[str]],
         number: int,
         messages: list[Any],
     ) -> Any:
-        """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools."""
+        """Send one turn of a conversation as a step; return the text of the reply, or the last message if it calls tools.
+
+        `conversation` is the number of turns and the outcomes so far: the answer is declined if one is, otherwise truncated if
+        one is.
+        """
+        turn_count, outcomes = conversation
         usages: list[Mapping[str, float | str]] = []
 
         async def call() -> dict[str, Any]:
@@ -393,7 +405,10 @@ class OpenChat:
         message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
         if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
+        outcomes.add(message.get("outcome", ""))
         facts = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
+        if number == turn_count and (outcome := min(outcomes - {""}, default="")):
+            facts["outcome"] = outcome
         if number == turn_count and facts:
             engine_note(answer=facts)  # The steps have the usage.
         if message.get("tool_calls"):
@@ -422,15 +437,26 @@ class OpenChat:
         *headers: tuple[bytes, bytes],
         model: str | None = None,
         target: str | None = None,
+        note_usage: Callable[[Mapping[str, Any]], None] = lambda usage: note(usage=usage),
     ) -> Answer:
-        """Return the model's answer, with the priced usage; its text is empty if the provider declined the request."""
+        """Return the model's answer, with the priced usage; its text is empty if the provider declined the request.
+
+        `note_usage` is called with the usage of a reply that is not an answer: it is paid for, too.
+        """
         try:
             content = orjson.dumps(self._chat.body(messages, model))
         except UsageError as exc:  # The dialect has no such image or file; all else was checked with the case.
             raise AttachmentError(exc.message) from None
 
+        lost_usage: dict[str, float | str] = {}
+
         def read(reply: Reply) -> Answer:
-            answer = self._read(reply)
+            try:
+                answer = self._read(reply)
+            except (InvalidReply, IncompleteReply, ErrorReply):
+                usage, served_model = _reported_usage(reply)
+                lost_usage.update(priced_usage(usage, served_model or model or self._chat.model_name, self._prices))
+                raise
             served_model = answer.model or model or self._chat.model_name
             return attrs.evolve(answer, usage=priced_usage(answer.usage, served_model, self._prices, answer.service_tier))
 
@@ -441,8 +467,14 @@ class OpenChat:
             )
         except (BadStatus, ErrorReply) as exc:
             if not is_declined(exc):
+                if lost_usage:
+                    note_usage(lost_usage)
                 raise
             return Answer(text="", outcome="declined", usage={}, explanation=str(exc))
+        except (InvalidReply, IncompleteReply):
+            if lost_usage:
+                note_usage(lost_usage)
+            raise
         if words := unread_words(messages, answer.usage):
             engine_note(short_prompt={"input_tokens": answer.usage["input_tokens"], "words": words})
         return answer
@@ -492,6 +524,19 @@ def _attach(messages: Sequence[Any], parts: Sequence[Any], position: int) -> lis
     texts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
     message = {**messages[position], "content": [*texts, *parts]}
     return [*messages[:position], message, *messages[position + 1 :]]
+
+
+def _reported_usage(reply: Reply) -> tuple[dict[str, Any] | None, str]:
+    """Return the count of tokens in a reply that is not an answer, as far as it can be read, and the model."""
+    usage: dict[str, Any] = {}
+    model = ""
+    with suppress(InvalidReply, IncompleteReply, ErrorReply):
+        for chunk in reply.chunks() if reply.is_stream else [reply.json()]:
+            fields = fields_of(chunk)
+            for part in (fields, fields_of(fields.get("message")), fields_of(fields.get("response"))):
+                usage |= without_none(fields_of(part.get("usage") or part.get("usageMetadata")))
+                model = text_field(part, "model") or text_field(part, "modelVersion") or model
+    return usage or None, model
 
 
 def _checked(chunks: Iterable[Any]) -> Iterator[Any]:

@@ -14,10 +14,12 @@ def priced_usage(
 ) -> dict[str, float | str]:
     """Return the tokens and their cost; without a price, `unpriced_calls` is 1 and `unpriced_model` the model.
 
-    The cost that the provider itself reports wins. `tier` is the service tier of the reply.
+    The same applies if a model has a price, but its reply no count of tokens. The cost that the provider itself reports wins.
+    `tier` is the service tier of the reply.
     """
+    price = price_of(model, prices)
     if not isinstance(provider_usage, Mapping):
-        return {}
+        return _unknown_cost(f"{model} without usage") if price else {}
     tokens = _tokens(provider_usage)
     reasoning = _count(
         provider_usage,
@@ -34,8 +36,7 @@ def priced_usage(
         return {**usage, "cost": float(cost)}
     input_tokens, output_tokens = tokens["input_tokens"], tokens["output_tokens"]
     if input_tokens is None or output_tokens is None:
-        return usage
-    price = price_of(model, prices)
+        return {**usage, **(_unknown_cost(f"{model} without usage") if price else {})}
     writes_1h = min(_count(provider_usage, "cache_creation.ephemeral_1h_input_tokens") or 0, tokens["cache_write_tokens"] or 0)
     counts = Tokens(
         input=input_tokens,
@@ -47,8 +48,12 @@ def priced_usage(
     tier = tier or provider_usage.get("service_tier")
     dollars = price.cost(counts, tier if isinstance(tier, str) else "") if price else None
     if dollars is None:
-        return {**usage, "unpriced_calls": 1, **({"unpriced_model": model} if model else {})}
+        return {**usage, **_unknown_cost(model)}
     return {**usage, "cost": dollars}
+
+
+def _unknown_cost(model: str) -> dict[str, float | str]:
+    return {"unpriced_calls": 1, **({"unpriced_model": model} if model else {})}
 
 
 def _tokens(provider_usage: Mapping[str, object]) -> dict[str, int | None]:

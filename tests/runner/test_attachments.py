@@ -144,7 +144,7 @@ BAD_VALUES: Final[dict[str, tuple[Callable[[Path], Any], str]]] = {
     "inner dots": (_value("images/../images/a.png"), "is not a path relative to the dataset"),
     "the directory itself": (_value("."), "is not a path relative to the dataset"),
     "missing file": (_value("b.png"), "No such file"),
-    "URL": (_value("https://host/a.png"), "No such file"),
+    "URL": (_value("https://host/a.png"), "URLs are not fetched"),
     "NUL byte": (_value("a\0.png"), "is not a path"),
     "too large": (_too_large, "larger than 20 MiB"),
     "unknown extension": (_file("a.xyzzy"), "unknown file extension"),

@@ -176,10 +176,11 @@ def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, n
 
 
 def test_invalid_usage_is_ignored(server: Server, path: Path, name: str) -> None:
-    """A token count that is negative or not a number is not recorded, and neither is a cost."""
+    """A token count that is negative or not a number is not recorded; the cost of the call is unknown."""
     outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:nonsense", "v1"))), path)
 
-    assert (1, [], {}) == (outcome.state.completed, usages(path), dict(outcome.state.usage))
+    usage = {"unpriced_calls": 1, "unpriced_model": "gpt-4o without usage"}
+    assert (1, [usage], {"unpriced_calls": 1}) == (outcome.state.completed, usages(path), dict(outcome.state.usage))
 
 
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:

@@ -123,9 +123,24 @@ def test_a_judge_that_declines_gives_no_verdict(path: Path) -> None:
     assert 1 == len(replies.requests)
 
 
-def test_the_outcome_of_a_conversation_is_that_of_its_last_turn(server: Server, path: Path, name: str) -> None:
-    """Of several turns, the last decides; it counts also if a fork of the run reuses its recorded reply."""
-    script = raw(completion(finish_reason="length"), completion("", "content_filter", "small-2"))
+def test_a_reply_that_is_not_an_answer_is_paid_for(path: Path) -> None:
+    """The usage of a rejected reply counts for the run and its budget, for a task and for a judge."""
+    reply = {"model": "small", "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 1, "cost": 0.5}}
+    with replying(json.dumps(reply).encode()) as replies:
+        chat = Chat("small", base_url=replies.url)
+        state = run_real(define_real(chat, retry=Retry(errors=1)), path).state
+        judged = define_real(str, [Case(name="a", input="a", expected="a")])
+        judged.score(name="judge", retry=Retry(errors=0))(scorers.judge("big", base_url=replies.url))
+        judge_state = run_real(judged, path.with_name("judged")).state
+
+    assert (2, 1.0) == (state.attempts, state.usage["cost"])
+    assert 0.5 == judge_state.usage["judge.cost"]
+
+
+@pytest.mark.parametrize("reasons", [("length", "content_filter"), ("content_filter", "stop")])
+def test_a_conversation_is_declined_if_a_turn_is(server: Server, path: Path, name: str, reasons: tuple[str, str]) -> None:
+    """Any turn can decline; it counts also if a fork of the run reuses the recorded replies."""
+    script = raw(completion(finish_reason=reasons[0]), completion("", reasons[1], "small-2"))
     case = {"id": "a", "input": "", "turns": ["Hello", "Go on"]}
     chat = Chat("small", base_url=server.url(name, script, "v1/"), turns="turns")
     first = run_real(define_real(chat, [case]), path).state
@@ -135,7 +150,7 @@ def test_the_outcome_of_a_conversation_is_that_of_its_last_turn(server: Server, 
 
     for state in (first, forked):
         assert ({"declined": 1}, {"small-2": 1}) == (dict(state.answers), dict(state.models))
-    assert [{"outcome": "declined", "finish_reason": "content_filter", "model": "small-2"}] == answers(path)
+    assert [{"outcome": "declined", "finish_reason": reasons[1], "model": "small-2"}] == answers(path)
     assert (2, 2) == (len(server.requests(name)), len(events(path.with_name("fork"), StepReused)))
 
 
@@ -193,6 +208,18 @@ def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> No
     assert (1, 1, {"declined": 1}) == (trials.declined, trials.truncated, trials.excluded)
 
 
+def test_excluded_answers_are_missing_in_a_comparison(server: Server, path: Path, name: str) -> None:
+    """A comparison names the changed setting, and excluded answers are not among the completed trials: a gate checks these."""
+    paths = [path, path.with_name("excluding")]
+    for number, options in enumerate(({}, {"on_declined": "exclude"})):
+        run_real(define_outcomes(server, f"{name}-{number}", **options), paths[number])
+    result = CliRunner().invoke(cli, ["compare", *map(str, paths), "--json"])
+    comparison = json.loads(result.stdout)
+
+    assert "on_declined score → exclude" in comparison["definition_changes"]
+    assert (1.0, 2 / 3) == (comparison["completion"]["mean_a"], comparison["completion"]["mean_b"])
+
+
 def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
     """Each variant has its own counts of declined and truncated answers, and of the models that served it."""
     urls = {reason: server.url(f"{name}-{reason}", script(reason), "v1/") for reason in OUTCOMES}
@@ -243,6 +270,8 @@ def test_several_served_models_are_too_little_evidence(server: Server, path: Pat
 
     rejected = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform])
     allowed = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models", "--json"])
+    text = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models"]).stdout
+    assert "several models" not in text
     passed = CliRunner().invoke(cli, ["gate", other, "--baseline", uniform])
     assert (5, 0, 0) == (rejected.exit_code, allowed.exit_code, passed.exit_code), rejected.output
     assert "too little evidence several models served one variant" in rejected.output

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from evaljournal.runner.http.reply import BadStatus, ErrorReply, Reply
-from evaljournal.runner.retries.classify import Failure, classify
+from evaljournal.runner.retries.classify import Failure, classify, is_declined
 from evaljournal.runner.tasks.endpoint import raise_error_in
 
 NOW: Final = 1_800_000_000.0  # Fri, 15 Jan 2027 08:00:00 GMT
@@ -77,7 +77,10 @@ def test_the_documented_table() -> None:
     for case in CASES.values():
         failure = expected_failure(case)
         wait = "" if failure.retry_after is None else f", {failure.retry_after:g} s"
-        rows.append(f"| {case['provider']} | {case['reply']} | {meanings[failure.category, failure.stop_reason]}{wait} |")
+        meaning = meanings[failure.category, failure.stop_reason]
+        if is_declined(reply_error(case)):
+            meaning = "declined: a chat model has an empty output, other tasks an error"
+        rows.append(f"| {case['provider']} | {case['reply']} | {meaning}{wait} |")
 
     assert [] == [row for row in rows if row not in DOCS.read_text("utf-8")]
 

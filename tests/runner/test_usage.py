@@ -23,6 +23,9 @@ from tests.server import Server
 PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
 
 
+NO_USAGE = {"unpriced_calls": 1, "unpriced_model": "small without usage"}
+
+
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
@@ -75,13 +78,13 @@ PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
             {"input_tokens": 1000, "output_tokens": 0, "input_tokens_details": {"cached_tokens": 800}},
             {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 800, "cost": 0.0006},
         ),
-        ({"cost": float("nan"), "prompt_tokens": 10**30}, {}),
-        ({"prompt_tokens": True, "completion_tokens": -1}, {}),
-        ("1000", {}),
+        ({"cost": float("nan"), "prompt_tokens": 10**30}, NO_USAGE),
+        ({"prompt_tokens": True, "completion_tokens": -1}, NO_USAGE),
+        ("1000", NO_USAGE),
     ],
 )
 def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
-    """Token counts of all APIs are read; a reported cost wins; tokens without a known price are counted as an unpriced call."""
+    """Token counts of all APIs are read; a reported cost wins; a call without a known cost is counted as an unpriced one."""
     assert expected == priced_usage(reported, "small", PRICES)
 
 

@@ -177,6 +177,8 @@ def test_models_of_several_providers_without_options(server: Server, name: str, 
         f'[[variant]]\nname = "claude"\nchat = "anthropic:c"\nbase-url = "{claude}"\nkey-env = "ANTHROPIC_API_KEY"\n'
         f'[[variant]]\nname = "gpt"\nchat = "g"\nbase-url = "{gpt}"\nkey-env = "OPENAI_API_KEY"\n'
     )
+    shared = evaljournal("run", "--config", "eval.toml", "--base-url", claude)
+    assert (2, True) == (shared.exit_code, "--base-url would apply to models of several providers" in shared.stderr)
     result = evaljournal("run", "--config", "eval.toml")
     (claude_request,), (gpt_request,) = server.requests(f"{name}-claude"), server.requests(f"{name}-gpt")
 

@@ -141,9 +141,9 @@ EXPECTED: Final = [
 def providers(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Serve as the providers, under their hosts, with their keys."""
     with serving_providers() as providers:
-        for name in names():
-            dialect = dialect_by_name(name)
-            monkeypatch.setattr(type(dialect), "base_url", local(dialect.base_url, providers))
+        urls = {type(dialect): dialect.base_url for dialect in map(dialect_by_name, names())}
+        for kind, url in urls.items():
+            monkeypatch.setattr(kind, "base_url", local(url, providers))
         for name, key in KEYS.items():
             monkeypatch.setenv(name, key)
         Path("qa.jsonl").write_text(CASES)

@@ -177,7 +177,7 @@ def _report_lines(report: GateReport, heads: _Heads, *, no_broken: bool) -> Iter
     yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
-    if report.has_mixed_models:
+    if report.has_mixed_models and not report.allows_mixed_models:
         reason = "several models served one variant; pass --allow-mixed-models to decide anyway"
         yield f"{'too little evidence':<20}{reason}"
     yield from answer_lines(comparison, "baseline", "run")

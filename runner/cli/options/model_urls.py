@@ -5,7 +5,7 @@ A key is never sent to another provider: an option, or a variable such as OPENAI
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
@@ -67,16 +67,22 @@ def providers_of(models: Iterable[str]) -> dict[str, Dialect]:
     return {dialect.base_url: dialect for dialect in dialects}
 
 
-def check_shared_options(values: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> None:
+def check_shared_options(
+    values: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], command_line_values: Container[str] = ()
+) -> None:
     """Raise a `UsageError` if an option with a URL or a key applies to models of several providers.
 
-    `values` are the options of all models, `tables` those of the variants, if there are tables.
+    `values` are the options of all models, `tables` those of the variants, if there are tables; options on the command line
+    replace those of the tables.
     """
     judges = judges_by_name(values.get("judge", ())).values()
     for name in ("base_url", "key_env", "header", "judge_url", "judge_key_env"):
         if name not in values or (name == "header" and not any("$" in header for header in values["header"])):
             continue
-        models = chat_models(*({"chat": values.get("chat", ()), **table} for table in tables or [{}] if name not in table))
+        is_shared = name in command_line_values
+        models = chat_models(
+            *({"chat": values.get("chat", ()), **table} for table in tables or [{}] if is_shared or name not in table)
+        )
         if len(providers_of(judges if name.startswith("judge") else models)) > 1:
             raise UsageError(
                 f"--{name.replace('_', '-')} would apply to models of several providers",

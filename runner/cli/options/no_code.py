@@ -69,8 +69,8 @@ def evaluation_from_options(ctx: click.Context, *, is_new: bool = False) -> Load
     tables = ctx.meta.get(VARIANTS, {})
     if is_new:
         values |= options_from_environment(values, *tables.values())
-    check_shared_options(values, list(tables.values()))
     command_line_values = {name: value for name, value in values.items() if name not in file_values}
+    check_shared_options(values, [{**table, **command_line_values} for table in tables.values()], command_line_values)
     _reject_literal_keys(command_line_values)
     _check_texts(command_line_values)
     variants = _variants(values, file_values, tables)
