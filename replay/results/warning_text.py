@@ -32,7 +32,8 @@ def _mixed_models(state: RunState) -> Iterator[str]:
 
 def _empty_answers(state: RunState) -> Iterator[str]:
     if count := state.empty_answers:
-        yield f"{plural(count, 'answer')} {'is' if count == 1 else 'are'} empty: reasoning used all of --max-tokens; raise it"
+        subject = f"{plural(count, 'answer')} {'is' if count == 1 else 'are'} empty"
+        yield f"{subject}: the token limit was reached before any text; raise --max-tokens"
 
 
 def _same_variants(state: RunState) -> Iterator[str]:

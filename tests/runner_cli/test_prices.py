@@ -19,12 +19,12 @@ above = { tokens = 200_000, input = 2.0, output = 4.0 }
 
 
 def test_a_table_is_printed() -> None:
-    """Each price is in its column; a dash is a missing one, and a model without any is named."""
+    """Each price is in its column, also for `gemini:MODEL`; a dash is a missing one, and a model without any is named."""
     Path("prices.toml").write_text(TABLE)
 
-    lines = evaljournal("prices", "--prices", "prices.toml", "small-2026-10-01", "large").stdout.splitlines()
+    lines = evaljournal("prices", "--prices", "prices.toml", "gemini:small-latest", "large").stdout.splitlines()
 
-    assert ["small-2026-10-01", "1", "-", "-", "-", "2.5", "0.5", "200,000", "tokens:", "2", "/", "4"] == lines[1].split()
+    assert ["gemini:small-latest", "1", "-", "-", "-", "2.5", "0.5", "200,000", "tokens:", "2", "/", "4"] == lines[1].split()
     assert "dollars per million tokens, as of 2026-11-01; service tiers are factors" == lines[2]
     assert "no price: large; add it to a table and pass the table with --prices" == lines[3]
 

@@ -8,6 +8,7 @@ import click
 from evaljournal.replay.text import or_dash
 from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.tasks.dialects import split_model
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, date_of_prices, price_of, read_prices
 
 
@@ -26,7 +27,7 @@ def prices(models: tuple[str, ...], path: Path | None, as_json: bool) -> None:
     evaljournal prices gpt-5.4-mini claude-haiku-5-5
     """
     table, day = read_prices(path or DEFAULT_PRICES), date_of_prices(path or DEFAULT_PRICES)
-    prices_by_model = {model: price_of(model, table) for model in models} if models else dict(table)
+    prices_by_model = {model: price_of(split_model(model)[1], table) for model in models} if models else dict(table)
     known_prices = {model: price for model, price in prices_by_model.items() if price is not None}
     missing = [model for model in prices_by_model if model not in known_prices]
     if as_json:
