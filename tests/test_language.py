@@ -150,7 +150,7 @@ def test_trial_words(path: Path) -> None:
     "path",
     [
         *_files(),
-        *(path for path in sorted((ROOT / "examples").rglob("*")) if path.is_file()),
+        *(path for path in sorted((ROOT / "examples").rglob("*")) if path.is_file() and path.suffix != ".pyc"),
         *sorted((ROOT / "docs").glob("*.py")),
     ],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
