@@ -20,6 +20,8 @@ _MAX_VALUE: Final = 40
 """Maximum length of a parameter of the task whose two values are shown."""
 _REVISION_CHARS: Final = 64
 """Maximum length of a git revision."""
+_ANSWER_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score"}
+"""Settings that decide which answers count → their defaults, which are not recorded."""
 
 
 def load_definition(definition: Any) -> Any:
@@ -39,6 +41,14 @@ def variant_parameters(definition: Any, variant: str) -> dict[str, Any]:
     """Return the parameters of a variant in a recorded definition; empty if they are not recorded."""
     parameters = _variants(definition).get(variant, {}).get("parameters")
     return parameters if isinstance(parameters, dict) else {}
+
+
+def has_one_model(definition: Any, variant: str) -> bool:
+    """Return whether the task of a variant, or of the evaluation, has the same model for all cases, as far as is recorded."""
+    shared_task = definition.get("task") if isinstance(definition, dict) else None
+    task = _variants(definition).get(variant, {}).get("task") or shared_task
+    model = task.get("model") if isinstance(task, dict) else None
+    return not isinstance(model, str) or "{" not in model
 
 
 def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
@@ -83,10 +93,6 @@ def _variants(definition: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(variants, dict):
         return {}
     return {name: variant for name, variant in variants.items() if isinstance(variant, dict)}
-
-
-_ANSWER_SETTINGS: Final = {"on_declined": "score", "on_truncated": "score"}
-"""Settings that decide which answers count → their defaults, which are not recorded."""
 
 
 def identity(run_started: RunStarted) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import orjson
 
 from evaljournal.journal import Blob, JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
-from evaljournal.replay.definition import changes, identity
+from evaljournal.replay.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
 from evaljournal.replay.results.summary import has_output, latencies, latency, models_of
@@ -80,7 +80,8 @@ class Side:
         names = [*variants] if self.variant is None else [self.variant]
         models = {name: models_of(variants[name]) for name in names} if variants else {"": models_of(totals)}
         excluded = {outcome: count for outcome, count in totals.excluded.items() if count}
-        known_models = {name: counts for name, counts in models.items() if counts}
+        definition = load_definition(self.state.started.definition) if self.state.started else None
+        known_models = {name: counts for name, counts in models.items() if counts and has_one_model(definition, name)}
         return SideAnswers(totals.declined, totals.truncated, excluded, known_models)
 
     @property
@@ -100,7 +101,7 @@ class SideAnswers:
     excluded: Mapping[str, int]
     """`declined` or `truncated` → number of these outputs that are not scored."""
     models: Mapping[str, Mapping[str, int]]
-    """Variant (empty: none) → model that answered → number of outputs; without variants whose models are unknown."""
+    """Variant (empty: none) → model that answered → number of outputs; without unknown models, and those that cases name."""
 
     @property
     def mixed_models(self) -> dict[str, Mapping[str, int]]:

@@ -57,7 +57,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         from_older_task=state.from_older_task,
         models=models_of(state),
         warnings=warnings_of(state),
-        trials=_trials(state.stages, state.recovered, state.answers, state.excluded),
+        trials=_trials(state),
         attempts=AttemptCounts(
             started=state.attempts,
             succeeded=len(state.latencies),
@@ -107,8 +107,7 @@ def budget_of(state: RunState) -> BudgetSummary | None:
 
 
 def _variant(totals: Totals) -> VariantSummary:
-    trials = _trials(totals.stages, totals.recovered, totals.answers, totals.excluded)
-    return VariantSummary(trials, totals.attempts, _scores(totals.scores), dict(totals.usage), models_of(totals))
+    return VariantSummary(_trials(totals), totals.attempts, _scores(totals.scores), dict(totals.usage), models_of(totals))
 
 
 def models_of(totals: Totals) -> dict[str, int]:
@@ -161,19 +160,17 @@ def forked_sessions(state: RunState) -> set[int]:
     return sessions
 
 
-def _trials(
-    stages: Mapping[str, int], recovered_count: int, answers: Mapping[str, int], excluded: Mapping[str, int]
-) -> TrialCounts:
-    count = {stage: stages.get(stage, 0) for stage in STAGES}
+def _trials(totals: "Totals | _Group") -> TrialCounts:
+    count = {stage: totals.stages.get(stage, 0) for stage in STAGES}
     total = sum(count.values()) - count["withdrawn"]
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
     return TrialCounts(
         enqueued=total,
         with_output=count["completed"] + count["scoring"],
-        recovered=recovered_count,
-        declined=answers.get("declined", 0),
-        truncated=answers.get("truncated", 0),
-        excluded={outcome: count for outcome, count in excluded.items() if count},
+        recovered=totals.recovered,
+        declined=totals.answers["declined"],
+        truncated=totals.answers["truncated"],
+        excluded={outcome: count for outcome, count in totals.excluded.items() if count},
         open=total - count["completed"] - count["failed"],
         **{name: count[name] for name in names},
     )
@@ -292,7 +289,7 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummar
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
     return {
         label: GroupSummary(
-            trials=_trials(group.stages, group.recovered, group.answers, group.excluded),
+            trials=_trials(group),
             scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
             latency=latency(group.latencies),
         )

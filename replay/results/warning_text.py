@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from evaljournal.replay.definition import load_definition, variant_parameters
+from evaljournal.replay.definition import has_one_model, load_definition, variant_parameters
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural, printable
 
-_MAX_PAIRS: Final = 3
-"""Pairs of variants that are named."""
+_MAX_NAMED: Final = 3
+"""Models, and pairs of variants, that are named."""
 _EFFECTIVE: Final = frozenset(
     {"model", "prompt", "system", "messages", "temperature", "top_p", "top_k", "effort", "reasoning_effort"}
 )
@@ -21,13 +21,13 @@ def warnings_of(state: RunState) -> list[str]:
 
 
 def _mixed_models(state: RunState) -> Iterator[str]:
-    """Yield the variants that several models served; the cases may name them."""
+    """Yield the variants that several models served, although the cases do not name them."""
     for variant, totals in (dict(state.variants) or {"": state}).items():
         models = [f"{printable(model, 60)} ({count:,})" for model, count in totals.models.most_common() if count]
-        if len(models) > 1:
-            others = f" and {plural(len(models) - _MAX_PAIRS, 'other')}" if len(models) > _MAX_PAIRS else ""
+        if len(models) > 1 and state.started and has_one_model(load_definition(state.started.definition), variant):
+            others = f" and {plural(len(models) - _MAX_NAMED, 'other')}" if len(models) > _MAX_NAMED else ""
             label = f"{printable(variant, 40)} was" if variant else "the run was"
-            yield f"{label} served by several models: {', '.join(models[:_MAX_PAIRS])}{others}"
+            yield f"{label} served by several models: {', '.join(models[:_MAX_NAMED])}{others}"
 
 
 def _empty_answers(state: RunState) -> Iterator[str]:
@@ -48,9 +48,9 @@ def _same_variants(state: RunState) -> Iterator[str]:
             outputs = plural(count, "long output")
             variants = f"{printable(one, 40)} and {printable(other, 40)}"
             lines.append(f"{variants} gave the same {outputs}: the endpoint may ignore {parameters}")
-    yield from lines[:_MAX_PAIRS]
-    if len(lines) > _MAX_PAIRS:
-        yield f"{plural(len(lines) - _MAX_PAIRS, 'more pair')} of variants gave the same outputs"
+    yield from lines[:_MAX_NAMED]
+    if len(lines) > _MAX_NAMED:
+        yield f"{plural(len(lines) - _MAX_NAMED, 'more pair')} of variants gave the same outputs"
 
 
 def _flat(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -454,8 +454,10 @@ class OpenChat:
             try:
                 answer = self._read(reply)
             except (InvalidReply, IncompleteReply, ErrorReply):
-                usage, served_model = _reported_usage(reply)
-                lost_usage.update(priced_usage(usage, served_model or model or self._chat.model_name, self._prices))
+                reported_usage, served_model = _reported_usage(reply)
+                if reported_usage:
+                    served_model = served_model or model or self._chat.model_name
+                    lost_usage.update(priced_usage(reported_usage, served_model, self._prices))
                 raise
             served_model = answer.model or model or self._chat.model_name
             return attrs.evolve(answer, usage=priced_usage(answer.usage, served_model, self._prices, answer.service_tier))
@@ -465,13 +467,9 @@ class OpenChat:
             answer: Answer = await self._client.call(
                 "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token
             )
-        except (BadStatus, ErrorReply) as exc:
-            if not is_declined(exc):
-                if lost_usage:
-                    note_usage(lost_usage)
-                raise
-            return Answer(text="", outcome="declined", usage={}, explanation=str(exc))
-        except (InvalidReply, IncompleteReply):
+        except (BadStatus, ErrorReply, InvalidReply, IncompleteReply) as exc:
+            if is_declined(exc):
+                return Answer(text="", outcome="declined", usage=lost_usage, explanation=str(exc))
             if lost_usage:
                 note_usage(lost_usage)
             raise
@@ -526,7 +524,7 @@ def _attach(messages: Sequence[Any], parts: Sequence[Any], position: int) -> lis
     return [*messages[:position], message, *messages[position + 1 :]]
 
 
-def _reported_usage(reply: Reply) -> tuple[dict[str, Any] | None, str]:
+def _reported_usage(reply: Reply) -> tuple[dict[str, Any], str]:
     """Return the count of tokens in a reply that is not an answer, as far as it can be read, and the model."""
     usage: dict[str, Any] = {}
     model = ""
@@ -536,7 +534,7 @@ def _reported_usage(reply: Reply) -> tuple[dict[str, Any] | None, str]:
             for part in (fields, fields_of(fields.get("message")), fields_of(fields.get("response"))):
                 usage |= without_none(fields_of(part.get("usage") or part.get("usageMetadata")))
                 model = text_field(part, "model") or text_field(part, "modelVersion") or model
-    return usage or None, model
+    return usage, model
 
 
 def _checked(chunks: Iterable[Any]) -> Iterator[Any]:

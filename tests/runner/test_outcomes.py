@@ -263,6 +263,22 @@ def run_served(server: Server, path: Path, name: str, *served: Sequence[str]) ->
     return [str(run_path) for run_path in paths]
 
 
+def test_models_that_cases_name_are_not_mixed(server: Server, path: Path, name: str) -> None:
+    """If each case names its model, several served models are neither a warning nor a reason for a gate not to decide."""
+    cases = [Case(name=model, input="a", expected="Lima", metadata={"model": model}) for model in ("small-1", "small-2")]
+    paths = [str(path), str(path.with_name("baseline"))]
+    for run_path in paths:
+        url = server.url(f"{name}-{Path(run_path).name}", raw(*(completion(model=str(case.name)) for case in cases)), "v1/")
+        defined = define_real(Chat("{model}", base_url=url), cases, slots=1)
+        defined.score(scorers.exact)
+        run_real(defined, Path(run_path))
+    state = load(path).state
+    result = CliRunner().invoke(cli, ["gate", paths[0], "--baseline", paths[1], "--json"])
+
+    assert ({"small-1": 1, "small-2": 1}, []) == (dict(state.models), summarize(state).warnings)
+    assert json.loads(result.stdout)["mixed_models"] is False
+
+
 def test_several_served_models_are_too_little_evidence(server: Server, path: Path, name: str) -> None:
     """`gate` does not decide if several models served one variant, unless it may; one dated model is not several."""
     served = [["small-1"] * 20, ["small-1"] * 20, ["small-1"] * 19 + ["small-2"]]
@@ -270,6 +286,8 @@ def test_several_served_models_are_too_little_evidence(server: Server, path: Pat
 
     rejected = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform])
     allowed = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models", "--json"])
+    warning = "the run was served by several models: small-1 (19), small-2 (1)"
+    assert [warning] == summarize(load(mixed).state).warnings
     text = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models"]).stdout
     assert "several models" not in text
     passed = CliRunner().invoke(cli, ["gate", other, "--baseline", uniform])

@@ -1,4 +1,4 @@
-"""Replies of a chat API that are changed, cut off or of another API: an error of that attempt, or an answer that is in them."""
+"""Replies of a chat API that are changed, incomplete or of another API: an error of the attempt, or an answer from them."""
 
 import math
 import random
