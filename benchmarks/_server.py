@@ -6,13 +6,15 @@ GET /NAME                     the first message of each request under this name,
 """
 
 import asyncio
+import http.client
 import json
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.request import urlopen
 
@@ -23,15 +25,19 @@ _FAST = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1
 _messages: dict[str, list[str]] = defaultdict(list)
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
+    """A connection of a client; subclasses answer its requests."""
+
     def __init__(self) -> None:
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Answer each complete request."""
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n") + 4) >= 4:
             head = self._buffer[:end]
@@ -40,27 +46,35 @@ class _Connection(asyncio.Protocol):
             if len(self._buffer) < end + length:
                 return
             body, self._buffer = self._buffer[end : end + length], self._buffer[end + length :]
-            if head.startswith(b"POST /fast"):
-                self._transport.write(_FAST)
-            else:
-                self._reply(head.split(b" ", 2)[1].decode(), body)
+            self.answer(head, body)
 
-    def _reply(self, path: str, body: bytes) -> None:
-        _, name, *more = path.split("/")
+    def answer(self, head: bytes, body: bytes) -> None:
+        """Answer a request, now or later."""
+        raise NotImplementedError
+
+    def send(self, value: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Send a value as JSON."""
+        body = json.dumps(value).encode()
+        all_headers = {"content-type": "application/json", "content-length": str(len(body)), **headers}
+        lines = [f"HTTP/1.1 {status} {http.client.responses.get(status, '')}", *(f"{k}: {v}" for k, v in all_headers.items())]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+
+
+class _ModelConnection(Connection):
+    def answer(self, head: bytes, body: bytes) -> None:
+        if head.startswith(b"POST /fast"):
+            self._transport.write(_FAST)
+            return
+        _, name, *more = head.split(b" ", 2)[1].decode().split("/")
         if not more:
-            self._send(_messages[name])
+            self.send(_messages[name])
             return
         message = json.loads(body)["messages"][0]["content"]
         _messages[name].append(message)
         choice = {"index": 0, "message": {"role": "assistant", "content": message}, "finish_reason": "stop"}
         usage = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
         reply = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-        asyncio.get_running_loop().call_later(float(more[0]), self._send, reply)
-
-    def _send(self, value: Any) -> None:
-        body = json.dumps(value).encode()
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        self._transport.write(head.encode() + body)
+        asyncio.get_running_loop().call_later(float(more[0]), self.send, reply)
 
 
 @attrs.frozen
@@ -90,7 +104,7 @@ def serving() -> Iterator[ModelServer]:
 
 
 async def _main() -> None:
-    server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", 0, backlog=1000)
+    server = await asyncio.get_running_loop().create_server(_ModelConnection, "127.0.0.1", 0, backlog=1000)
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.to_thread(sys.stdin.read)
 
