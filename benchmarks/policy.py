@@ -16,7 +16,7 @@ from benchmarks.simulated.families import FAMILIES
 from benchmarks.simulated.required import check
 from benchmarks.simulated.rows import Row, ours, simulate
 from benchmarks.simulated.scenarios import lettered, randoms
-from evaljournal.runner.concurrency.policy import Decision, Policy, Signal
+from evaljournal.runner.concurrency.policy import CallEvent, Decision, Policy
 
 LEGEND = "goodput in % of capacity, or time / time of the best fixed limit; rate limited per completed trial in %; trials lost"
 
@@ -35,11 +35,11 @@ def select(family: str, *, seeds: Sequence[int], pattern: str, quick: bool) -> l
 
 
 class Recording:
-    """A policy that records its signals, to replay them to another one."""
+    """A policy that records its events, to replay them to another one."""
 
     def __init__(self, policy: Policy) -> None:
-        """Record the signals of `policy`."""
-        self.signals: list[Signal] = []
+        """Record the events of `policy`."""
+        self.events: list[tuple[CallEvent, float]] = []
         self.state: object = getattr(policy, "state", None)
         self.may_start = policy.may_start
         self._policy = policy
@@ -49,10 +49,10 @@ class Recording:
         """The limit of the policy."""
         return self._policy.limit
 
-    def observe(self, signal: Signal) -> Decision:
-        """Record the signal and pass it on."""
-        self.signals.append(signal)
-        return self._policy.observe(signal)
+    def observe(self, event: CallEvent, t: float) -> Decision:
+        """Record the event and pass it on."""
+        self.events.append((event, t))
+        return self._policy.observe(event, t)
 
     def elapse(self, t: float) -> Decision:
         """Pass the time on."""
@@ -61,7 +61,7 @@ class Recording:
 
 
 def cost() -> None:
-    """Print CPU time per signal, without the simulation. It is not checked, because machines differ."""
+    """Print CPU time per event, without the simulation. It is not checked, because machines differ."""
     for row in lettered(300.0):
         if row.name not in ("F", "X"):
             continue
@@ -72,12 +72,12 @@ def cost() -> None:
             return recordings[-1]
 
         simulate(row, make, 1)
-        policy, signals = ours(row), recordings[0].signals
+        policy, events = ours(row), recordings[0].events
         started = time.process_time()
-        for signal in signals:
-            policy.observe(signal)
+        for event, t in events:
+            policy.observe(event, t)
         spent = time.process_time() - started
-        print(f"CPU: {1e6 * spent / len(signals):.1f} us per signal over {len(signals):,} signals of {row.name}")
+        print(f"CPU: {1e6 * spent / len(events):.1f} us per event over {len(events):,} events of {row.name}")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from benchmarks.simulated.endpoint import Burst, Endpoint
 from benchmarks.simulated.rows import Row, simulate
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.policy import Decision, Ended, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Decision, StartPermit, result_of
 
 SEED = 3
 WIDTH, LEFT, RIGHT = 860, 56, 24
@@ -28,7 +28,7 @@ Step = tuple[float, float | None]
 
 @define
 class RecordedPolicy:
-    """A policy whose signals and decisions are recorded."""
+    """A policy whose events and decisions are recorded."""
 
     policy: Adaptive
     in_flight: list[Step] = field(factory=lambda: [(0.0, 0.0)])
@@ -65,15 +65,19 @@ class RecordedPolicy:
         """Return the decision of the policy at a time."""
         return self._record(t, self.policy.elapse(t))
 
-    def observe(self, signal: Signal) -> Decision:
-        """Pass a signal to the policy, and record it with the decision."""
-        self._count += 1 if isinstance(signal, Started) else -1
-        self.in_flight.append((signal.t, self._count))
-        if isinstance(signal, Ended) and signal.outcome not in ("succeeded", "timed_out", "interrupted"):
-            (self.rate_limit_times if signal.outcome == "rate_limited" else self.failure_times).append(signal.t)
-        if isinstance(signal, Started) and self._is_probe:
-            self.probes.append(signal.t)
-        return self._record(signal.t, self.policy.observe(signal))
+    def observe(self, event: CallEvent, t: float) -> Decision:
+        """Pass an event to the policy, and record it with the decision."""
+        if isinstance(event, STARTS):
+            self._count += 1
+            if self._is_probe:
+                self.probes.append(t)
+        else:
+            self._count -= 1
+            outcome = result_of(event).outcome
+            if outcome not in ("succeeded", "timed_out", "interrupted"):
+                (self.rate_limit_times if outcome == "rate_limited" else self.failure_times).append(t)
+        self.in_flight.append((t, self._count))
+        return self._record(t, self.policy.observe(event, t))
 
     def _record(self, t: float, decision: Decision) -> Decision:
         for change in decision.changes:

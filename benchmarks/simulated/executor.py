@@ -12,9 +12,9 @@ from typing import Any
 
 from attrs import define, field
 
-import evaljournal.runner.concurrency
-from benchmarks.simulated.endpoint import Answer, Headers, Server
-from evaljournal.runner.concurrency.policy import Decision, Ended, Policy, Started
+from benchmarks.simulated.endpoint import Answer, Server
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, FailureCategory
+from evaljournal.runner.concurrency.policy import Decision, Policy
 from evaljournal.runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
@@ -26,9 +26,6 @@ LAST_AFTER = 4
 """Rate limits in a row after which a trial queues last."""
 AHEAD = 64
 """Trials that are read ahead, beyond twice the limit."""
-
-_quota: Any = getattr(evaljournal.runner.concurrency, "Quota", None) if "quota" in Ended.__annotations__ else None
-"""The class of rate-limit headers that the policies take."""
 
 
 class Timeline:
@@ -221,7 +218,7 @@ class Run:
         lane.in_flight += 1
         if self.tally.in_flight is not None:
             self.tally.in_flight.append((now, lane.in_flight))
-        decision = lane.policy.observe(Started(t=now, attempt=trial.name))
+        decision = lane.policy.observe(AttemptStarted(trial=trial.name, attempt=trial.attempts, slot=0, probe=probe), now)
         lane.limit = decision.limit
         counts = lane.counts(trial, now, probe=probe)
         end = self._judged if trial.judging else self._answered
@@ -259,32 +256,32 @@ class Run:
         """Pass the end of a call to the policy, and retry or fail its trial; return whether it succeeded."""
         t, trial, answer, tally = self.timeline.now, call.trial, call.answer, self.tally
         lane.in_flight -= 1
-        name, counts = trial.name, not call.probe
-        headers = {} if _quota is None or answer.headers is None else {"quota": _converted(answer.headers)}
+        counts, elapsed = not call.probe, t - call.start
+        attempt: dict[str, Any] = {"trial": trial.name, "attempt": trial.attempts, "elapsed": elapsed}
         if answer.seconds > self.timeout:
             tally.unavailable += 1
-            lane.limit = lane.policy.observe(Ended(t=t, outcome="timed_out", attempt=name)).limit
+            lane.limit = lane.policy.observe(AttemptTimedOut(**attempt, timeout=self.timeout), t).limit
             trial.timeouts += counts
             trial.in_a_row = 0
             self._retry(lane, call, self._backoff(trial, trial.timeouts), failed=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
-            success = Ended(t=t, attempt=name, outcome="succeeded", elapsed=t - call.start, **headers)
-            lane.limit = lane.policy.observe(success).limit
+            lane.limit = lane.policy.observe(AttemptSucceeded(**attempt, output=None), t).limit
             lane.succeeded()
             tally.work += answer.cost
             return True
         elif answer.kind in ("rate_limited", "random_429"):
             tally.rate_limited += answer.kind == "rate_limited"
             tally.random_429 += answer.kind == "random_429"
-            failure = Ended(t=t, attempt=name, outcome="rate_limited", retry_after=answer.retry_after, **headers)
-            lane.limit = lane.policy.observe(failure).limit
+            failed = AttemptFailed(**attempt, error="", message="", category="rate_limited", retry_after=answer.retry_after)
+            lane.limit = lane.policy.observe(failed, t).limit
             self._rate_limited(lane, call)
         else:
             unavailable = answer.kind == "unavailable"
             tally.work += answer.cost if answer.kind == "error" else 0.0
             tally.unavailable += unavailable
-            failed = Ended(t=t, attempt=name, outcome="unavailable" if unavailable else "error")
-            lane.limit = lane.policy.observe(failed).limit
+            category: FailureCategory = "unavailable" if unavailable else "error"
+            failed = AttemptFailed(**attempt, error="", message="", category=category)
+            lane.limit = lane.policy.observe(failed, t).limit
             trial.errors += counts
             trial.in_a_row = 0
             self._retry(lane, call, self._backoff(trial, trial.errors), failed=trial.errors > ERRORS)
@@ -322,7 +319,3 @@ class Run:
     def _backoff(self, trial: Trial, times: int) -> float:
         """Return the delay: exponential, with full jitter."""
         return jitter(self.seed, trial.name, trial.attempts) * min(MAX_DELAY, BASE_DELAY * 2.0 ** min(max(times - 1, 0), 60))
-
-
-def _converted(headers: Headers) -> Any:
-    return _quota(remaining=headers.remaining, reset=headers.reset, limit=headers.limit)

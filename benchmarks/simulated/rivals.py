@@ -5,7 +5,7 @@ None of them pauses a run for a Retry-After: the executor delays only the trial 
 
 import math
 
-from evaljournal.runner.concurrency.policy import Decision, Ended, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import STARTS, CallEnd, CallEvent, Decision, Outcome, StartPermit, call_of, result_of
 
 _OPEN = StartPermit(open=True)
 _FULL = StartPermit(open=False)
@@ -25,13 +25,20 @@ class Fixed:
         """Calls that may be in flight."""
         return self.slots
 
-    def observe(self, signal: Signal) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> Decision:
         """Count the calls in flight, and learn from how they end."""
-        self.in_flight += 1 if isinstance(signal, Started) else -1
-        self.learn(signal)
+        if isinstance(event, STARTS):
+            self.in_flight += 1
+            self.begin(t)
+        else:
+            self.in_flight -= 1
+            self.learn(event, t)
         return Decision(limit=self.limit)
 
-    def learn(self, signal: Signal) -> None:
+    def begin(self, t: float) -> None:
+        """Ignore the start of a call."""
+
+    def learn(self, end: CallEnd, t: float) -> None:
         """Ignore the end of a call."""
 
     def elapse(self, t: float) -> Decision:  # noqa: ARG002  # part of the protocol
@@ -63,25 +70,24 @@ class Phoenix(Fixed):
         """Calls that may be in flight."""
         return int(self.target)
 
-    def learn(self, signal: Signal) -> None:
+    def learn(self, end: CallEnd, t: float) -> None:
         """Count the end in its window, and move the target when the window is over."""
-        if isinstance(signal, Started):
-            return
-        self._window = signal.t if self._window is None else self._window
-        if signal.t - self._window >= self.WINDOW:
+        outcome = result_of(end).outcome
+        self._window = t if self._window is None else self._window
+        if t - self._window >= self.WINDOW:
             if self._errors:
                 self._move(self.target * self.RATIO)
             elif self._successes:
                 self._move(self.target + self.STEP)
-            self._window, self._successes, self._errors = signal.t, 0, 0
-        if signal.outcome == "succeeded":
+            self._window, self._successes, self._errors = t, 0, 0
+        if outcome == "succeeded":
             self._successes += 1
-        elif is_load(signal):
+        elif is_load(outcome):
             self._errors += 1
-            self._recent = [t for t in self._recent if signal.t - t < self.COLLAPSE_WINDOW]
-            self._recent.append(signal.t)
+            self._recent = [recent for recent in self._recent if t - recent < self.COLLAPSE_WINDOW]
+            self._recent.append(t)
             if len(self._recent) >= self.COLLAPSE_ERRORS:
-                self._recent, self._window, self._successes, self._errors = [], signal.t, 0, 0
+                self._recent, self._window, self._successes, self._errors = [], t, 0, 0
                 self._move(1.0)
 
     def _move(self, target: float) -> None:
@@ -114,21 +120,22 @@ class Aws(Fixed):
         # Slightly less than a token is enough; otherwise rounding could make the wait endless.
         return _OPEN if tokens > 1 - 1e-9 else StartPermit(open=False, check_at=t + max((1 - tokens) / self._fill, 1e-6))
 
-    def learn(self, signal: Signal) -> None:
-        """Take a token at each start; set the rate after each answer."""
-        if isinstance(signal, Started):
-            if self._enabled:
-                self._refill(signal.t)
-                self._tokens -= 1
-            return
-        self._measure(signal.t)
-        if signal.outcome == "rate_limited":
+    def begin(self, t: float) -> None:
+        """Take a token."""
+        if self._enabled:
+            self._refill(t)
+            self._tokens -= 1
+
+    def learn(self, end: CallEnd, t: float) -> None:
+        """Set the rate after each answer."""
+        self._measure(t)
+        if result_of(end).outcome == "rate_limited":
             rate = min(self._measured, self._fill) if self._enabled else self._measured
-            self._max_rate, self._throttled, self._enabled = rate, signal.t, True
-            self._set(signal.t, self.BETA * rate)
+            self._max_rate, self._throttled, self._enabled = rate, t, True
+            self._set(t, self.BETA * rate)
         elif self._enabled:
             window = (self._max_rate * (1 - self.BETA) / self.SCALE) ** (1 / 3)
-            self._set(signal.t, self.SCALE * (signal.t - self._throttled - window) ** 3 + self._max_rate)
+            self._set(t, self.SCALE * (t - self._throttled - window) ** 3 + self._max_rate)
 
     def _measure(self, t: float) -> None:
         """Smooth the rate of answers over buckets of half a second."""
@@ -173,22 +180,21 @@ class Inspect(Fixed):
         """Calls that may be in flight."""
         return self._limit
 
-    def learn(self, signal: Signal) -> None:
+    def learn(self, end: CallEnd, t: float) -> None:
         """Count clean successes; a round has as many as the limit."""
-        if isinstance(signal, Started):
-            return
-        if signal.outcome == "succeeded":
-            if signal.attempt in self._retried:
-                self._retried.discard(signal.attempt)
+        outcome, _, retry_after = result_of(end)
+        if outcome == "succeeded":
+            if call_of(end) in self._retried:
+                self._retried.discard(call_of(end))
                 return
             self._clean += 1
             if self._clean >= self._limit:
                 grown = 2 * self._limit if self._slow_start else self._limit + max(1, round(self.GROW * self._limit))
                 self._limit, self._clean = min(grown, self.slots), 0
         else:
-            self._retried.add(signal.attempt)
-            if signal.outcome == "rate_limited":
-                self._rate_limited(signal.t, signal.retry_after)
+            self._retried.add(call_of(end))
+            if outcome == "rate_limited":
+                self._rate_limited(t, retry_after)
 
     def _rate_limited(self, t: float, retry_after: float | None) -> None:
         self._slow_start, self._clean = False, 0
@@ -197,6 +203,6 @@ class Inspect(Fixed):
             self._until = t + max(self.COOLDOWN, retry_after or 0.0)
 
 
-def is_load(signal: Signal) -> bool:
+def is_load(outcome: Outcome) -> bool:
     """Return whether the end of a call may be due to load: a rate limit, an unavailable endpoint, a timeout."""
-    return isinstance(signal, Ended) and signal.outcome in ("timed_out", "rate_limited", "unavailable")
+    return outcome in ("timed_out", "rate_limited", "unavailable")

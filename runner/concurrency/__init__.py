@@ -1,6 +1,6 @@
 """Concurrency policies: how many attempts may be in flight, and when the next one may start.
 
-A policy is a pure state machine: signals in, decisions out, no clock and no randomness. Each rate-limit key has a policy of its
+A policy is a pure state machine: events in, decisions out, no clock and no randomness. Each rate-limit key has a policy of its
 own. The module `policy` defines the interface.
 """
 

@@ -8,10 +8,10 @@ Endpoints limit calls in different ways. Each has a module:
     breaker     5xx, connection errors, no response  only probes start, until one is answered
     random_429s 429s at random, at any load          they are ignored
 
-This module passes signals to them, finds out which of them explains a 429, and makes the decision.
+This module passes events to them, finds out which of them explains a 429, and makes the decision.
 
 A failure is processed a moment after it arrives: calls that started with it and are still in flight are then known to have been
-accepted. Anything that is due by time alone takes effect at its own time, whether the next signal or `elapse` processes it.
+accepted. Anything that is due by time alone takes effect at its own time, whether the next event or `elapse` processes it.
 """
 
 import heapq
@@ -49,7 +49,18 @@ from evaljournal.runner.concurrency.in_flight import InFlight, lower_load
 from evaljournal.runner.concurrency.latency import LatencyBaseline
 from evaljournal.runner.concurrency.pace import Pace
 from evaljournal.runner.concurrency.pause import CurrentPause
-from evaljournal.runner.concurrency.policy import FULL, OPEN, PROBE, Decision, Ended, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import (
+    FULL,
+    OPEN,
+    PROBE,
+    STARTS,
+    CallEvent,
+    Decision,
+    Result,
+    StartPermit,
+    call_of,
+    result_of,
+)
 from evaljournal.runner.concurrency.random_429s import Random429s
 from evaljournal.runner.concurrency.start import Start, Wave
 
@@ -75,7 +86,7 @@ class Adaptive:
         """Attempts started so far, which is also the order of the newest one."""
         self._calls: dict[str, Start] = {}
         """Trial → its attempt in flight, in the order of starts."""
-        self._failures: list[tuple[float, int, Start, float, Ended]] = []
+        self._failures: list[tuple[float, int, Start, float, Result]] = []
         """Heap of failures to process: when, order, start, time of arrival, failure."""
         self._failure_seconds = 0.1
         """Recent seconds from a start to its failure, near the maximum."""
@@ -108,25 +119,16 @@ class Adaptive:
         self._random_429s = Random429s(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
         self._pause = CurrentPause()
 
-    @property
-    def slots(self) -> int:
-        """The limit never exceeds this; it changes while several runs share the policy."""
-        return self._in_flight.slots
-
-    @slots.setter
-    def slots(self, slots: int) -> None:
-        self._in_flight.slots = slots
-
-    def observe(self, signal: Signal) -> Decision:
-        """Process a signal; return the decision."""
+    def observe(self, event: CallEvent, t: float) -> Decision:
+        """Process the start or the end of a call; return the decision."""
         self._changes = []
-        self._advance(signal.t)
-        if isinstance(signal, Started):
-            self._start(signal.attempt)
+        self._advance(t)
+        if isinstance(event, STARTS):
+            self._start(call_of(event))
         else:
-            start = self._calls.pop(signal.attempt, None)
+            start = self._calls.pop(call_of(event), None)
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
-                self._end(start, signal)
+                self._end(start, result_of(event))
         self._record_pace()
         return self._decision()
 
@@ -177,7 +179,7 @@ class Adaptive:
                 self._changes += self._pause.end(next_at)
             else:
                 self._open_for_hung_calls()
-            self._record_pace()  # Only here and after signals, so that calling `elapse` more often changes nothing.
+            self._record_pace()  # Only here and after events, so that calling `elapse` more often changes nothing.
         self._now = max(self._now, t)
 
     def _hung_at(self) -> float:
@@ -224,26 +226,26 @@ class Adaptive:
         """Return the calls per second for a number in flight (Little's law); 0 before the first success."""
         return 0.0 if self._latency.mean is None else in_flight / max(self._latency.mean, 0.001)
 
-    def _end(self, start: Start, signal: Ended) -> None:
+    def _end(self, start: Start, result: Result) -> None:
         self._last_end = self._now
-        if signal.outcome == "rate_limited":
+        if result.outcome == "rate_limited":
             self._note_rate_limit(start)
         else:
             self._rate_limits.pop(start.trial, None)
             self._last_limited.pop(start.trial, None)
-        match signal.outcome:
+        match result.outcome:
             case "succeeded":
-                is_quick = self._latency.record_success(signal.elapsed)
+                is_quick = self._latency.record_success(result.elapsed)
                 has_closed = self._record_answer(start)
-                self._weigh_latency(start, signal.elapsed)
+                self._weigh_latency(start, result.elapsed)
                 if is_quick and not has_closed and not self._breaker.open and not self._random_429s.is_testing:
                     self._grow(start)
             case "rate_limited" | "unavailable":
                 self._weigh_latency(start, None)
-                self._defer(start, signal)
+                self._defer(start, result)
             case "timed_out":
                 self._weigh_latency(start, self._now - start.t)
-                self._defer(start, signal)
+                self._defer(start, result)
             case "interrupted":
                 self._weigh_latency(start, None)
                 if start.probe:
@@ -253,7 +255,7 @@ class Adaptive:
                 self._record_answer(start)
                 self._weigh_latency(start, None)
             case _:
-                assert_never(signal.outcome)
+                assert_never(result.outcome)
 
     def _note_rate_limit(self, start: Start) -> None:
         self._rate_limits[start.trial] += 1
@@ -265,7 +267,7 @@ class Adaptive:
             if len(self._limited_starts) > 4 * WINDOW:
                 self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
 
-    def _defer(self, start: Start, failure: Ended) -> None:
+    def _defer(self, start: Start, failure: Result) -> None:
         elapsed, is_timeout = self._now - start.t, failure.outcome == "timed_out"
         if not is_timeout:
             self._failure_seconds = max(elapsed, (1 - SMOOTHING) * self._failure_seconds)
@@ -357,7 +359,7 @@ class Adaptive:
             self._in_flight.measure_lower(self._now, self._start_count, limit)
             self._record_limit("trying", evidence)
 
-    def _process_failure(self, start: Start, arrival: float, failure: Ended) -> None:
+    def _process_failure(self, start: Start, arrival: float, failure: Result) -> None:
         self._accept_survivors()
         if failure.outcome == "rate_limited":
             self._process_rate_limit(start, arrival, failure.retry_after)

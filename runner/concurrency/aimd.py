@@ -10,7 +10,7 @@ An overload is a rate limit, an unavailable endpoint or a timeout; an error of t
 
 from evaljournal.journal.events import LimitChanged, PolicyEvent
 from evaljournal.runner.concurrency.pause import CurrentPause
-from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import FULL, OPEN, STARTS, CallEvent, Decision, StartPermit, call_of, result_of
 
 _SMOOTHING = 0.2
 """Weight of the newest latency in the average that is shown."""
@@ -61,26 +61,27 @@ class Aimd:
         """Attempts that may be in flight."""
         return int(self.target)
 
-    def observe(self, signal: Signal) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> Decision:
         """Count an attempt that ended, and change the target when the window is over."""
-        now = self._now = max(self._now, signal.t)
+        now = self._now = max(self._now, t)
         changes: list[PolicyEvent] = self._pause.end(now)
         if self._window is None:
             self._window = now
-        if isinstance(signal, Started):
-            self._in_flight.add(signal.attempt)
-        elif signal.attempt in self._in_flight:
-            self._in_flight.remove(signal.attempt)
-            if signal.outcome == "succeeded":
+        if isinstance(event, STARTS):
+            self._in_flight.add(call_of(event))
+        elif call_of(event) in self._in_flight:
+            self._in_flight.remove(call_of(event))
+            result = result_of(event)
+            if result.outcome == "succeeded":
                 self._successes += 1
-                old_latency = signal.elapsed if self.latency is None else self.latency
-                self.latency = old_latency + self.smoothing * (signal.elapsed - old_latency)
-            elif signal.outcome in ("timed_out", "rate_limited", "unavailable"):
+                old_latency = result.elapsed if self.latency is None else self.latency
+                self.latency = old_latency + self.smoothing * (result.elapsed - old_latency)
+            elif result.outcome in ("timed_out", "rate_limited", "unavailable"):
                 changes += self._count_overload(now)
             changes += self._close_window(now)
-            if signal.retry_after is not None:
-                evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
-                changes += self._pause.begin_retry_after(now, signal.retry_after, evidence)
+            if result.retry_after is not None:
+                evidence = f"{result.cause} at {len(self._in_flight) + 1} in flight"
+                changes += self._pause.begin_retry_after(now, result.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes))
 
     def elapse(self, t: float) -> Decision:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from evaljournal.journal.events import IntakePaused, PolicyEvent
 from evaljournal.runner.concurrency.pause import CurrentPause
-from evaljournal.runner.concurrency.policy import FULL, OPEN, Decision, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import FULL, OPEN, STARTS, CallEvent, Decision, StartPermit, call_of, result_of
 
 
 class Fixed:
@@ -27,17 +27,18 @@ class Fixed:
         self._pause = CurrentPause(pause)
         self._default_decision = Decision(limit=slots)
 
-    def observe(self, signal: Signal) -> Decision:
+    def observe(self, event: CallEvent, t: float) -> Decision:
         """Count attempts in flight, and pause for a Retry-After."""
         pause = self._pause
-        changes: list[PolicyEvent] = [] if pause.event is None else pause.end(signal.t)
-        if isinstance(signal, Started):
-            self._in_flight.add(signal.attempt)
+        changes: list[PolicyEvent] = [] if pause.event is None else pause.end(t)
+        if isinstance(event, STARTS):
+            self._in_flight.add(call_of(event))
         else:
-            self._in_flight.discard(signal.attempt)
-            if signal.retry_after is not None:
-                evidence = f"{signal.cause} at {len(self._in_flight) + 1} in flight"
-                changes += pause.begin_retry_after(signal.t, signal.retry_after, evidence)
+            self._in_flight.discard(call_of(event))
+            result = result_of(event)
+            if result.retry_after is not None:
+                evidence = f"{result.cause} at {len(self._in_flight) + 1} in flight"
+                changes += pause.begin_retry_after(t, result.retry_after, evidence)
         return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._default_decision
 
     def elapse(self, t: float) -> Decision:

@@ -10,7 +10,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import Change, Decision, Policy, Signal, Started, StartPermit
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Decision, Policy, StartPermit, call_of
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask
 
@@ -46,20 +46,10 @@ class Guarded:
             self._replace(exc)
         self.limit = self._call(lambda policy: policy.limit)
 
-    @property
-    def slots(self) -> int:
-        """Attempts that may be in flight in all runs that share the policy."""
-        return self._slots
-
-    @slots.setter
-    def slots(self, slots: int) -> None:
-        self._slots = slots
-        self._call(lambda policy: setattr(policy, "slots", slots))
-
-    def observe(self, signal: Signal) -> Decision:
-        """Process a signal; return the decision."""
-        (self._in_flight.add if isinstance(signal, Started) else self._in_flight.discard)(signal.attempt)
-        return self._decide(lambda policy: policy.observe(signal))
+    def observe(self, event: CallEvent, t: float) -> Decision:
+        """Process the start or the end of a call; return the decision."""
+        (self._in_flight.add if isinstance(event, STARTS) else self._in_flight.discard)(call_of(event))
+        return self._decide(lambda policy: policy.observe(event, t))
 
     def elapse(self, t: float) -> Decision:
         """Process that time has passed until `t`."""

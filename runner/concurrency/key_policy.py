@@ -2,22 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, assert_never, cast, get_args
+from typing import Any, Final, cast
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.runner.concurrency.policy import Change, Ended, Policy, Signal, Started
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Policy, call_of, result_of
 
 MAX_FREE_PROBES: Final = 3
 """Maximum probes of a trial or call per outage that do not count against its retries; if more fail, it may be the cause."""
-
-AttemptEvent = events.AttemptStarted | events.AttemptEnd
-CallEvent = events.ScorerCallStarted | events.ScorerCallFailed | events.TrialScored | events.ScoringFailed
-
-
-def call_id(trial: str, scorer: str) -> str:
-    """Return the id of a scorer call in signals; the id of an attempt is its trial."""
-    return f"{trial}\0{scorer}"
 
 
 class KeyPolicy:
@@ -48,20 +40,13 @@ class KeyPolicy:
 
         A call that returns several scores ends with the first; do not pass the others.
         """
-        kind = record.event.__class__  # Faster than isinstance; this runs twice per attempt.
-        if kind in _CALL_EVENTS:
-            source, signal = _call_signal(cast("CallEvent", record.event), record.t)
-        else:
-            event = cast("AttemptEvent", record.event)
-            source = event.trial
-            signal = _signal(event, record.t)
-        decision = self._policy.observe(signal)
+        event = cast("CallEvent", record.event)
+        decision = self._policy.observe(event, record.t)
         self.limit = decision.limit
-        if signal.__class__ is Started:
-            probe: bool = record.event.probe  # type: ignore[union-attr]  # every start has it
-            if probe or self.free_probes:
-                self._record_start(source, record.t, probe=probe)
-        elif self._outage_since is not None and isinstance(signal, Ended) and signal.outcome == "succeeded":
+        if isinstance(event, STARTS):
+            if event.probe or self.free_probes:
+                self._record_start(call_of(event), record.t, probe=event.probe)
+        elif self._outage_since is not None and result_of(event).outcome == "succeeded":
             self._outage_since = None
             self._probes.clear()
         return self._add_key(decision.changes) if decision.changes else []
@@ -71,11 +56,6 @@ class KeyPolicy:
         decision = self._policy.elapse(t)
         self.limit = decision.limit
         return self._add_key(decision.changes)
-
-    def adopt(self, changes: Sequence[Change]) -> list[Change]:
-        """Return the events to record for changes caused by another run that shares the policy."""
-        self.limit = self._policy.limit
-        return self._add_key(changes)
 
     def _add_key(self, changes: Sequence[Change]) -> list[Change]:
         return [self._with_key(change) for change in changes]
@@ -95,34 +75,3 @@ class KeyPolicy:
             self.free_probes.add(source)
         else:
             self.free_probes.discard(source)
-
-
-def _signal(event: AttemptEvent, t: float) -> Signal:
-    trial = event.trial
-    match event:
-        case events.AttemptStarted():
-            return Started(t=t, attempt=trial)
-        case events.AttemptSucceeded():
-            return Ended(t=t, attempt=trial, outcome="succeeded", elapsed=event.elapsed)
-        case events.AttemptFailed():
-            return Ended(t=t, attempt=trial, outcome=event.category, retry_after=event.retry_after)
-        case events.AttemptTimedOut() | events.AttemptInterrupted():
-            is_timeout = isinstance(event, events.AttemptTimedOut)
-            return Ended(t=t, attempt=trial, outcome="timed_out" if is_timeout else "interrupted")
-    assert_never(event)
-
-
-def _call_signal(event: CallEvent, t: float) -> tuple[str, Signal]:
-    """Return the id of a call and its signal; an invalid score is a success here, because the endpoint answered."""
-    source = call_id(event.trial, event.scorer.partition(".")[0])
-    match event:
-        case events.ScorerCallStarted():
-            return source, Started(t=t, attempt=source)
-        case events.TrialScored() | events.ScoringFailed():
-            return source, Ended(t=t, attempt=source, outcome="succeeded", elapsed=event.elapsed)
-        case events.ScorerCallFailed():
-            return source, Ended(t=t, attempt=source, outcome=event.category, retry_after=event.retry_after)
-    assert_never(event)
-
-
-_CALL_EVENTS: Final = frozenset(get_args(CallEvent))

@@ -1,36 +1,45 @@
-"""The interface of a policy: the signals that it takes and the decisions that it returns.
+"""The interface of a policy: the events of the journal that it takes, and the decisions that it returns.
 
-Nothing here decides, waits or reads a clock: every time is the `t` of the record that a signal was made from.
+Nothing here decides, waits or reads a clock: every time is the `t` of a record.
 
 To drive a policy, call `may_start(t)` whenever a slot is free and a trial is ready. If the permit is open, start the attempt
-and pass `Started` to `observe`; pass each end of an attempt as it is recorded. If the permit is closed, call again at its
-`check_at` or, if that is None, after the next signal. Each decision contains the limit from then on, and the changes to record.
+or scorer call, and pass its start and its end to `observe` as they are recorded. If the permit is closed, call again at its
+`check_at` or, if that is None, after the next event. Each decision contains the limit from then on, and the changes to record.
 """
 
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
-from evaljournal.journal.events import FailureCategory, Noted, PolicyEvent
+from evaljournal.journal.events import (
+    AttemptEnd,
+    AttemptFailed,
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    AttemptTimedOut,
+    FailureCategory,
+    Noted,
+    PolicyEvent,
+    ScorerCallFailed,
+    ScorerCallStarted,
+    ScoringFailed,
+    TrialScored,
+)
 from evaljournal.journal.fact import fact
 
+CallStart: TypeAlias = AttemptStarted | ScorerCallStarted
+CallEnd: TypeAlias = AttemptEnd | ScorerCallFailed | TrialScored | ScoringFailed
+CallEvent: TypeAlias = CallStart | CallEnd
+"""The start or the end of an attempt or a scorer call. A call that returns several scores ends with the first."""
+STARTS: Final = (AttemptStarted, ScorerCallStarted)
 
-@fact
-class Started:
-    """An attempt started."""
-
-    t: float
-    attempt: str
-    """Name of its trial, which has at most one attempt in flight."""
+Outcome: TypeAlias = Literal["succeeded", "timed_out", "interrupted"] | FailureCategory
+"""The category of a failure, or how else a call ended. One that this process interrupted is no evidence about the endpoint."""
 
 
-@fact
-class Ended:
-    """An attempt ended."""
+class Result(NamedTuple):
+    """How a call ended."""
 
-    t: float
-    attempt: str
-    outcome: Literal["succeeded", "timed_out", "interrupted"] | FailureCategory
-    """The category of a failure, or how else it ended. An attempt that this process interrupted is no evidence about the
-    endpoint."""
+    outcome: Outcome
     elapsed: float = 0.0
     """Seconds from its start to its end, if it succeeded."""
     retry_after: float | None = None
@@ -38,11 +47,34 @@ class Ended:
 
     @property
     def cause(self) -> str:
-        """The category in a few characters, for evidence."""
+        """The outcome in a few characters, for evidence."""
         return "429" if self.outcome == "rate_limited" else self.outcome.replace("_", " ")
 
 
-Signal: TypeAlias = Started | Ended
+def call_id(trial: str, scorer: str) -> str:
+    """Return the id of a scorer call; the id of an attempt is its trial, which has at most one in flight."""
+    return f"{trial}\0{scorer}"
+
+
+def call_of(event: CallEvent) -> str:
+    """Return the id of the attempt or the scorer call that an event belongs to."""
+    if isinstance(event, ScorerCallStarted | ScorerCallFailed | TrialScored | ScoringFailed):
+        return call_id(event.trial, event.scorer.partition(".")[0])
+    return event.trial
+
+
+def result_of(event: CallEnd) -> Result:
+    """Return how a call ended; an invalid score is a success here, because the endpoint answered."""
+    match event:
+        case AttemptSucceeded() | TrialScored() | ScoringFailed():
+            return Result("succeeded", event.elapsed)
+        case AttemptFailed() | ScorerCallFailed():
+            return Result(event.category, retry_after=event.retry_after)
+        case AttemptTimedOut():
+            return Result("timed_out")
+        case AttemptInterrupted():
+            return Result("interrupted")
+    assert_never(event)
 
 
 Change: TypeAlias = PolicyEvent | Noted
@@ -51,7 +83,7 @@ Change: TypeAlias = PolicyEvent | Noted
 
 @fact
 class Decision:
-    """The limit after a signal, until the next one, and the changes."""
+    """The limit after an event, until the next one, and the changes."""
 
     limit: int
     """Attempts that may be in flight; excess ones are not interrupted."""
@@ -65,7 +97,7 @@ class StartPermit:
 
     open: bool
     check_at: float | None = None
-    """If closed: when to ask again; None means after the next signal, because the limit is reached."""
+    """If closed: when to ask again; None means after the next event, because the limit is reached."""
     probe: bool = False
     """If open: whether the attempt would be a probe of an open circuit breaker."""
 
@@ -78,7 +110,7 @@ FULL = StartPermit(open=False)
 class Policy(Protocol):
     """Decides how many attempts of one rate-limit key may be in flight, and when the next may start.
 
-    Decisions depend only on the signals so far, so the same records always give the same decisions.
+    Decisions depend only on the events so far and their times, so the same records always give the same decisions.
     """
 
     @property
@@ -86,8 +118,8 @@ class Policy(Protocol):
         """Attempts that may be in flight now."""
         ...
 
-    def observe(self, signal: Signal) -> Decision:
-        """Process a signal; return the decision."""
+    def observe(self, event: CallEvent, t: float) -> Decision:
+        """Process the start or the end of a call, recorded at `t`; return the decision."""
         ...
 
     def elapse(self, t: float) -> Decision:

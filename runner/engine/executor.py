@@ -110,7 +110,6 @@ class TrialExecutor:
         finally:
             self._recorder.journal.on_segment_lost = None
             self._end()  # Later results are not recorded.
-            self.scheduler.leave_shared()
 
     async def _run(self, trials: TrialSource, on_unresponsive: Callable[[], Any] | None) -> None:
         if self._has_tasks and not self.scheduler.has_keys:

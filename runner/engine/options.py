@@ -74,7 +74,8 @@ class Options:
     called only by `run`, and only if `run` handles signals and no event loop runs in its thread. Default: a stopped run exits
     with code 3, and a finished one waits for the call."""
     policy_factory: Callable[[int], Policy] | None = None
-    """Returns the policy for a number of slots, instead of the one that the settings name. If it or the policy raises an
+    """Returns the policy for a number of slots, instead of the one that the settings name. A policy takes the events of
+    attempts and scorer calls as they are recorded (`evaljournal.runner.concurrency.policy`). If it or the policy raises an
     exception, a fixed limit takes over."""
     environment: Callable[[], Environment] = attrs.field(factory=lambda: Environment.current)
     """Returns the versions and the process that are recorded."""

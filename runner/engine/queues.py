@@ -14,7 +14,6 @@ import attrs
 
 from evaljournal.replay.state.run import max_unscored_outputs
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.concurrency.registry import Member
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 
 _FAILURES: Final = attrgetter("failures")
@@ -27,8 +26,6 @@ class Lane:
 
     key: str
     policy: KeyPolicy
-    member: Member | None = None
-    """The policy, if other runs may share it."""
     trials: deque[TrialWork] = attrs.field(factory=deque)
     calls: deque[ScorerCall] = attrs.field(factory=deque)
     """Scorer calls; they start before attempts, so that outputs do not accumulate."""

@@ -12,7 +12,6 @@ from evaljournal.replay.text import as_text
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.concurrency.guarded import Guarded
 from evaljournal.runner.concurrency.policy import Policy
-from evaljournal.runner.concurrency.registry import REGISTRY, Identity
 from evaljournal.runner.data.case import MAX_NAME, Case
 from evaljournal.runner.data.templates import Fields
 from evaljournal.runner.definition.evaluation import Evaluation
@@ -150,39 +149,31 @@ def scorer_slots(scorers: Mapping[str, Scorer], tasks: TaskKeys, slots: int | No
     }
 
 
-def _shared_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> Identity | None:
-    """Return the identity of a rate limit across the runs of a process; None if it must not be shared."""
-    if key.startswith(SCORER_PREFIX) and key.removeprefix(SCORER_PREFIX) in scorers:
-        identity = _identity(scorers[key.removeprefix(SCORER_PREFIX)].function)
-        return None if identity is None else ("endpoint", identity)
-    if tasks.limit_key is not None:
-        return "limit_key", tasks.limit_key, key, *map(_identity, tasks.tasks.values())
-    identity = _identity(tasks.tasks[key])
-    if identity is None:
-        return None
-    return ("endpoint", identity, _model(tasks.tasks[key])) if key else ("endpoint", identity)
+def limit_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> tuple[object, ...] | None:
+    """Return what identifies the rate limit of a key in this process: endpoint, API key and model; None if that is unknown.
+
+    It may contain a secret and must not be recorded. With a `limit_key`, its value belongs to the identity.
+    """
+    name = key.removeprefix(SCORER_PREFIX)
+    if key != name and name in scorers:
+        callee: object = scorers[name].function
+    elif tasks.limit_key is not None:
+        return tasks.limit_key, key, *map(_identity, tasks.tasks.values())
+    else:
+        callee = tasks.tasks[key]
+    identity = _identity(callee)
+    return None if identity is None else (identity, _model(callee))
 
 
 def policy_maker(
-    scorers: Mapping[str, Scorer],
-    tasks: TaskKeys,
     settings: Settings,
     slots_by_scorer: Mapping[str, int],
     recorder: Recorder,
     *,
     policy_factory: Callable[[int], Policy] | None,
 ) -> Callable[[str], Policy]:
-    """Return a function that makes the policy of a rate-limit key, or joins the policy of another run in this process."""
+    """Return a function that makes the policy of a rate-limit key."""
     state = recorder.state
     make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.planned or None))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
-
-    def policy(key: str) -> Policy:
-        slots = slots_by_key.get(key, settings.slots or 0)
-        identity = _shared_identity(key, tasks, scorers)
-        if identity is None or policy_factory is not None or settings.policy == "fixed":
-            return Guarded(make_policy, slots)
-        now = recorder.clock.now()
-        return REGISTRY.join((settings.policy, *identity), slots, now, lambda: Guarded(make_policy, slots))
-
-    return policy
+    return lambda key: Guarded(make_policy, slots_by_key.get(key, settings.slots or 0))

@@ -18,7 +18,6 @@ from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Change, Policy
-from evaljournal.runner.concurrency.registry import Member
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.queues import Lane, Queues
@@ -100,21 +99,9 @@ class Scheduler:
         if lane is not None:
             self.queues.open(lane, trials=trials, calls=calls)
             return
-        policy = self._new_policy(key)
-        lane = Lane(key, KeyPolicy(policy, patience=self.settings.retry.rate_limits, key=key))
+        lane = Lane(key, KeyPolicy(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key))
         self.queues.open(lane, trials=trials, calls=calls)
-        if isinstance(policy, Member):
-            lane.member = policy
-            policy.call = partial(self.loop.call, self._sync_shared, lane)
         self._record(lane.policy.begin())
-        if isinstance(policy, Member):
-            self._sync_shared(lane)
-
-    def leave_shared(self) -> None:
-        """Stop using policies that are shared with other runs."""
-        for lane in self.queues.lanes.values():
-            if lane.member is not None:
-                lane.member.leave(self._now())
 
     def admit(self, work: TrialWork) -> None:
         """Queue an admitted trial."""
@@ -325,12 +312,6 @@ class Scheduler:
                 lane.discount_in_flight()
         self.queues.update_sums(lane)
         self.wake()
-
-    def _sync_shared(self, lane: Lane) -> None:
-        """Record the changes that other runs made to a shared policy, and start the jobs that may start now."""
-        if not self.shutdown.is_over and self.recorder.journal.failure is None and lane.member is not None:
-            lane.closed_until = 0.0
-            self._apply(lane, lane.policy.adopt(lane.member.pop_changes()))
 
     def _set_timer(self, lane: Lane, now: float) -> None:
         """Call the policy again when the passing of time may change its decision, although its limit is reached."""

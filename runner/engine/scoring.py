@@ -19,7 +19,7 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
-from evaljournal.runner.concurrency.key_policy import call_id
+from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
 from evaljournal.runner.engine.recorder import LateRecorder

@@ -293,9 +293,7 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
-            policy = policy_maker(
-                plan.evaluation.scorers, plan.keys, settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory
-            )
+            policy = policy_maker(settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory)
             executor = TrialExecutor(
                 recorder,
                 tasks,

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Final
 
+from evaljournal.journal.events import AttemptEnd, AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut
 from evaljournal.runner.concurrency.aimd import Aimd
-from evaljournal.runner.concurrency.policy import Ended, Started
 
-_ATTEMPT = "call"
-"""Name of the only attempt: the policy matches the end of an attempt to its start, and one is always in flight here."""
+_CALL: Final[dict[str, Any]] = {"trial": "call", "attempt": 1}
+"""The only attempt: the policy matches the end of an attempt to its start, and one is always in flight here."""
 
 
 class ConcurrencyController:
@@ -56,20 +56,20 @@ class ConcurrencyController:
 
     def record_success(self, latency_seconds: float) -> None:
         """Record a successful call and its latency."""
-        self._record("succeeded", latency_seconds)
+        self._record(AttemptSucceeded(**_CALL, output=None, elapsed=latency_seconds))
 
     def record_error(self) -> None:
         """Record a rate limit, or an error that more load would make worse."""
-        self._record("unavailable")
+        self._record(AttemptFailed(**_CALL, error="", message="", category="unavailable", elapsed=0.0))
 
     def record_timeout(self) -> None:
         """Record a timeout."""
-        self._record("timed_out")
+        self._record(AttemptTimedOut(**_CALL, timeout=0.0, elapsed=0.0))
 
     def _start(self) -> None:
         """Start a call; the first one starts the first window."""
-        self._policy.observe(Started(t=self._clock(), attempt=_ATTEMPT))
+        self._policy.observe(AttemptStarted(**_CALL, slot=0), self._clock())
 
-    def _record(self, outcome: Literal["succeeded", "unavailable", "timed_out"], elapsed: float = 0.0) -> None:
-        self._policy.observe(Ended(t=self._clock(), attempt=_ATTEMPT, outcome=outcome, elapsed=elapsed))
+    def _record(self, end: AttemptEnd) -> None:
+        self._policy.observe(end, self._clock())
         self._start()

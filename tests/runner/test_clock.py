@@ -17,8 +17,7 @@ from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.testing import SimulatedEndpoint
 from evaljournal.runner.verification import retry_rules, verify
 from tests.journal.disk import SimulatedDisk
-from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
-from tests.runs import PATH, define_real, flaky_evaluation, run_virtual
+from tests.runs import PATH, define, define_real, flaky_evaluation, numbered_cases, run_virtual
 
 T = TypeVar("T")
 
@@ -49,24 +48,23 @@ class SteppingClock:
         return self._read()
 
 
-def flaky_run(pauses: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
+def flaky_run(pauses: Callable[[int], float]) -> tuple[int, SimulatedDisk]:
     """Run an evaluation with failures, retries and scores; return how often the clock was read, and the disk."""
     clock, disk = SteppingClock(pauses), SimulatedDisk()
     clock.run(functools.partial(run_virtual, flaky_evaluation(5)[0], disk))
-    return clock.readings, [disk]
+    return clock.readings, disk
 
 
-def shared_runs(pauses: Callable[[int], float]) -> tuple[int, list[SimulatedDisk]]:
-    """Run two evaluations that share a policy."""
-    endpoint, identity = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0), new_identity()
-    runs = [evaluation_of(endpoint, 12, identity) for _ in range(2)]
-    clock = SteppingClock(pauses)
-    disks = clock.run(functools.partial(run_concurrently, runs, stagger=1.0, policy="adaptive"))
-    return clock.readings, disks
+def paced_run(pauses: Callable[[int], float]) -> tuple[int, SimulatedDisk]:
+    """Run an evaluation behind a rate limit."""
+    endpoint = SimulatedEndpoint(lambda _: "yes", latency=0.5, rate=8.0, burst=4, retry_after=1.0)
+    clock, disk = SteppingClock(pauses), SimulatedDisk()
+    clock.run(functools.partial(run_virtual, define(endpoint, numbered_cases(24), slots=20, policy="adaptive"), disk))
+    return clock.readings, disk
 
 
-def findings(disks: list[SimulatedDisk]) -> list[Any]:
-    return [finding for disk in disks for finding in audit(read(PATH, files=disk), rules=retry_rules).findings]
+def findings(disk: SimulatedDisk) -> list[Any]:
+    return list(audit(read(PATH, files=disk), rules=retry_rules).findings)
 
 
 @pytest.mark.parametrize(
@@ -74,20 +72,20 @@ def findings(disks: list[SimulatedDisk]) -> list[Any]:
     [
         (flaky_run, 14),
         pytest.param(flaky_run, None, marks=pytest.mark.exhaustive),
-        pytest.param(shared_runs, None, marks=pytest.mark.exhaustive),
+        pytest.param(paced_run, None, marks=pytest.mark.exhaustive),
     ],
 )
-def test_preempted_between_any_two_readings(runs: Callable[..., tuple[int, list[SimulatedDisk]]], first: int | None) -> None:
+def test_preempted_between_any_two_readings(runs: Callable[..., tuple[int, SimulatedDisk]], first: int | None) -> None:
     """A run that is preempted before the nth reading of the clock, for the `first` n or for any, has no findings."""
-    readings, disks = runs(lambda _: 0.0)
-    assert [] == findings(disks)
+    readings, disk = runs(lambda _: 0.0)
+    assert [] == findings(disk)
 
     for place in range(1, (first or readings) + 1):
         assert [] == findings(runs(lambda number, place=place: PAUSE if number == place else 0.0)[1]), place
 
 
-@pytest.mark.parametrize("runs", [flaky_run, shared_runs])
-def test_preempted_before_every_reading(runs: Callable[..., tuple[int, list[SimulatedDisk]]]) -> None:
+@pytest.mark.parametrize("runs", [flaky_run, paced_run])
+def test_preempted_before_every_reading(runs: Callable[..., tuple[int, SimulatedDisk]]) -> None:
     """A run that is preempted before every reading of the clock, for a while each time, has no findings."""
     chance = random.Random(0)
 

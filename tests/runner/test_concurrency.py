@@ -1,4 +1,4 @@
-"""The adaptive policy: its limits, paces and pauses after the signals of attempts."""
+"""The adaptive policy: its limits, paces and pauses after the events of attempts."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,8 @@ import pytest
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
-from evaljournal.runner.concurrency.policy import FULL, Change, Decision, Ended, Signal, Started
+from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change, Decision
+from tests.runner.call_events import ended, started
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""
@@ -23,15 +24,15 @@ class Drive:
             self.policy._pace.fixed_pace = None  # The first starts of a long run are spread, which has a test of its own.
         self.t = 0.0
         self.in_flight: dict[str, float] = {}
-        self.signals: list[Signal] = []
+        self.events: list[tuple[CallEvent, float]] = []
         self.decisions: list[Decision] = []
         self.count = 0
         self.permit = FULL
         """The permit of the last start."""
 
-    def observe(self, signal: Signal) -> Decision:
-        self.signals.append(signal)
-        self.decisions.append(self.policy.observe(signal))
+    def observe(self, event: CallEvent) -> Decision:
+        self.events.append((event, self.t))
+        self.decisions.append(self.policy.observe(event, self.t))
         return self.decisions[-1]
 
     def wait(self, seconds: float) -> None:
@@ -48,7 +49,7 @@ class Drive:
         self.count += 1
         name = trial or f"trial-{self.count}"
         self.in_flight[name] = self.t
-        self.observe(Started(t=self.t, attempt=name))
+        self.observe(started(name))
         return name
 
     def fill(self) -> list[str]:
@@ -59,15 +60,15 @@ class Drive:
         return names
 
     def succeed(self, name: str) -> Decision:
-        return self.observe(Ended(t=self.t, outcome="succeeded", attempt=name, elapsed=self.t - self.in_flight.pop(name)))
+        return self.observe(ended(name, "succeeded", elapsed=self.t - self.in_flight.pop(name)))
 
     def rate_limit(self, name: str, retry_after: float | None = None) -> Decision:
         del self.in_flight[name]
-        return self.observe(Ended(t=self.t, attempt=name, outcome="rate_limited", retry_after=retry_after))
+        return self.observe(ended(name, "rate_limited", retry_after=retry_after))
 
     def fail(self, name: str) -> Decision:
         del self.in_flight[name]
-        return self.observe(Ended(t=self.t, attempt=name, outcome="unavailable"))
+        return self.observe(ended(name, "unavailable"))
 
     def run(self, until: float, answer: Answer) -> int:
         """Start attempts whenever the policy allows it; return how many calls were rate limited."""
@@ -501,7 +502,7 @@ def test_many_timeouts_lower_the_limit() -> None:
     drive.t += 58.0
     for name in names[4:]:
         del drive.in_flight[name]
-        drive.observe(Ended(t=drive.t, outcome="timed_out", attempt=name))
+        drive.observe(ended(name, "timed_out"))
 
     assert drive.policy.limit < 20
 
@@ -533,6 +534,6 @@ def test_only_the_first_end_counts() -> None:
     drive.succeed(name)
     before = drive.policy.may_start(drive.t)
 
-    assert () == drive.policy.observe(Ended(t=drive.t, attempt=name, outcome="unavailable")).changes
-    assert () == drive.policy.observe(Ended(t=drive.t, attempt="unknown", outcome="rate_limited", retry_after=60.0)).changes
+    assert () == drive.policy.observe(ended(name, "unavailable"), drive.t).changes
+    assert () == drive.policy.observe(ended("unknown", "rate_limited", retry_after=60.0), drive.t).changes
     assert before == drive.policy.may_start(drive.t)

@@ -22,10 +22,10 @@ from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE, Guarded
-from evaljournal.runner.concurrency.policy import Decision, Started, StartPermit
+from evaljournal.runner.concurrency.policy import STARTS, Decision, StartPermit, call_of
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
-from tests.runner.test_registry import evaluation_of, new_identity, run_concurrently
+from tests.runner.call_events import started
 from tests.runs import PATH, define, events, numbered_cases, run_virtual
 
 SLOTS = 6
@@ -51,10 +51,10 @@ class Careful:
         if self._calls_left < 0:
             raise ZeroDivisionError("division by zero")
 
-    def observe(self, signal: Any) -> Decision:
+    def observe(self, event: Any, t: float) -> Decision:
         self._count("observe")
-        (self._in_flight.add if isinstance(signal, Started) else self._in_flight.discard)(signal.attempt)
-        self._next_start = signal.t + 0.01
+        (self._in_flight.add if isinstance(event, STARTS) else self._in_flight.discard)(call_of(event))
+        self._next_start = t + 0.01
         return Decision(limit=2)
 
     def elapse(self, _: float) -> Decision:
@@ -72,8 +72,8 @@ class Careful:
 class Forgetful(Careful):
     """A user's policy that returns no decision."""
 
-    def observe(self, signal: Any) -> Decision:
-        return None if self._calls_left < 3 else super().observe(signal)  # type: ignore[return-value]  # on purpose
+    def observe(self, event: Any, t: float) -> Decision:
+        return None if self._calls_left < 3 else super().observe(event, t)  # type: ignore[return-value]  # on purpose
 
 
 async def answer(_: str) -> str:
@@ -94,14 +94,14 @@ def audited(disk: SimulatedDisk) -> Audit:
 
 
 def fail_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """Let the default policy raise an exception when it takes this many signals."""
-    take, signals = Adaptive.observe, list[Any]()
+    """Let the default policy raise an exception when it takes this many events."""
+    take, events_so_far = Adaptive.observe, list[Any]()
 
-    def failing_observe(self: Adaptive, signal: Any) -> Decision:
-        signals.append(signal)
-        if len(signals) >= count:
+    def failing_observe(self: Adaptive, event: Any, t: float) -> Decision:
+        events_so_far.append(event)
+        if len(events_so_far) >= count:
             raise ZeroDivisionError("division by zero")
-        return take(self, signal)
+        return take(self, event, t)
 
     monkeypatch.setattr(Adaptive, "observe", failing_observe)
 
@@ -175,8 +175,8 @@ async def test_a_test_gets_the_exception() -> None:
 class Paused(Careful):
     """A policy that pauses and sets a pace after the first start, and then raises."""
 
-    def observe(self, signal: Any) -> Decision:
-        decision = super().observe(signal)
+    def observe(self, event: Any, t: float) -> Decision:
+        decision = super().observe(event, t)
         pause = IntakePaused(until=10.0, reason="retry_after")
         return evolve_fact(decision, changes=(pause, PaceChanged(after=2.0, reason="rate_limit")))
 
@@ -185,8 +185,8 @@ class Paused(Careful):
 def test_the_pause_in_force_is_kept() -> None:
     """The fixed limit counts what is in flight, starts nothing before the end of the pause, and has no pace."""
     policy = Guarded(lambda slots: Paused(slots, after=1), 3)
-    policy.observe(Started(t=0.0, attempt="a"))
-    decision = policy.observe(Started(t=1.0, attempt="b"))
+    policy.observe(started("a"), 0.0)
+    decision = policy.observe(started("b"), 1.0)
     pace, limit = decision.changes[1:]
 
     assert ["Noted", "PaceChanged", "LimitChanged"] == [type(change).__name__ for change in decision.changes]
@@ -195,21 +195,8 @@ def test_the_pause_in_force_is_kept() -> None:
     assert StartPermit(open=False, check_at=10.0) == policy.may_start(5.0)
     assert [IntakeResumed(reason="retry_after", evidence="pause over")] == list(policy.elapse(10.0).changes)
     assert policy.may_start(10.0).open
-    policy.observe(Started(t=10.0, attempt="c"))
+    policy.observe(started("c"), 10.0)
     assert StartPermit(open=False) == policy.may_start(11.0)
-
-
-@pytest.mark.usefixtures("is_guarded")
-async def test_a_shared_policy_that_fails_ends_none_of_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure is recorded in each of the runs, and each is completed with its own slots."""
-    fail_after(monkeypatch, 30)
-    identity = new_identity()
-    disks = await run_concurrently([evaluation_of(answer, 40, identity) for _ in range(2)])
-
-    assert [1, 1] == [len(failures(disk)) for disk in disks]
-    assert [40, 40] == [events(disk, RunFinished)[0].completed for disk in disks]
-    assert [20, 20] == [1 + max(event.slot for event in events(disk, AttemptStarted)) for disk in disks]
-    assert [True, True] == [audited(disk).ok for disk in disks]
 
 
 @pytest.mark.usefixtures("is_guarded")
@@ -233,10 +220,10 @@ async def test_each_rate_limit_key_has_its_own_policy(monkeypatch: pytest.Monkey
     """After the policy of one key has failed, the others decide as before."""
     take = Adaptive.observe
 
-    def failing_observe(self: Adaptive, signal: Any) -> Decision:
-        if signal.attempt.endswith("case-4"):
+    def failing_observe(self: Adaptive, event: Any, t: float) -> Decision:
+        if event.trial.endswith("case-4"):
             raise ZeroDivisionError("division by zero")
-        return take(self, signal)
+        return take(self, event, t)
 
     monkeypatch.setattr(Adaptive, "observe", failing_observe)
     cases = [Case(name=f"case-{n}", input=f"case-{n}", metadata={"model": "ab"[n % 2]}) for n in range(40)]

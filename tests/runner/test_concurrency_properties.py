@@ -1,4 +1,4 @@
-"""Properties of every policy, for any signals."""
+"""Properties of every policy, for any events."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.concurrency import POLICIES
-from evaljournal.runner.concurrency.policy import Decision, Ended, Policy, Signal, Started
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Decision, Policy, call_of
+from tests.runner.call_events import ended, started
 
 SLOTS = 40
 EVERY_POLICY = pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in POLICIES.items()])
@@ -26,34 +27,32 @@ scripts = st.tuples(
 )
 
 
-def signals(script: list[Action]) -> Iterator[Signal]:
-    """Return the signals of a script: attempts start in order and end in any order, some that never started."""
+def call_events(script: list[Action]) -> Iterator[tuple[CallEvent, float]]:
+    """Return the events of a script with their times: attempts start in order and end in any order, some never started."""
     failures: dict[str, FailureCategory] = {"limited": "rate_limited", "unavailable": "unavailable", "error": "error"}
-    t, started = 0.0, 0
+    t, start_count = 0.0, 0
     for kind, dt, index, after in script:
         t += dt
-        attempt = str(started - index)
+        trial = str(start_count - index)
         if kind == "start":
-            started += 1
-            yield Started(t=t, attempt=str(started))
+            start_count += 1
+            yield started(str(start_count)), t
         elif kind == "ok":
-            yield Ended(t=t, outcome="succeeded", attempt=attempt, elapsed=after or 0.0)
+            yield ended(trial, "succeeded", elapsed=after or 0.0), t
         elif kind in failures:
-            yield Ended(t=t, attempt=attempt, outcome=failures[kind], retry_after=after)
-        elif kind == "slow":
-            yield Ended(t=t, outcome="timed_out", attempt=attempt)
+            yield ended(trial, failures[kind], retry_after=after), t
         else:
-            yield Ended(t=t, outcome="interrupted", attempt=attempt)
+            yield ended(trial, "timed_out" if kind == "slow" else "interrupted"), t
 
 
 @EVERY_POLICY
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150))
 def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: list[Action]) -> None:
-    """For any signals, the limit is between 1 and the slots."""
+    """For any events, the limit is between 1 and the slots."""
     policy = make(SLOTS)
-    for signal in signals(script):
-        assert 1 <= policy.observe(signal).limit <= SLOTS
+    for event, t in call_events(script):
+        assert 1 <= policy.observe(event, t).limit <= SLOTS
 
 
 @EVERY_POLICY
@@ -62,13 +61,13 @@ def test_the_limit_stays_within_bounds(make: Callable[[int], Policy], script: li
 def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Action]) -> None:
     """When all attempts have ended and nothing more happens, a start is allowed within minutes."""
     policy = make(SLOTS)
-    sent = list(signals(script))
-    for signal in sent:
-        policy.observe(signal)
-    now = max((signal.t for signal in sent), default=0.0)
-    for signal in sent:
-        if isinstance(signal, Started):
-            policy.observe(Ended(t=now, outcome="interrupted", attempt=signal.attempt))
+    sent = list(call_events(script))
+    for event, t in sent:
+        policy.observe(event, t)
+    now = max((t for _, t in sent), default=0.0)
+    for event, _ in sent:
+        if isinstance(event, STARTS):
+            policy.observe(ended(call_of(event), "interrupted"), now)
     asked_at, permit = now, policy.may_start(now)
     for _ in range(20):
         if permit.open:
@@ -88,15 +87,15 @@ def test_a_start_is_allowed_again(make: Callable[[int], Policy], script: list[Ac
 def test_elapsed_time_is_processed_by_the_next_call(
     make: Callable[[int], Policy], script: list[Action], elapse_at: list[int]
 ) -> None:
-    """Calling `elapse` between signals changes when a decision is returned, and nothing else."""
+    """Calling `elapse` between events changes when a decision is returned, and nothing else."""
     untimed, timed = make(SLOTS), make(SLOTS)
     changes: tuple[list[object], list[object]] = ([], [])
-    t = 0.0
-    for place, signal in enumerate(signals(script)):
-        if place in elapse_at and signal.t > t:
-            changes[1].extend(timed.elapse(t + (signal.t - t) / 2).changes)
-        t = max(t, signal.t)
-        first, second = untimed.observe(signal), timed.observe(signal)
+    latest = 0.0
+    for place, (event, t) in enumerate(call_events(script)):
+        if place in elapse_at and t > latest:
+            changes[1].extend(timed.elapse(latest + (t - latest) / 2).changes)
+        latest = max(latest, t)
+        first, second = untimed.observe(event, t), timed.observe(event, t)
         changes[0].extend(first.changes)
         changes[1].extend(second.changes)
         assert first.limit == second.limit
@@ -107,15 +106,15 @@ def test_elapsed_time_is_processed_by_the_next_call(
 @EVERY_POLICY
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(script=st.lists(scripts, max_size=150))
-def test_the_same_signals_give_the_same_decisions(make: Callable[[int], Policy], script: list[Action]) -> None:
-    """Decisions follow from the signals alone, and asking whether something may start changes nothing."""
+def test_the_same_events_give_the_same_decisions(make: Callable[[int], Policy], script: list[Action]) -> None:
+    """Decisions follow from the events alone, and asking whether something may start changes nothing."""
 
     def decisions(policy: Policy, *, asks: bool) -> Iterator[Decision]:
-        for signal in signals(script):
+        for event, t in call_events(script):
             if asks:
-                for t in (signal.t, signal.t + 100.0, signal.t):
-                    policy.may_start(t)
-            yield policy.observe(signal)
+                for time in (t, t + 100.0, t):
+                    policy.may_start(time)
+            yield policy.observe(event, t)
 
     first = make(SLOTS)
     second = copy.deepcopy(first)

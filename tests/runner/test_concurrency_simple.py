@@ -5,27 +5,28 @@ import pytest
 from evaljournal.journal.events import FailureCategory, IntakePaused, LimitChanged
 from evaljournal.runner.concurrency.aimd import Aimd
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import Ended, Policy, Started
+from evaljournal.runner.concurrency.policy import Policy
+from tests.runner.call_events import ended, started
 
 
 def attempt(policy: Aimd, t: float, *, succeeds: bool) -> int:
     """Start and end one attempt, and return the limit."""
-    policy.observe(Started(t=t, attempt="a"))
+    policy.observe(started("a"), t)
     if succeeds:
-        return policy.observe(Ended(t=t, outcome="succeeded", attempt="a", elapsed=1.0)).limit
-    return policy.observe(Ended(t=t, outcome="timed_out", attempt="a")).limit
+        return policy.observe(ended("a", "succeeded", elapsed=1.0), t).limit
+    return policy.observe(ended("a", "timed_out"), t).limit
 
 
 def test_fixed_allows_its_slots_and_no_more() -> None:
     """A fixed policy allows starts until every slot is taken, and again when one is free."""
     policy = Fixed(2)
-    policy.observe(Started(t=0.0, attempt="a"))
+    policy.observe(started("a"), 0.0)
     assert policy.may_start(0.0).open
-    policy.observe(Started(t=0.0, attempt="b"))
+    policy.observe(started("b"), 0.0)
 
     permit = policy.may_start(0.0)
     assert (permit.open, permit.check_at) == (False, None)
-    assert policy.observe(Ended(t=1.0, outcome="succeeded", attempt="a", elapsed=1.0)).limit == 2
+    assert policy.observe(ended("a", "succeeded", elapsed=1.0), 1.0).limit == 2
     assert policy.may_start(1.0).open
 
 
@@ -35,8 +36,8 @@ def test_retry_after_is_honored(policy: Policy) -> None:
     categories: tuple[FailureCategory, ...] = ("rate_limited", "unavailable")
     evidence: list[str] = []
     for t, category in enumerate(categories):
-        policy.observe(Started(t=t, attempt="a"))
-        decision = policy.observe(Ended(t=t, attempt="a", outcome=category, retry_after=30.0))
+        policy.observe(started("a"), t)
+        decision = policy.observe(ended("a", category, retry_after=30.0), t)
         evidence += [change.evidence for change in decision.changes if isinstance(change, IntakePaused)]
 
         assert policy.may_start(t).check_at == t + 30.0
@@ -57,8 +58,8 @@ def test_aimd_collapses_after_frequent_failures() -> None:
     """Two errors within 15 s collapse the target to 1, with evidence."""
     policy = Aimd(100, initial=40.0)
     attempt(policy, 0.0, succeeds=False)
-    policy.observe(Started(t=14.0, attempt="b"))
-    decision = policy.observe(Ended(t=14.9, attempt="b", outcome="unavailable"))
+    policy.observe(started("b"), 14.0)
+    decision = policy.observe(ended("b", "unavailable"), 14.9)
 
     assert decision.limit == 1
     assert decision.changes[-1] == LimitChanged(before=40, after=1, reason="window", evidence="2 overloads in 14.9 s")
@@ -68,7 +69,7 @@ def test_aimd_does_not_count_a_tasks_own_error() -> None:
     """A fatal error of the task is no evidence about the load."""
     policy = Aimd(100, initial=8.0)
     for number in range(20):
-        policy.observe(Started(t=float(number), attempt="a"))
-        policy.observe(Ended(t=float(number), attempt="a", outcome="error"))
+        policy.observe(started("a"), float(number))
+        policy.observe(ended("a", "error"), float(number))
 
     assert policy.target == 8.0

@@ -7,7 +7,7 @@ import pytest
 
 from evaljournal import Case, evaluation
 from evaljournal.runner import scorers
-from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, scorer_keys, scorer_slots
+from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots, limit_identity, scorer_keys, scorer_slots
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint
@@ -94,3 +94,19 @@ def test_judges_share_keys_by_their_identity() -> None:
     assert {"own": "", "first": "scorer:first", "second": "scorer:first", "plain": "scorer:plain"}.items() <= keys.items()
     assert {"first": 100, "plain": 32} == scorer_slots(defined.scorers, TaskKeys.of(defined, None), None)
     assert "scorer:own" == scorer_keys(defined.scorers.values(), TaskKeys.of(defined, "model"))["own"]
+
+
+def test_a_rate_limit_is_identified_by_endpoint_key_and_model() -> None:
+    """Runs of the same model have the same identity; with a `limit_key`, its value belongs to it; a function has none."""
+    other_options: dict[str, Any] = {"base_url": URL, "key_env": "OTHER_KEY"}
+
+    def identity(model: str, key: str = "", limit_key: str | None = None) -> tuple[object, ...] | None:
+        defined: Any = evaluation(cases=[Case(name="a", input="a")])(chat(model=model))
+        defined.score(name="first")(scorers.judge("judge", **other_options))
+        return limit_identity(key, TaskKeys.of(defined, limit_key), defined.scorers)
+
+    function: Any = evaluation(cases=[Case(name="a", input="a")])(str)
+    assert None is limit_identity("", TaskKeys.of(function, None), {})
+    assert identity("m") == identity("m") != identity("other")
+    assert identity("m", "scorer:first") == identity("other", "scorer:first") != identity("m")
+    assert identity("m", "x", "model") == identity("m", "x", "model") != identity("m", "y", "model")
