@@ -25,6 +25,9 @@ StopReason = Literal[
 StepKind = Literal["model", "tool", "other"]
 """The kind of call that a step makes."""
 
+LimitUnit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
+"""What a rate limit counts; `tokens` are those of input and output together."""
+
 
 @fact
 class SegmentOpened:
@@ -188,6 +191,8 @@ class AttemptStarted:
     """Seconds that the attempts whose steps it may reuse were in flight; they count against its timeout."""
     reserved: Json = None
     """The part of the budget that is reserved for it: unit → amount, such as `cost` in dollars; null: there is no budget."""
+    need: Json = None
+    """What it takes from the known rate limits of its key: unit → amount; null: none is known."""
     probe: bool = False
     """Whether it probes an endpoint whose circuit breaker is open; it may exceed the limit."""
 
@@ -291,6 +296,8 @@ class ScorerCallStarted:
     """Number of the call, from 1, per trial and scorer within a session."""
     key: str = ""
     """Its rate-limit key: `scorer:NAME`, or the key of the task if they share one."""
+    need: Json = None
+    """What it takes from the known rate limits of its key: unit → amount; null: none is known."""
     probe: bool = False
     """Whether it probes an endpoint whose circuit breaker is open."""
 
@@ -397,6 +404,12 @@ class StepCompleted:
     """Number of the earlier step of this attempt whose lists precede those in `input`; 0: none."""
     reusable: bool = True
     """Whether a later attempt may use the result instead of executing the step again."""
+    key: str = ""
+    """The rate-limit key of a model call."""
+    need: Json = None
+    """What it took from the known rate limits of its key: unit → amount; null: none was known."""
+    waited: float = 0.0
+    """Seconds that it waited for these limits before it started; they are not part of `elapsed`."""
 
 
 @fact
@@ -416,6 +429,9 @@ class StepFailed:
     elapsed: float
     parent: int = 0
     continues: int = 0
+    key: str = ""
+    need: Json = None
+    waited: float = 0.0
 
 
 @fact
@@ -490,6 +506,26 @@ class IntakeResumed:
 
 PolicyEvent = LimitChanged | PaceChanged | IntakePaused | IntakeResumed
 """Decisions of a concurrency policy."""
+
+
+@fact
+class RateLimitSeen:
+    """A rate limit was declared, was first seen in a reply, or has changed by 5 % or more."""
+
+    unit: LimitUnit
+    size: float
+    """Units per window."""
+    window: float
+    """Seconds."""
+    source: Literal["declared", "advertised"]
+    """`declared`: by the user. `advertised`: in the headers of a reply."""
+    header: str
+    """The header of the reply, or the option."""
+    is_believed: bool = True
+    """False: more calls were accepted than the limit allows, so it is ignored until a call is rate limited."""
+    key: str = ""
+    """The rate-limit key it applies to, if there are several."""
+
 
 NOTE_PREFIX: Final = "evaljournal."
 """Prefix of the names of notes that evaljournal itself records; `note` rejects it."""
@@ -568,6 +604,7 @@ KnownEvent = (
     | SessionStarted
     | TrialEvent
     | PolicyEvent
+    | RateLimitSeen
     | Noted
     | RunStopped
     | RunFinished

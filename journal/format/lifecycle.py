@@ -65,6 +65,7 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.JournalSalvaged: {"between_sessions": "between_sessions", "in_session": "between_sessions"},
     events.LimitChanged: {"in_session": "in_session"},
     events.PaceChanged: {"in_session": "in_session"},
+    events.RateLimitSeen: {"in_session": "in_session"},
     events.IntakePaused: {"in_session": "in_session"},
     events.IntakeResumed: {"in_session": "in_session"},
     events.Noted: {"in_session": "in_session"},

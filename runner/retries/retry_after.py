@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 
 from evaljournal.runner.retries.providers.rule import ErrorFields
 
@@ -24,6 +25,9 @@ MAX_RESET = 120.0
 """Longest wait, in seconds, until a reset before the next call is tried: it says when a limit is full again, not when the next
 call succeeds. OpenAI's own client does not wait longer for a `Retry-After` either."""
 
+_MAX_DATE = 64
+"""Characters of the longest date that is parsed."""
+
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _AGAIN = re.compile(rf"(?:try again|retry) in ({_DURATION.pattern})", re.IGNORECASE)
@@ -35,13 +39,13 @@ def requested_wait(headers: Mapping[str, str], now: float) -> float | None:
 
     `headers` have lower-case names; `now` is wall time in seconds since 1970.
     """
-    if milliseconds := _parse_number(headers.get("retry-after-ms", "")):
+    if milliseconds := parse_number(headers.get("retry-after-ms", "")):
         return milliseconds / 1000
     text = headers.get("retry-after", "")
-    if _parse_number(text) == 0:
+    if parse_number(text) == 0:
         return None  # Azure sends 0 for an unknown time.
-    wait = _parse_seconds(text, _server_time(headers, now))
-    is_date = _parse_number(text) is None and _timestamp(text) is not None
+    wait = parse_seconds(text, server_time(headers, now))
+    is_date = parse_number(text) is None and _timestamp(text) is not None
     if wait is not None and is_date and _timestamp(headers.get("date", "")) is None:
         return min(wait, _MAX_UNVERIFIED_WAIT)  # The server's clock may be minutes ahead of ours.
     return wait
@@ -58,10 +62,10 @@ def wait_until_reset(headers: Mapping[str, str], now: float) -> float | None:
     for name, value in headers.items():
         if not (match := _RESET.fullmatch(name)):
             continue
-        if (wait := _parse_seconds(value, _server_time(headers, now))) is None:
+        if (wait := parse_seconds(value, server_time(headers, now))) is None:
             continue
         remaining_header = name.replace(match["kind"], "remaining") if match["kind"] else f"{name[:-6]}-remaining"
-        if _parse_number(headers.get(remaining_header, "")) == 0:
+        if parse_number(headers.get(remaining_header, "")) == 0:
             exhausted_resets.append(wait)
         elif match["kind"] != "renewalperiod":
             resets.append(wait)
@@ -74,18 +78,18 @@ def wait_in_error(fields: ErrorFields) -> float | None:
     """Return the seconds that the error itself asks for: Google's `retryDelay`, or "try again in 7m12s" in the message."""
     matches = [match for text in fields.get("message", ()) for match in _AGAIN.finditer(text)]
     texts = [*fields.get("retryDelay", ()), *(match[1] for match in matches)]
-    return next((seconds for text in texts if (seconds := _parse_seconds(text, 0.0))), None)
+    return next((seconds for text in texts if (seconds := parse_seconds(text, 0.0))), None)
 
 
-def _server_time(headers: Mapping[str, str], now: float) -> float:
+def server_time(headers: Mapping[str, str], now: float) -> float:
     """Return the `Date` of a response, or `now` if it has none."""
     date = _timestamp(headers.get("date", ""))
     return now if date is None else date
 
 
-def _parse_seconds(text: str, now: float) -> float | None:
+def parse_seconds(text: str, now: float) -> float | None:
     """Parse seconds from now: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, or seconds since 1970."""
-    number = _parse_number(text)
+    number = parse_number(text)
     if number is not None:
         if number < _MIN_TIMESTAMP:
             return number
@@ -96,7 +100,7 @@ def _parse_seconds(text: str, now: float) -> float | None:
     return None if timestamp is None else max(0.0, timestamp - now)
 
 
-def _parse_number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Parse a number that is 0 or more, or return None."""
     try:
         number = float(text)
@@ -105,8 +109,14 @@ def _parse_number(text: str) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
+@lru_cache(maxsize=256)
 def _timestamp(text: str) -> float | None:
-    """Return the seconds since 1970 of an HTTP date or an ISO date; without a time zone it is UTC, as in HTTP."""
+    """Return the seconds since 1970 of an HTTP date or an ISO date; without a time zone it is UTC, as in HTTP.
+
+    Every reply has a date, and many have the same; parsing takes longer than everything else that is read from the headers.
+    """
+    if len(text) > _MAX_DATE:
+        return None
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             date = parse(text.strip())

@@ -29,6 +29,7 @@ from evaljournal.journal.events import (
     LimitChanged,
     Noted,
     PaceChanged,
+    RateLimitSeen,
     RetryScheduled,
     RunFinished,
     RunStopped,
@@ -42,7 +43,7 @@ from evaljournal.journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
-from evaljournal.journal.fact import fields_of
+from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.journal.format.codec import EVENT_TYPES, is_payload
 from evaljournal.journal.format.lifecycle import END_STAGES, STAGES, TRIAL_RULES
 from tests.journal import independent_reader as independent
@@ -51,6 +52,7 @@ from tests.journal.samples import complete_run, content, enqueued, finished, ses
 GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 """A run in two sessions, three segments, with a blob."""
 CALLS = GOLDEN.with_name("v2-calls")
+KNOWN_LIMITS = GOLDEN.with_name("v2-limits")
 """Scorer calls and a pace."""
 HEAD = "ec5e445527e29fcfb5df1a0d03577211"
 """Hash of the last record of the golden journal."""
@@ -244,6 +246,39 @@ def scorer_call_events() -> list[Event]:
     ]
 
 
+def known_limit_events() -> list[Event]:
+    """Return a run with a declared and an advertised limit, and with the needs of attempts, steps and scorer calls."""
+    need = {"requests": 1, "tokens": 812}
+    step: dict[str, Any] = {"trial": "lima", "attempt": 1, "name": "ask", "kind": "model", "fingerprint": "0123456789abcdef"}
+    enqueue, attempt, *ending = trial("lima")
+    assert isinstance(attempt, AttemptStarted)
+    return [
+        started(),
+        session(1),
+        RateLimitSeen(unit="requests", size=500, window=60.0, source="declared", header="rpm"),
+        enqueue,
+        evolve_fact(attempt, need=need),
+        RateLimitSeen(
+            unit="tokens", size=200_000.0, window=60.0, source="advertised", header="x-ratelimit-limit-tokens", key="small"
+        ),
+        StepCompleted(step=1, output="Lima", elapsed=0.5, key="small", need=need, waited=1.25, **step),
+        StepFailed(step=2, error="OSError", message="no", elapsed=0.5, key="small", need=need, waited=0.25, **step),
+        RateLimitSeen(
+            unit="tokens",
+            size=200_000.0,
+            window=60.0,
+            source="advertised",
+            header="x-ratelimit-limit-tokens",
+            is_believed=False,
+            key="small",
+        ),
+        *ending[:-2],
+        ScorerCallStarted(trial="lima", scorer="judge", call=1, key="scorer:judge", need={"requests": 1}),
+        *ending[-2:],
+        finished(1),
+    ]
+
+
 def write_golden(path: Path) -> None:
     """Write the golden journal: sealed files, a blob, two sessions."""
     for number, events in enumerate(golden_events()):
@@ -261,7 +296,7 @@ def test_the_golden_journal_stays_readable() -> None:
 
 def test_golden_journals_contain_every_event_type() -> None:
     """The golden journals contain every event except those of recovery and salvage."""
-    kinds = {type(record.event) for path in (GOLDEN, CALLS) for record in read(path)}
+    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
@@ -273,13 +308,16 @@ def test_the_same_events_give_the_same_bytes(tmp_path: Path) -> None:
     assert content(GOLDEN) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
 
 
-def test_scorer_calls_give_the_same_bytes(tmp_path: Path) -> None:
-    """Scorer calls give the bytes of their golden journal, and are read back."""
-    write_sync(tmp_path / "run", scorer_call_events())
+@pytest.mark.parametrize(
+    ("golden", "events"), [(CALLS, scorer_call_events()), (KNOWN_LIMITS, known_limit_events())], ids=["calls", "limits"]
+)
+def test_other_runs_give_the_same_bytes(golden: Path, events: list[Event], tmp_path: Path) -> None:
+    """Scorer calls and known limits give the bytes of their golden journals, and are read back."""
+    write_sync(tmp_path / "run", events)
 
-    assert content(CALLS) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
-    assert scorer_call_events() == [record.event for record in read(CALLS) if not isinstance(record.event, FileEvent)]
-    assert verify(CALLS).ok
+    assert content(golden) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
+    assert events == [record.event for record in read(golden) if not isinstance(record.event, FileEvent)]
+    assert verify(golden).ok
 
 
 def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
