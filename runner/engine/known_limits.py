@@ -1,0 +1,106 @@
+"""The known rate limits of a session: who waits for them, and what is recorded of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import attrs
+import trio
+
+from evaljournal.journal.events import RateLimitSeen
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.runner.concurrency.headers import advertised_limits
+from evaljournal.runner.concurrency.limits import AdmittedCall, CallSize, Limits, shared_limits, shared_time
+from evaljournal.runner.retries.classify import Fatal
+
+_TOO_MANY_REQUESTS: Final = 429
+_RECHECK: Final = 1.0
+"""Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
+
+
+class RequestTooLarge(Fatal):
+    """A request needs more than a rate limit allows in a whole window; nothing was sent."""
+
+
+@attrs.define(eq=False)
+class KeyLimits:
+    """The known limits of one rate-limit key, as a session uses them. Call everything in the loop of the run."""
+
+    key: str
+    """Its name in records."""
+    limits: Limits
+    """Shared with the other runs of this process."""
+    _host: str
+    _record: Callable[[RateLimitSeen], object]
+    _wall: Callable[[], float]
+    _queue: trio.StrictFIFOLock = attrs.field(init=False, factory=trio.StrictFIFOLock)
+    """The calls inside attempts start in the order in which they came, so that large ones are not overtaken for ever."""
+
+    def wait(self, size: CallSize) -> float:
+        """Return the seconds until a call may start; 0 or less: now."""
+        return self.limits.wait(size, shared_time())
+
+    def start(self, size: CallSize) -> AdmittedCall:
+        """Take the need of a call that starts now from the limits."""
+        return self.limits.start(size, shared_time())
+
+    async def admit(self, size: CallSize) -> AdmittedCall:
+        """Wait until a call inside an attempt may start, and start it; raise `RequestTooLarge` if it never can."""
+        self.check(size)
+        async with self._queue:
+            while (wait := self.wait(size)) > 0:  # noqa: ASYNC110  # time alone makes room
+                await trio.sleep(min(wait, _RECHECK))
+            return self.start(size)
+
+    def check(self, size: CallSize) -> None:
+        """Raise `RequestTooLarge` if a call needs more than a limit allows."""
+        if (seen := self.limits.impossible(size)) is not None:
+            need = self.limits.need(size)[seen.unit]
+            unit = seen.unit.replace("_", " ")
+            raise RequestTooLarge(
+                f"the request needs {need:,.0f} {unit}, but the limit is {seen.size:,.0f} per {_window(seen.window)} "
+                f"({seen.header}, {seen.source})"
+            )
+
+    def read(self, call: AdmittedCall, status: int, headers: Mapping[str, str]) -> None:
+        """Read the limits in the headers of the reply to a call."""
+        advertised = advertised_limits(headers, self._wall(), self._host)
+        if advertised:
+            self._record_all(self.limits.read(call, advertised, shared_time(), is_429=status == _TOO_MANY_REQUESTS))
+
+    def end(self, call: AdmittedCall, usage: Mapping[str, Any] | None) -> None:
+        """Count a call that was answered, with the tokens that it used."""
+        self._record_all(self.limits.end(call, shared_time(), usage))
+
+    def _record_all(self, limits: list[RateLimitSeen]) -> None:
+        for seen in limits:
+            self._record(evolve_fact(seen, key=self.key))
+
+
+def _window(seconds: float) -> str:
+    return {1.0: "second", 60.0: "minute", 86_400.0: "day"}.get(seconds, f"{seconds:g} s")
+
+
+class KnownLimits:
+    """The known limits of a session, by endpoint, API key and model."""
+
+    def __init__(
+        self,
+        record: Callable[[RateLimitSeen], object],
+        wall: Callable[[], float],
+        declared: Callable[[str], Mapping[str, float]],
+    ) -> None:
+        """`declared` returns the declared limits of a model."""
+        self._record = record
+        self._wall = wall
+        self._declared = declared
+        self._by_identity: dict[object, KeyLimits] = {}
+
+    def of(self, identity: object, *, key: str, model: str, host: str) -> KeyLimits:
+        """Return the limits of an endpoint, API key and model (`identity`), which may contain a secret; `key` is their name."""
+        known = self._by_identity.get(identity)
+        if known is None:
+            known = KeyLimits(key, shared_limits(identity), host, self._record, self._wall)
+            self._by_identity[identity] = known
+            for seen in known.limits.declare(self._declared(model), shared_time()):
+                self._record(evolve_fact(seen, key=key))
+        return known
