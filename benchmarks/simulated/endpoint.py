@@ -80,15 +80,6 @@ class Burst:
 
 
 @frozen(kw_only=True)
-class Headers:
-    """Rate-limit headers of an answer."""
-
-    remaining: int
-    reset: float
-    limit: int | None = None
-
-
-@frozen(kw_only=True)
 class Endpoint:
     """The capacity of an endpoint, and its behavior above it."""
 
@@ -102,8 +93,6 @@ class Endpoint:
     """Spread of the log of a call's tokens. A call takes 1 from the bucket on average; its size is a property of the case."""
     retry_after: bool | float = True
     """Retry-After with a 429 by rate: the whole seconds until there is room again, always the same number, or none."""
-    headers: bool | Headers = False
-    """Every answer has rate-limit headers: what remains in the bucket, or always the same."""
     burns: bool = False
     """A rate-limited call is taken from the bucket as well, down to minus a minute's worth."""
     cap: int | None = None
@@ -169,7 +158,6 @@ class Answer:
     seconds: float
     """Seconds until the answer arrives; infinite if it never does."""
     retry_after: float | None = None
-    headers: Headers | None = None
     cost: float = 1.0
     """Tokens taken from the bucket."""
 
@@ -224,7 +212,7 @@ class Server:
         own_error = e.poison is not None and e.poison.kind == "error" and e.poison.hits(trial)
         cost = self._cost(trial) if e.cost_sigma else 1.0
         seconds += self._vary(e.network, trial, attempt)
-        return Answer("error" if own_error else "ok", seconds, headers=self._headers(), cost=cost)
+        return Answer("error" if own_error else "ok", seconds, cost=cost)
 
     def _reject(self, t: float, trial: int, attempt: int, burst: Burst | None) -> Answer | None:
         """Return the outcome of a call that is not served, if there is a reason."""
@@ -248,7 +236,7 @@ class Server:
         if e.cap is not None and len(self.busy) >= e.cap * (1.0 if e.cap_curve is None else e.cap_curve.at(t)):
             return Answer("rate_limited", self._reply(trial, attempt))
         if e.rate is not None and not self._grant(t, trial):
-            return Answer("rate_limited", self._reply(trial, attempt), self._wait(t, trial), self._headers())
+            return Answer("rate_limited", self._reply(trial, attempt), self._wait(t, trial))
         return None
 
     def _fail(self, t: float, trial: int, attempt: int) -> Answer | None:
@@ -307,11 +295,3 @@ class Server:
         if e.window is not None:
             return max(1.0, math.ceil(self.filled + e.window - t))
         return max(1.0, math.ceil((self._cost(trial) - max(self.tokens, 0.0)) / max(self._rate(t), 0.001)))
-
-    def _headers(self) -> Headers | None:
-        e = self.endpoint
-        if isinstance(e.headers, Headers):
-            return e.headers
-        if not e.headers or e.rate is None:
-            return None
-        return Headers(remaining=int(max(self.tokens, 0)), reset=(e.burst - self.tokens) / e.rate, limit=int(e.burst))

@@ -66,6 +66,8 @@ class Trial:
     """Rate limits since the last other end."""
     last: bool = False
     """It queues last when its delay is over."""
+    calls: int = 0
+    """Calls of an agent that succeeded, in this attempt or an earlier one."""
 
     @property
     def name(self) -> str:
@@ -97,7 +99,9 @@ class Tally:
 
 
 @define(eq=False)
-class _Call:
+class AttemptInFlight:
+    """An attempt, and the answer that ends it."""
+
     trial: Trial
     start: float
     probe: bool
@@ -222,9 +226,9 @@ class Run:
         lane.limit = decision.limit
         counts = lane.counts(trial, now, probe=probe)
         end = self._judged if trial.judging else self._answered
-        self.timeline.at(now + min(answer.seconds, self.timeout), end, _Call(trial, now, not counts, answer))
+        self.timeline.at(now + min(answer.seconds, self.timeout), end, AttemptInFlight(trial, now, not counts, answer))
 
-    def _answered(self, call: _Call) -> None:
+    def _answered(self, call: AttemptInFlight) -> None:
         """End a call of the task."""
         if self._ended(self.task, call):
             if self.judge is None:
@@ -238,7 +242,7 @@ class Run:
                     self._pump(self.judge)
         self._pump(self.task)
 
-    def _judged(self, call: _Call) -> None:
+    def _judged(self, call: AttemptInFlight) -> None:
         """End a call of the judge."""
         assert self.judge is not None
         if self._ended(self.judge, call):
@@ -252,7 +256,7 @@ class Run:
         self.tally.ended = self.timeline.now
         self._open -= 1
 
-    def _ended(self, lane: Lane, call: _Call) -> bool:
+    def _ended(self, lane: Lane, call: AttemptInFlight) -> bool:
         """Pass the end of a call to the policy, and retry or fail its trial; return whether it succeeded."""
         t, trial, answer, tally = self.timeline.now, call.trial, call.answer, self.tally
         lane.in_flight -= 1
@@ -287,7 +291,7 @@ class Run:
             self._retry(lane, call, self._backoff(trial, trial.errors), failed=trial.errors > ERRORS)
         return False
 
-    def _rate_limited(self, lane: Lane, call: _Call) -> None:
+    def _rate_limited(self, lane: Lane, call: AttemptInFlight) -> None:
         """Wait for Retry-After, within the remaining budget."""
         trial, requested = call.trial, call.answer.retry_after or 0.0
         trial.rate_limits += 1
@@ -297,7 +301,7 @@ class Run:
         trial.waited += delay if not call.probe else 0.0
         self._retry(lane, call, delay, failed=(left <= 0 or requested > left) and not call.probe)
 
-    def _retry(self, lane: Lane, call: _Call, delay: float, *, failed: bool) -> None:
+    def _retry(self, lane: Lane, call: AttemptInFlight, delay: float, *, failed: bool) -> None:
         trial, timeline = call.trial, self.timeline
         if not failed:
             trial.last = call.probe or trial.in_a_row >= LAST_AFTER

@@ -8,7 +8,7 @@ import random
 
 from attrs import evolve
 
-from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Headers, Poison
+from benchmarks.simulated.endpoint import Burst, Curve, Endpoint, Poison
 from benchmarks.simulated.rows import Row
 
 UNLIMITED = Endpoint()
@@ -199,22 +199,6 @@ def _drift() -> list[Row]:
     ]
 
 
-def _headers() -> list[Row]:
-    """Rate-limit headers that are wrong."""
-    none = Headers(remaining=0, reset=60.0, limit=100)
-    late = Headers(remaining=0, reset=3600.0, limit=100)
-    low = Headers(remaining=1, reset=60.0, limit=1)
-    return [
-        Row(name=f"headers: {name}{suffix}", endpoint=evolve(endpoint, headers=headers))
-        for endpoint, suffix in ((UNLIMITED, ""), (TWENTY, ", 20/s"))
-        for name, headers in (
-            ("always remaining 0", none),
-            ("remaining 0, reset in 1 h", late),
-            ("always remaining 1", low),
-        )
-    ]
-
-
 def _overload() -> list[Row]:
     """Overload shows only as timeouts."""
     return [
@@ -354,7 +338,6 @@ FAMILIES: dict[str, list[Row]] = {
     "small": _small(),
     "moved": _moved(),
     "drift": _drift(),
-    "headers": _headers(),
     "overload": _overload(),
     "hung": _hung(),
     "retry-after": _retry_after(),

@@ -101,8 +101,12 @@ class Server:
     accepted: int = 0
     rejected: int = 0
     """Calls that got a 429."""
+    bans: int = 0
+    """Bans so far; see `altered`."""
     meters: list[Meter] = field(init=False)
 
+    host = ""
+    """The provider's host; empty: unknown, as behind a gateway."""
     failed_calls_count = True
     """Whether a rejected call takes what is left."""
 
@@ -213,6 +217,8 @@ def estimate(request: Request) -> int:
 class OpenAI(Server):
     """`x-ratelimit-*`, with durations until the bucket is full; max_tokens or the estimate counts at admission."""
 
+    host = "api.openai.com"
+
     def needs(self, request: Request) -> Mapping[Kind, float]:
         """Return the larger of max_tokens and the estimate by characters."""
         tokens = max(request.max_tokens or 0, estimate(request))
@@ -257,6 +263,7 @@ class OpenAI(Server):
 class Azure(OpenAI):
     """OpenAI's names with renewal periods instead of resets; the estimate and max_tokens are reserved."""
 
+    host = "name.openai.azure.com"
     faults: float = 0.0
     """Fraction of the replies that state -1 or 0 for what is unknown."""
     _replies: int = 0
@@ -290,6 +297,8 @@ class Azure(OpenAI):
 
 class Groq(OpenAI):
     """OpenAI's names, but `-requests` is the limit of the day; the limit of requests per minute is not advertised."""
+
+    host = "api.groq.com"
 
     def needs(self, request: Request) -> Mapping[Kind, float]:
         """Return the estimate plus max_tokens."""
@@ -325,6 +334,7 @@ class Anthropic(Server):
     _starts: deque[float] = field(factory=deque[float])
     """Starts of the last 70 s."""
 
+    host = "api.anthropic.com"
     failed_calls_count = False
 
     def needs(self, request: Request) -> Mapping[Kind, float]:
@@ -413,6 +423,8 @@ def _anthropic_error(kind: str, message: str) -> Any:
 
 class Gemini(Server):
     """No headers; a 429 names the quota and a delay in its body. Only input counts."""
+
+    host = "generativelanguage.googleapis.com"
 
     def needs(self, request: Request) -> Mapping[Kind, float]:
         """Return the input tokens."""

@@ -45,7 +45,7 @@ SCENARIOS: dict[str, tuple[Endpoint, Required]] = {
     "E": (Endpoint(knee=32), Required(goodput=75.0)),
     "F": (Endpoint(rate=100, burst=100), Required()),
     "G": (Endpoint(rate=0.5, burst=2), Required(rate_limited=2.0)),
-    "H": (Endpoint(rate=10, burst=600, headers=True), Required()),
+    "H": (Endpoint(rate=10, burst=600), Required()),
     "L": (Endpoint(rate=10, burst=20, burns=True), Required()),
     "X": (Endpoint(rate=10, burst=20, cap=32, knee=28, brownout_every=300, hangs=0.003), Required()),
     "S": (Endpoint(rate=20, burst=20, retry_after=False, random_429=0.01), Required(goodput=85.0, rate_limited=2.0)),
