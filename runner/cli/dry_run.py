@@ -21,6 +21,7 @@ from evaljournal.runner.cli.terminal.display import open_run, print_json
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.dataset import Trials
 from evaljournal.runner.data.to_json import to_json
+from evaljournal.runner.definition.limits import describe_limits
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.plan import SelectedTrials
 from evaljournal.runner.engine.rate_limits import TaskKeys, default_slots
@@ -207,13 +208,8 @@ def print_dry_run(
     echo(
         f"  retries: {retry.errors} after errors, {retry.timeouts} after timeouts, {duration(retry.rate_limits)} on rate limits"
     )
-    limit = "none" if settings.timeout is None else duration(settings.timeout)
-    echo(f"  at most {plural(slots, 'slot')}{_slot_scope(selection.keys)} ({settings.policy}), timeout {limit}")
-    echo(f"  scorers: {', '.join(evaluation.scorers) or 'none'}")
-    if settings.fail_under:
-        echo(f"  gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass")
-    if conditions := list(_stop_conditions(settings)):
-        echo(f"  stops {', or '.join(conditions)}; `evaljournal resume` continues")
+    for line in _setting_lines(selection, settings, slots, shards):
+        echo(f"  {line}")
     if first_request is not None:
         target = f" to {printable(first_request['address'], 500)}" if first_request["address"] else ""
         request = printable(as_text(first_request["request"]), _MAX_REQUEST)
@@ -315,6 +311,20 @@ def _unknown_text(parts: Sequence[_Part], earlier_runs: _EarlierRuns) -> str:
         return f"none of the last {_MAX_RUNS} runs recorded usage (record it with note(tokens=…, cost=…))"
     names = ", ".join(printable(model, 40) for model in islice(models, _MAX_SHOWN_PARTS))
     return f"none of the last {_MAX_RUNS} runs in {directory} recorded usage of {names}"
+
+
+def _setting_lines(selection: SelectedTrials, settings: Settings, slots: int, shards: int) -> Iterator[str]:
+    """Yield the limits, the scorers, the gates and when the run stops."""
+    timeout = "none" if settings.timeout is None else duration(settings.timeout)
+    yield f"at most {plural(slots, 'slot')}{_slot_scope(selection.keys)} ({settings.policy}), timeout {timeout}"
+    if settings.limits:
+        division = f", divided by {shards:,} shards" if shards > 1 else ""
+        yield f"rate limits: at most {printable(describe_limits(settings.limits), 1_000)}{division}"
+    yield f"scorers: {', '.join(selection.evaluation.scorers) or 'none'}"
+    if settings.fail_under:
+        yield f"gates: {', '.join(settings.fail_under)}; exit code 1 if one does not pass"
+    if conditions := list(_stop_conditions(settings)):
+        yield f"stops {', or '.join(conditions)}; `evaljournal resume` continues"
 
 
 def _slot_scope(keys: TaskKeys) -> str:

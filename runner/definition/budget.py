@@ -15,9 +15,9 @@ OFF: Final = "none"
 BudgetValue = Mapping[str, float | str | None] | list[str] | tuple[str, ...] | str | None
 """A budget as a user may write it: `{"cost": 5}`, `"cost=5"` or several such strings."""
 
-_NUMBER: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?\s*([kM]?)")
+_NUMBER: Final = re.compile(r"((?:\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?)\s*([kKmM]?)", re.ASCII)
 _MAX_AMOUNT: Final = 10**12
-_FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
+_FACTORS: Final = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 def parse_budget(setting: str, value: BudgetValue, base: Mapping[str, float] | None = None) -> Amounts | None:
@@ -51,14 +51,18 @@ def _pairs(setting: str, value: Any) -> list[tuple[str, Any]]:
 
 
 def _number(setting: str, unit: str, value: Any) -> float:
-    number: Any = value
+    amount = value.removeprefix("$") if unit == "cost" and isinstance(value, str) else value
+    return parse_amount(amount, setting=setting, shown=f"{unit}={value}")
+
+
+def parse_amount(value: object, *, setting: str, shown: object) -> float:
+    """Return a number above 0, written as 200000, `200k` or `1.5M`; an error shows the value as `shown`."""
+    amount: object = value
     if isinstance(value, str):
-        match = _NUMBER.fullmatch(value.removeprefix("$") if unit == "cost" else value)
-        number = float(value.removeprefix("$").rstrip("kM ")) * _FACTORS[match[2]] if match else None
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not math.isfinite(number) or number <= 0:
-        problem = "must be a number above 0; k stands for thousands, M for millions"
-        raise UsageError(problem, setting=setting, value=f"{unit}={value}")
-    if number > _MAX_AMOUNT:
-        raise UsageError(f"must be at most {_MAX_AMOUNT:,}", setting=setting, value=f"{unit}={value}")
-    return float(number)
+        match = _NUMBER.fullmatch(value)
+        amount = float(match[1]) * _FACTORS[match[2].lower()] if match else None
+    if not isinstance(amount, int | float) or isinstance(amount, bool) or not math.isfinite(amount) or amount <= 0:
+        raise UsageError("must be a number above 0; k stands for thousands, M for millions", setting=setting, value=shown)
+    if amount > _MAX_AMOUNT:
+        raise UsageError(f"must be at most {_MAX_AMOUNT:,}", setting=setting, value=shown)
+    return float(amount)

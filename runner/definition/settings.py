@@ -18,6 +18,7 @@ from evaljournal.runner.data.dataset import Selection, as_strings, optional_coun
 from evaljournal.runner.data.fingerprint import digest, fingerprint_function
 from evaljournal.runner.definition.budget import BudgetValue, parse_budget
 from evaljournal.runner.definition.gates import Gate
+from evaljournal.runner.definition.limits import LimitsValue, parse_limits
 from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.steps.durable_requests import DurableRequests
@@ -31,7 +32,7 @@ EXPERIMENT_SETTINGS: Final = (
 )
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
 OnOutcome = Literal["score", "error", "exclude"]
-OMITTED_DEFAULTS: Final = {"on_declined": "score", "on_truncated": "score"}
+OMITTED_DEFAULTS: Final[Mapping[str, str | None]] = {"on_declined": "score", "on_truncated": "score", "limits": None}
 """Settings that a run records only if they have another value: older runs do not have them."""
 
 
@@ -130,6 +131,11 @@ class Settings(Selection):
     policy: str = field(default="adaptive", validator=_one_of(*POLICIES))
     """The concurrency policy. `adaptive` finds the limit of the endpoint; `fixed` always uses `slots`, for a service that you
     control; `aimd` raises the limit slowly and halves it after failures, as Phoenix's executors do."""
+    limits: Mapping[str, Any] | None = field(default=None, converter=parse_limits)
+    """Rate limits that you know: `{"rpm": 500, "tpm": "200k"}`, for every model; `{"gpt-5.6-luna": {"rpm": 100}}` for one.
+    Names: `rpm`, `tpm`, `itpm`, `otpm` (requests, tokens, input and output tokens per minute) and `rpd` (requests per day).
+    Calls start no faster, also those that an agent makes inside an attempt; `--shard K/N` divides them by N. Limits that
+    replies advertise are read without this."""
     grace: float = field(
         default=5.0,
         converter=as_float,
@@ -244,6 +250,7 @@ class SettingOptions(TypedDict, total=False):
     retry: Retry | Mapping[str, float]
     workers: WorkerPool | str | None
     policy: str
+    limits: LimitsValue
     grace: float
     fail_fast: bool
     max_failures: float | None

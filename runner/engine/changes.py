@@ -1,6 +1,7 @@
 """What has changed since a run was started: settings, task, scorers and cases."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -13,13 +14,18 @@ from evaljournal.replay.state.sessions import IDENTITY_FIELDS
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.data.case import Trial
 from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.limits import parse_limits
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS, OMITTED_DEFAULTS, Settings
 from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
 
 _MAX_EXAMPLES: Final = 5
-_BUDGETS: Final = ("budget", "budget_per_trial")
-"""Settings whose units a later session can replace one by one."""
+_MERGED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "budget": partial(parse_budget, "budget"),
+    "budget_per_trial": partial(parse_budget, "budget_per_trial"),
+    "limits": parse_limits,
+}
+"""Settings whose values a later session can replace one by one → what parses them, with the earlier values."""
 
 _EXPLANATIONS: Final = {
     "task_fingerprint": "the task has changed",
@@ -42,7 +48,7 @@ def effective_settings(
     earlier_settings = {
         name: recorded_settings[name]
         for name in names
-        if name in earlier_names and name in recorded_settings and (name not in overrides or name in _BUDGETS)
+        if name in earlier_names and name in recorded_settings and (name not in overrides or name in _MERGED)
     }
     workers = earlier_settings.get("workers")
     # A journal must not name a command to run or a cluster to trust.
@@ -62,8 +68,8 @@ def effective_settings(
         raise InvalidSetting(exc) from exc
     retry_names = {*numbers, *(retry if isinstance(retry, Mapping) else ())}
     names = [name for name in names if name in earlier_settings or name in overrides]
-    budgets = {name: parse_budget(name, overrides[name], getattr(settings, name)) for name in _BUDGETS if name in overrides}
-    return settings.with_values({**overrides, **budgets}), names + [
+    merged = {name: parse(overrides[name], getattr(settings, name)) for name, parse in _MERGED.items() if name in overrides}
+    return settings.with_values({**overrides, **merged}), names + [
         f"retry.{name}" for name in NUMERIC_FIELDS if name in retry_names
     ]
 

@@ -20,6 +20,7 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.code_files import code_files
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import check_gates
+from evaljournal.runner.definition.limits import check_limits
 from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 from evaljournal.runner.engine.changes import case_changes, differences, effective_settings
@@ -33,6 +34,7 @@ from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 from evaljournal.runner.tasks import Billed, OpenableTask
 from evaljournal.runner.tasks.function import resolve_loop
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 
 @attrs.frozen
@@ -150,6 +152,7 @@ def select_trials(
     Nothing is started, and cases that can be read only once are not read. `yes`: whether more than 1,000 variants may run.
     """
     check_gates(settings.fail_under, evaluation.scorers)
+    _check_limits(evaluation, settings, shard)
     evaluation = evaluation.with_variants(settings.only_variants)
     if len(evaluation.variants) > MAX_UNCONFIRMED and not yes:
         hint = "--yes, or yes=True in Python, runs them all; --only-variant selects some"
@@ -215,6 +218,33 @@ def _check_gateway(task: object) -> None:
     if isinstance(task, OpenableTask) and not getattr(task, "starts_processes", False):
         raise UsageError("only commands and functions call models through the gateway", setting="gateway", value=True)
     providers_from_environment()
+
+
+def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, shard: Shard | None) -> None:
+    """Raise a `UsageError` if declared rate limits cannot apply to the calls of the evaluation."""
+    if not settings.limits:
+        return
+    callees = [*evaluation.tasks.values(), *(scorer.function for scorer in evaluation.scorers.values())]
+    chats = [getattr(callee, "chat", callee) for callee in callees]
+    models = {str(model) for chat in chats if isinstance(chat, Billed) and (model := getattr(chat, "model", None))}
+    is_known = settings.limit_key is None and not any("{" in model for model in models)
+    problem, is_seen = "", settings.gateway or bool(settings.durable)
+    for task in evaluation.tasks.values():
+        if isinstance(task, Billed | RecordedOutput):
+            continue
+        is_command = bool(getattr(task, "starts_processes", False))
+        if isinstance(task, OpenableTask) and not is_command:
+            problem = "an endpoint reports no tokens; limit its requests with --rpm, or call the model with --chat"
+        elif is_seen:
+            is_known = False
+        elif is_command:
+            problem = "the tokens of a command are unknown; add --gateway, which sees its model calls, or use --rpm"
+        else:
+            problem = (
+                "the tokens of a function are unknown; add --durable http (durable='http' in Python) or --gateway, "
+                "which see its model calls, or use --rpm"
+            )
+    check_limits(settings.limits, models=models if is_known else None, shards=shard.count if shard else 1, problem=problem)
 
 
 def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:

@@ -135,6 +135,7 @@ def _settings(recorded_settings: Mapping[str, Any]) -> Settings:
         policy=policy if isinstance(policy, str) and policy in POLICIES else "adaptive",
         seed=seed if isinstance(seed, int) else 0,
         timeout=timeout if isinstance(timeout, int | float) else None,
+        limits=recorded_settings.get("limits"),
         retry=Retry.from_settings(recorded_settings) if "retry" in recorded_settings else Retry(),
     )
 

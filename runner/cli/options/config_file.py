@@ -9,6 +9,7 @@ import orjson
 
 from evaljournal.runner.cli.options.decorators import grouped_option
 from evaljournal.runner.cli.options.table import OPTIONS, Option, is_task_option
+from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.variants import check_variant_name
 from evaljournal.runner.errors import UsageError
@@ -22,8 +23,25 @@ def read_config(path: Path, command: click.Command) -> tuple[dict[str, Any], dic
     """Read a configuration file; return parameter → value, as on the command line, and the same by variant."""
     table = read_toml(path)
     variants = table.pop("variant", None)
+    table |= _limit_options(table.pop("limits", {}), table, path)
     values = _values(table, {option.key: option for option in OPTIONS if option.in_file}, command, path)
     return values, {} if variants is None else _variants(variants, command, path)
+
+
+def _limit_options(limits: Any, table: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:
+    """Return the table `[limits]`, with a table for each model that has its own, as the options of the same names."""
+    if not isinstance(limits, dict):
+        raise UsageError("write limits as a table [limits]", path=path)
+    options: dict[str, list[Any]] = {}
+    for name, item in cast("dict[str, Any]", limits).items():
+        is_model = isinstance(item, dict)
+        for limit, amount in (cast("dict[str, Any]", item) if is_model else {name: item}).items():
+            if limit not in DECLARED:
+                raise UsageError(f"[limits]: unknown limit {limit!r}{suggest(limit, DECLARED)}", path=path)
+            if limit in table:
+                raise UsageError(f"{limit} is set twice, also in [limits]", path=path)
+            options.setdefault(limit, []).append(f"{name}={amount}" if is_model else amount)
+    return options
 
 
 def _variants(tables: Any, command: click.Command, path: Path) -> dict[str, dict[str, Any]]:

@@ -338,6 +338,16 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
             '"processes:8"',
             default="this process",
         ),
+        *(
+            Option(f"--{name} N", f"{text}; repeatable{further}.", f"limits.{name}", example, type=str, multiple=True)
+            for name, text, further, example in (
+                ("rpm", "Maximum requests per minute to each model, or to one: MODEL=500", "", "500"),
+                ("tpm", "Maximum tokens per minute, such as 200k", ", like --rpm", '"200k"'),
+                ("itpm", "Maximum input tokens per minute", ", like --rpm", '"100k"'),
+                ("otpm", "Maximum output tokens per minute", ", like --rpm", '"20k"'),
+                ("rpd", "Maximum requests in 24 hours; the run then stops", ", like --rpm", '"10k"'),
+            )
+        ),
         Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
         Option(
             "--limit-key FIELD",
@@ -440,15 +450,19 @@ nan skip shuffle seed method error-path done-path idempotency-header connect-tim
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
-delimiter verbose on-declined on-truncated
+delimiter verbose on-declined on-truncated itpm otpm rpd
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""
 
 
+_NESTED: Final = ("retry", "limits")
+"""Settings that have several options."""
+
+
 def is_setting(option: Option, *, experiment: bool) -> bool:
     """Return whether an option is a setting; without `experiment`, whether `resume` can change it."""
-    names = [*option.arguments("settings"), *option.arguments("retry")]
+    names = [*option.arguments("settings"), *(name for owner in _NESTED for name in option.arguments(owner))]
     return bool(names) and (experiment or names[0] not in EXPERIMENT_SETTINGS)
 
 
@@ -465,20 +479,22 @@ def is_task_option(option: Option) -> bool:
 def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings among parsed options, as `Settings.with_values` takes them; those without a value are omitted."""
     settings: dict[str, Any] = {}
-    retry: dict[str, Any] = {}
+    nested: dict[str, dict[str, Any]] = {owner: {} for owner in _NESTED}
     for option in OPTIONS:
         value = values.get(option.name)
         if value is None or value == ():
             continue
         settings.update(dict.fromkeys(option.arguments("settings"), None if value == OFF else value))
-        retry.update(dict.fromkeys(option.arguments("retry"), value))
-    return settings | ({"retry": retry} if retry else {})
+        for owner, items in nested.items():
+            items.update(dict.fromkeys(option.arguments(owner), value))
+    return settings | {owner: items for owner, items in nested.items() if items}
 
 
 def render_error(error: UsageError) -> str:
     """Return the message of an error; it names a setting by its flag, or by its key in a configuration file."""
     for option in OPTIONS:
-        if error.setting in {*option.arguments("settings"), *(f"retry.{name}" for name in option.arguments("retry"))}:
+        nested_names = {f"{owner}.{name}" for owner in _NESTED for name in option.arguments(owner)}
+        if error.setting in {*option.arguments("settings"), *nested_names}:
             value = f"{100 * error.value:g}%" if option.type is failures and isinstance(error.value, float) else error.value
             prefix = option.flag if value is True else f"{option.flag} {value}"
             if error.path is not None:

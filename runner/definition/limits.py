@@ -1,0 +1,100 @@
+"""Declared rate limits as the user writes them, and the values that apply to a model."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from evaljournal.replay.results.limit_text import limit_text
+from evaljournal.runner.concurrency.limits import DECLARED
+from evaljournal.runner.definition.budget import OFF, parse_amount
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suggest import suggest
+from evaljournal.runner.tasks.dialects import split_model
+
+LimitsValue = Mapping[str, Any] | None
+"""Limits as a user may write them: `{"rpm": 500, "gpt-5.6-luna": {"rpm": 100}}`, or `{"rpm": ["500", "gpt-5.6-luna=100"]}`."""
+_EXAMPLE: Final = "{'MODEL': {'rpm': 500}}"
+_ORDER: Final = list(DECLARED)
+_Sizes = dict[tuple[str, str], float]
+"""Model (empty: all) and name of a limit → its size."""
+
+
+def parse_limits(value: LimitsValue, base: LimitsValue = None) -> Mapping[str, Any] | None:
+    """Parse declared limits; those that `value` does not name are those of `base`. None removes one, or all of them."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise UsageError("must map names of limits to numbers, such as {'rpm': 500}", setting="limits", value=value)
+    sizes, names = _flatten(base or {}), set[tuple[str, str]]()
+    for model, name, amount in _items(value):
+        shown = f"{model}={amount}" if model else amount
+        if (model, name) in names:
+            raise UsageError("is set twice", setting=f"limits.{name}", value=shown)
+        names.add((model, name))
+        if amount is None or amount == OFF:
+            sizes.pop((model, name), None)
+            continue
+        sizes[model, name] = parse_amount(amount, setting=f"limits.{name}", shown=shown)
+        if sizes[model, name] < 1:
+            raise UsageError("must be at least 1", setting=f"limits.{name}", value=shown)
+    limits: dict[str, Any] = {}
+    for model, name in sorted(sizes, key=lambda key: (key[0], _ORDER.index(key[1]))):
+        (limits.setdefault(model, {}) if model else limits)[name] = sizes[model, name]
+    return limits or None
+
+
+def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the model (empty: all), the name and the amount of each limit as it is written."""
+    for name, item in value.items():
+        is_model = isinstance(item, Mapping)
+        names = cast("Mapping[str, Any]", item) if is_model else {name: item}
+        for limit, amounts in names.items():
+            if limit not in DECLARED:
+                hint = suggest(str(limit), DECLARED) or f"; use {', '.join(DECLARED)}, of one model {_EXAMPLE}"
+                raise UsageError(f"limits: unknown limit {limit!r}{hint}")
+            for amount in amounts if isinstance(amounts, list | tuple) and not is_model else [amounts]:
+                model, separator, text = amount.rpartition("=") if isinstance(amount, str) else ("", "", amount)
+                if separator and (is_model or not model.strip()):
+                    raise UsageError("expected a number, or MODEL=NUMBER", setting=f"limits.{limit}", value=amount)
+                yield str(name) if is_model else model.strip(), limit, text.strip() if isinstance(text, str) else text
+
+
+def _flatten(limits: Mapping[str, Any]) -> _Sizes:
+    """Return the sizes of parsed limits."""
+    return {(model, name): size for model, name, size in _items(limits)}
+
+
+def declared_limits(limits: LimitsValue, model: str = "", shards: int = 1) -> dict[str, float]:
+    """Return the declared limits of a model: name → size. Each of several shards gets its part.
+
+    `limits` are those of the settings. With a `limit_key`, `model` is its value. The prefix of a dialect does not matter.
+    """
+    sizes = _flatten(limits or {})
+    own_sizes = {name: size for (key, name), size in sizes.items() if key and split_model(key)[1] == split_model(model)[1]}
+    return {name: size / shards for name, size in ({n: s for (key, n), s in sizes.items() if not key} | own_sizes).items()}
+
+
+def check_limits(limits: LimitsValue, *, models: set[str] | None, shards: int, problem: str) -> None:
+    """Raise a `UsageError` if limits cannot apply.
+
+    `models` are those that are called; None if they are unknown. `problem` says why tokens cannot be counted, empty if they
+    can.
+    """
+    names = None if models is None else {split_model(model)[1] for model in models}
+    for (model, name), size in _flatten(limits or {}).items():
+        setting, shown = f"limits.{name}", f"{model}={size:.15g}" if model else f"{size:.15g}"
+        if model and names is not None and (own_name := split_model(model)[1]) not in names:
+            hint = suggest(own_name, names) or f"; models: {', '.join(sorted(names)) or 'none'}"
+            raise UsageError(f"no task or judge calls the model {own_name!r}{hint}", setting=setting, value=shown)
+        if DECLARED[name][0] != "requests" and not model and problem:
+            raise UsageError(problem, setting=setting, value=shown)
+        if size < shards:
+            raise UsageError(f"is less than 1 for each of {shards:,} shards", setting=setting, value=shown)
+
+
+def describe_limits(limits: LimitsValue) -> str:
+    """Return declared limits as text: `500 requests per minute, 200k tokens per minute; gpt-5.6-luna: …`."""
+    by_model: dict[str, list[str]] = {}
+    for (model, name), size in _flatten(limits or {}).items():
+        unit, window = DECLARED[name]
+        by_model.setdefault(model, []).append(limit_text(unit, size, window))
+    return "; ".join(f"{model}: {', '.join(texts)}" if model else ", ".join(texts) for model, texts in by_model.items())
