@@ -3,15 +3,18 @@
 A context variable holds the function that records them, so that they reach their attempt from threads and other event loops.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 from evaljournal.journal.events import NOTE_PREFIX
 from evaljournal.runner.errors import UsageError
 
 Sink = Callable[[dict[str, Any]], None]
 """Takes the values of one `note`; may be called from another thread, and after the attempt has ended."""
+
+REPLY_NOTE: Final = f"{NOTE_PREFIX}reply"
+"""What `note_reply` sends; it is not recorded."""
 
 _sink: ContextVar[Sink | None] = ContextVar("evaljournal_notes", default=None)
 
@@ -36,6 +39,18 @@ def note(**values: Any) -> None:
 def engine_note(**values: Any) -> None:
     """Record values under reserved names, which the engine and the views interpret."""
     _send({f"{NOTE_PREFIX}{name}": value for name, value in values.items()})
+
+
+def note_reply(status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Pass the status and the rate-limit headers of a reply to the known limits; names of headers are in lower case."""
+    sink = _sink.get()
+    if sink is None:
+        return
+    relevant_headers = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in headers if b"ratelimit" in name or name == b"date"
+    }
+    if len(relevant_headers) > ("date" in relevant_headers):
+        sink({REPLY_NOTE: {"status": status, "headers": relevant_headers}})
 
 
 def _send(values: dict[str, Any]) -> None:

@@ -5,8 +5,8 @@ A call starts when every limit has room for it. Nothing here waits or reads a cl
 A declared limit is spread evenly: at most one second of it may be used at once, because some providers enforce 60 per minute as
 1 per second. An advertised limit is a bucket whose level each reply reports. Its level is what remained when the request of the
 newest reply was sent, plus what flowed in since, minus the needs of the calls that started since. Calls are paced as if the
-level had to last for half a window: a single run keeps the bucket half full, and several runs, machines or other users of the
-key get similar shares, because all of them see the same level.
+level had to last for a few round trips: a full bucket is used quickly, an empty one at the rate at which it fills, and several
+runs, machines or other users of the key get similar shares, because all of them see the same level.
 """
 
 import threading
@@ -22,6 +22,7 @@ from attrs import define, evolve, frozen
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.concurrency.headers import DAY, MINUTE, AdvertisedLimit
+from evaljournal.runner.tasks.call_size import CallSize
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
     "rpm": ("requests", MINUTE),
@@ -36,6 +37,9 @@ _BYTES_PER_TOKEN: Final = 3
 """Bytes of a request per token until replies report real ones. English has 4 to 5, Chinese about 3: the estimate is high."""
 _BURST: Final = 1.0
 """Seconds of a limit that may be used at once."""
+_ROUND_TRIPS: Final = 4
+"""Round trips in which the level of an advertised limit is used: what is known of it is one round trip old, so that four runs
+on one key do not exceed it."""
 _LONGEST_WAIT: Final = 60.0
 """Seconds after a start when another may start, whatever the headers say: they may be wrong, and a 429 costs little."""
 _SMOOTHING: Final = 0.1
@@ -44,16 +48,6 @@ _MAX_EXCESS: Final = 0.1
 """Share of an advertised limit by which accepted calls may exceed it before its headers count as wrong."""
 _RECORDED_CHANGE: Final = 0.05
 """Change of a limit, as a share, from which it is recorded again."""
-
-
-@frozen
-class CallSize:
-    """What is known of a call before it starts."""
-
-    input_bytes: int = 0
-    """Bytes of text in its request; 0: unknown."""
-    max_output: int | None = None
-    """Maximum tokens of its reply; None: the model's default."""
 
 
 @frozen
@@ -82,6 +76,8 @@ class _Limit:
     """Needs of started calls that the pace has not used up."""
     level: float = 0.0
     """What remains, if it is advertised."""
+    horizon: float = 1.0
+    """Seconds in which the level is used."""
     newest_sent: float = float("-inf")
     """When the request of the newest reply was sent."""
     is_believed: bool = True
@@ -98,7 +94,7 @@ class _Limit:
         """Return the units per second at which calls may start."""
         if self.is_declared:
             return self.rate
-        pace = max(self.level, 0.0) / (min(self.seen.window, MINUTE) / 2)
+        pace = max(self.level, 0.0) / self.horizon
         if self.seen.header.startswith("anthropic-"):  # It rejects sudden growth: begin at half the rate.
             pace = min(pace, self.rate * max(0.5, (self.updated - first_start) / MINUTE))
         return max(pace, self.seen.size / self.seen.window / 1000)
@@ -131,6 +127,9 @@ class Limits:
         """Mean real tokens per estimated token of input; None before the first reply with usage."""
         self._output_tokens = 0.0
         """Mean tokens of an output."""
+        self._has_answer = False
+        self._round_trip = 0.0
+        """Mean seconds from the start of a call to the head of its reply."""
         self._first_start = float("inf")
         self._last_start = float("-inf")
         self._day_starts: deque[float] = deque()
@@ -154,9 +153,14 @@ class Limits:
                 self._count(t, need)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether no limit is known."""
-        return not self._limits
+    def is_silent(self) -> bool:
+        """Whether no limit is known, although a call was answered."""
+        return self._has_answer and not self._limits
+
+    @property
+    def units(self) -> list[LimitUnit]:
+        """What the known limits count."""
+        return sorted({limit.seen.unit for limit in self._limits.values()})
 
     def need(self, size: CallSize) -> dict[LimitUnit, float]:
         """Return what a call needs of each kind of limit."""
@@ -234,6 +238,8 @@ class Limits:
         """Update advertised limits from the reply to a call; return those that are new or have changed, to be recorded."""
         changes: list[RateLimitSeen] = []
         with self._lock:
+            round_trip = self._round_trip
+            self._round_trip = round_trip + _SMOOTHING * (t - call.t - round_trip) if round_trip else t - call.t
             for advert in advertised:
                 rate = advert.size / advert.window
                 if advert.reset and advert.remaining < advert.size:
@@ -250,6 +256,7 @@ class Limits:
                         limit = self._limits[advert.header] = _Limit(seen, rate, t, is_believed=not advert.is_advice)
                     limit.seen = seen
                 limit.rate = rate
+                limit.horizon = min(max(_ROUND_TRIPS * self._round_trip, _BURST), max(advert.window, _BURST) / 2)
                 if is_429:
                     limit.is_believed, limit.checked_since = True, float("-inf")
                 if call.t > limit.newest_sent:
@@ -263,7 +270,8 @@ class Limits:
 
     def end(self, call: AdmittedCall, t: float, usage: Mapping[str, object] | None) -> list[RateLimitSeen]:
         """Count the real tokens of a call that was answered; return the limits that count as wrong from now on."""
-        tokens = _real_tokens(usage)
+        self._has_answer = True
+        tokens = _real_tokens(usage) if self._limits else {}
         changes: list[RateLimitSeen] = []
         with self._lock:
             if tokens:

@@ -23,6 +23,7 @@ from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
 from evaljournal.runner.data.to_json import is_large, to_json
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
+from evaljournal.runner.engine.known_limits import OverLimit
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import TrialWork
@@ -99,6 +100,7 @@ class Attempts:
             reuses=reuses,
             spent=spent,
             reserved=work.reserved,
+            need=self._scheduler.need_of(work),
             probe=work.is_probe,
         )
         record = self._record(event)
@@ -110,12 +112,16 @@ class Attempts:
         steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step)
         if reuses:
             await self._offer_results(work, steps)
+        try:
+            self._scheduler.check_size(work)
+        except OverLimit as exc:
+            return self.end(work, exc)
         outcome = await scope.call(
             task,
             work if task.takes_trial else work.case.input,
             timeout=work.timeout,
             steps=steps,
-            sink=self._late_recorder.sink(work),
+            sink=self._late_recorder.sink(work, job=work),
             on_late=partial(self._record_late_return, trial, number, record.t),
         )
         if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
@@ -150,6 +156,7 @@ class Attempts:
         elapsed = self._clock.elapsed(work.started_at)
         self._slots.release(work.slot)
         self._scheduler.queues.lanes[work.key].end(work)
+        self._scheduler.end_call(work, is_answered=isinstance(outcome, Returned))
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
         if self._scheduler.shutdown.is_over:  # The attempt was recorded as interrupted, and returned after that.
             if not isinstance(outcome, OverBudget | Interrupted):

@@ -22,6 +22,7 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
+from evaljournal.runner.engine.known_limits import KeyLimits
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
@@ -29,6 +30,7 @@ from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.tasks import Task
+from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.driver import Workers
 from evaljournal.runner.workers.pool import WorkerEnd
 
@@ -53,13 +55,16 @@ class TrialExecutor:
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
         estimate: Callable[[Case, str], Amounts] | None = None,
+        limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
+        size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
         fail_ambiguous: bool = False,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
 
         `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
-        without `estimate`, which returns what an attempt may use, there is no budget.
+        without `estimate`, which returns what an attempt may use, there is no budget. `limits_of` returns the known limits of
+        a key, and `size_of` the size of the call that a job makes.
         """
         self._recorder = recorder
         self._now = recorder.clock.now
@@ -76,13 +81,15 @@ class TrialExecutor:
             loop=loop,
             start_consumer=lambda: self._nursery.start_soon(self._consume),
             estimate=estimate,
+            limits_of=limits_of,
+            size_of=size_of,
             workers=workers,
         )
         if workers is not None:
             workers.is_stopping = lambda: self.shutdown.reason is not None or self.shutdown.is_over
             workers.on_problem = partial(self.shutdown.stop, "interrupted")
             workers.on_end = self._note_worker_end
-        late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget)
+        late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget, self.scheduler.read_reply)
         self._has_tasks = bool(tasks)
         self._attempts = Attempts(
             tasks, self.scheduler, late_recorder, max_failures=max_failures, in_thread=in_thread, fail_ambiguous=fail_ambiguous

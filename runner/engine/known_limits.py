@@ -6,18 +6,19 @@ from typing import Any, Final
 import attrs
 import trio
 
-from evaljournal.journal.events import RateLimitSeen
+from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.concurrency.headers import advertised_limits
-from evaljournal.runner.concurrency.limits import AdmittedCall, CallSize, Limits, shared_limits, shared_time
+from evaljournal.runner.concurrency.limits import AdmittedCall, Limits, shared_limits, shared_time
 from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.tasks.call_size import CallSize
 
 _TOO_MANY_REQUESTS: Final = 429
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
 
 
-class RequestTooLarge(Fatal):
+class OverLimit(Fatal):
     """A request needs more than a rate limit allows in a whole window; nothing was sent."""
 
 
@@ -33,18 +34,31 @@ class KeyLimits:
     _record: Callable[[RateLimitSeen], object]
     _wall: Callable[[], float]
     _queue: trio.StrictFIFOLock = attrs.field(init=False, factory=trio.StrictFIFOLock)
-    """The calls inside attempts start in the order in which they came, so that large ones are not overtaken for ever."""
+    """The calls inside attempts start in the order in which they came, so that none is overtaken again and again."""
 
     def wait(self, size: CallSize) -> float:
         """Return the seconds until a call may start; 0 or less: now."""
         return self.limits.wait(size, shared_time())
+
+    @property
+    def needs_sizes(self) -> bool:
+        """Whether the sizes of calls matter: a limit is known, or replies may still show one."""
+        return not self.limits.is_silent
+
+    def day_wait(self) -> float:
+        """Return the seconds until the declared limit per day allows another call; 0: now."""
+        return self.limits.day_limit_wait(shared_time())
+
+    def recorded_need(self, call: AdmittedCall) -> dict[LimitUnit, float] | None:
+        """Return what a call takes from the limits that are known; None if there is none."""
+        return {unit: call.need[unit] for unit in self.limits.units} or None
 
     def start(self, size: CallSize) -> AdmittedCall:
         """Take the need of a call that starts now from the limits."""
         return self.limits.start(size, shared_time())
 
     async def admit(self, size: CallSize) -> AdmittedCall:
-        """Wait until a call inside an attempt may start, and start it; raise `RequestTooLarge` if it never can."""
+        """Wait until a call inside an attempt may start, and start it; raise `OverLimit` if it never can."""
         self.check(size)
         async with self._queue:
             while (wait := self.wait(size)) > 0:  # noqa: ASYNC110  # time alone makes room
@@ -52,11 +66,11 @@ class KeyLimits:
             return self.start(size)
 
     def check(self, size: CallSize) -> None:
-        """Raise `RequestTooLarge` if a call needs more than a limit allows."""
+        """Raise `OverLimit` if a call needs more than a limit allows."""
         if (seen := self.limits.impossible(size)) is not None:
             need = self.limits.need(size)[seen.unit]
             unit = seen.unit.replace("_", " ")
-            raise RequestTooLarge(
+            raise OverLimit(
                 f"the request needs {need:,.0f} {unit}, but the limit is {seen.size:,.0f} per {_window(seen.window)} "
                 f"({seen.header}, {seen.source})"
             )
@@ -97,10 +111,10 @@ class KnownLimits:
 
     def of(self, identity: object, *, key: str, model: str, host: str) -> KeyLimits:
         """Return the limits of an endpoint, API key and model (`identity`), which may contain a secret; `key` is their name."""
-        known = self._by_identity.get(identity)
-        if known is None:
-            known = KeyLimits(key, shared_limits(identity), host, self._record, self._wall)
-            self._by_identity[identity] = known
-            for seen in known.limits.declare(self._declared(model), shared_time()):
+        limits = self._by_identity.get(identity)
+        if limits is None:
+            limits = KeyLimits(key, shared_limits(identity), host, self._record, self._wall)
+            self._by_identity[identity] = limits
+            for seen in limits.limits.declare(self._declared(model), shared_time()):
                 self._record(evolve_fact(seen, key=key))
-        return known
+        return limits

@@ -14,6 +14,7 @@ import attrs
 
 from evaljournal.replay.state.run import max_unscored_outputs
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.engine.known_limits import KeyLimits
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 
 _FAILURES: Final = attrgetter("failures")
@@ -26,6 +27,8 @@ class Lane:
 
     key: str
     policy: KeyPolicy
+    limits: KeyLimits | None = None
+    """Its known limits; None if its jobs are no calls that they apply to."""
     trials: deque[TrialWork] = attrs.field(factory=deque)
     calls: deque[ScorerCall] = attrs.field(factory=deque)
     """Scorer calls; they start before attempts, so that outputs do not accumulate."""
@@ -49,16 +52,19 @@ class Lane:
         queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
         (queue.appendleft if job.delay > 0 and not job.goes_to_end else queue.append)(job)
 
-    def next_trial(self, *, probe: bool) -> TrialWork:
-        """Return the next trial to start, or to be a breaker's probe; the lane has trials."""
-        return min(self.trials, key=_FAILURES) if probe else self.trials[0]
-
-    def pop_probe(self) -> Job:
-        """Remove and return the job for a breaker's probe; the lane has jobs."""
+    def next_job(self, *, probe: bool) -> Job:
+        """Return the next job to start, or to be a breaker's probe; the lane has jobs."""
         queue: deque[Any] = self.calls or self.trials
-        job: Job = min(queue, key=_FAILURES)
-        queue.remove(job)
+        job: Job = min(queue, key=_FAILURES) if probe else queue[0]
         return job
+
+    def remove(self, job: Job) -> None:
+        """Remove a job that starts."""
+        queue: deque[Any] = self.calls or self.trials
+        if job is queue[0]:
+            queue.popleft()
+        else:
+            queue.remove(job)
 
     def end(self, job: Job) -> None:
         """Count a job that has ended."""

@@ -1,4 +1,4 @@
-"""Rate-limit keys of a task and its scorers, their default slots, and their policies."""
+"""Rate-limit keys of a task and its scorers, their default slots, their policies, and their known limits."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -16,11 +16,14 @@ from evaljournal.runner.data.case import MAX_NAME, Case
 from evaljournal.runner.data.templates import Fields
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.engine.recorder import Recorder
+from evaljournal.runner.engine.trial_work import Job, TrialWork
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.secrets import mask
-from evaljournal.runner.tasks import OpenableTask, is_async
+from evaljournal.runner.tasks import OpenableTask, Sized, is_async
+from evaljournal.runner.tasks.call_size import CallSize
 
 ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""
@@ -116,20 +119,20 @@ def _location(task: object) -> str:
 def scorer_keys(scorers: Iterable[Scorer], tasks: TaskKeys) -> dict[str, str]:
     """Return the rate-limit keys of scorers by name.
 
-    Scorers that call the same endpoint with the same API key share a rate-limit key. If the task calls that endpoint, too, and
-    has no `limit_key`, they share the task's key; of several variants, that of one with the scorer's model, or of the first.
+    Scorers that call the same model of an endpoint with the same API key share a rate-limit key. If the task calls it, too, and
+    has no `limit_key`, they share the task's key.
     """
-    shared_keys: dict[str, str] = {}
+    shared_keys: dict[tuple[str, str], str] = {}
     keys: dict[str, str] = {}
     for scorer in scorers:
         identity, own_key = _identity(scorer.function), f"{SCORER_PREFIX}{scorer.name}"
         if identity is None:
             keys[scorer.name] = own_key
         else:
+            limit = identity, _model(scorer.function)
             tasks_by_key = {} if tasks.limit_key is not None else tasks.tasks
-            same_endpoint = [key for key, task in tasks_by_key.items() if _identity(task) == identity]
-            same_model = [key for key in same_endpoint if _model(tasks_by_key[key]) == _model(scorer.function)]
-            keys[scorer.name] = [*same_model, *same_endpoint][0] if same_endpoint else shared_keys.setdefault(identity, own_key)
+            keys_of_tasks = [key for key, task in tasks_by_key.items() if (_identity(task), _model(task)) == limit]
+            keys[scorer.name] = keys_of_tasks[0] if keys_of_tasks else shared_keys.setdefault(limit, own_key)
     return keys
 
 
@@ -154,15 +157,53 @@ def limit_identity(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> 
 
     It may contain a secret and must not be recorded. With a `limit_key`, its value belongs to the identity.
     """
-    name = key.removeprefix(SCORER_PREFIX)
-    if key != name and name in scorers:
-        callee: object = scorers[name].function
-    elif tasks.limit_key is not None:
+    if tasks.limit_key is not None and not _is_scorer_key(key, scorers):
         return tasks.limit_key, key, *map(_identity, tasks.tasks.values())
-    else:
-        callee = tasks.tasks[key]
+    callee = _callee(key, tasks, scorers)
     identity = _identity(callee)
     return None if identity is None else (identity, _model(callee))
+
+
+def _is_scorer_key(key: str, scorers: Mapping[str, Scorer]) -> bool:
+    return key.startswith(SCORER_PREFIX) and key.removeprefix(SCORER_PREFIX) in scorers
+
+
+def _callee(key: str, tasks: TaskKeys, scorers: Mapping[str, Scorer]) -> object:
+    """Return the task or the scorer whose calls have a key; with a `limit_key`, the first task."""
+    if _is_scorer_key(key, scorers):
+        return scorers[key.removeprefix(SCORER_PREFIX)].function
+    return tasks.tasks[key] if tasks.limit_key is None else next(iter(tasks.tasks.values()))
+
+
+def limits_by_key(
+    known_limits: KnownLimits, tasks: TaskKeys, scorers: Mapping[str, Scorer], *, sees_calls: bool
+) -> Callable[[str], KeyLimits | None]:
+    """Return a function that returns the known limits of a rate-limit key.
+
+    There are none for a function or a command whose calls are seen (`sees_calls`): each call waits for the limits of its own
+    key. If they are not seen, declared limits apply to the attempts.
+    """
+
+    def limits(key: str) -> KeyLimits | None:
+        callee, is_scorer = _callee(key, tasks, scorers), _is_scorer_key(key, scorers)
+        if _identity(callee) is None and (is_scorer or sees_calls):
+            return None
+        identity = limit_identity(key, tasks, scorers) or object()  # Other runs cannot share limits without an endpoint.
+        model = _model(callee) if is_scorer or tasks.limit_key is None else key
+        return known_limits.of(
+            identity, key=key, model=model, host=urlsplit(str(getattr(callee, "address", ""))).hostname or ""
+        )
+
+    return limits
+
+
+def call_size(job: Job, tasks: Mapping[str, object]) -> CallSize:
+    """Return the size of the call that a job makes; `tasks` are those of the variants."""
+    if isinstance(job, TrialWork):
+        task = tasks[job.state.variant]
+        return task.call_size(job.case) if isinstance(task, Sized) else CallSize()
+    judge: object = job.scorer.scorer.function
+    return judge.call_size(job.input) if isinstance(judge, Sized) else CallSize()
 
 
 def policy_maker(

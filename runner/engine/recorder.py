@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -23,10 +23,12 @@ from evaljournal.journal.events import NOTE_PREFIX, AttemptInterrupted, AttemptR
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.replay import RunState
 from evaljournal.replay.results.summary import forked_sessions
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.engine.shutdown import Shutdown
-from evaljournal.runner.engine.trial_work import TrialWork
-from evaljournal.runner.notes import Sink
+from evaljournal.runner.engine.trial_work import Job, TrialWork
+from evaljournal.runner.notes import REPLY_NOTE, Sink
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask_values
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
@@ -162,6 +164,8 @@ class LateRecorder:
     _shutdown: Shutdown
     _stop_over_budget: Callable[[str], None]
     """Called with a trial that has exceeded the budget per trial."""
+    _read_reply: Callable[[Job, int, Mapping[str, str]], None]
+    """Called with the status and the rate-limit headers of a reply to a job's call."""
 
     def record(self, event: Noted | AttemptReturnedLate | AttemptInterrupted | StepEvent) -> None:
         """Record an event, or discard it; call it in the thread of the loop."""
@@ -171,9 +175,12 @@ class LateRecorder:
             if recorder.state.budget is not None and recorder.state.is_over_budget(event.trial):
                 self._stop_over_budget(event.trial)
 
-    def sink(self, work: TrialWork) -> Sink:
-        """Return a function that records notes of the attempt or the scorer call in flight."""
-        return partial(self._loop.call, self._note, work.trial, work.state.attempts)
+    def sink(self, work: TrialWork, job: Job | None = None) -> Sink:
+        """Return a function that records notes of the attempt or the scorer call in flight.
+
+        With `job`, what they tell of its call is passed on to the known limits.
+        """
+        return partial(self._loop.call, self._note, work.trial, work.state.attempts, job)
 
     def steps(self, work: TrialWork, *, wait: bool, is_step: Callable[[str, str], bool] | None) -> AttemptSteps:
         """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk."""
@@ -202,11 +209,26 @@ class LateRecorder:
     async def _wait_durable(self) -> None:
         await self._recorder.journal.wait_durable(self._recorder.journal.appended_seq)
 
-    def _note(self, trial: str, attempt: int, values: dict[str, Any]) -> None:
+    def _note(self, trial: str, attempt: int, job: Job | None, values: dict[str, Any]) -> None:
         for name, value in values.items():
+            if name == REPLY_NOTE:
+                if job is not None and not self._shutdown.is_over:
+                    self._read_reply(job, value["status"], value["headers"])
+                continue
+            if job is not None and job.admitted is not None and (usage := _usage_of_call(name, value)):
+                job.usage = usage
             note_event = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
             try:
                 is_json = name.startswith(NOTE_PREFIX)  # The engine's own notes are.
                 self.record(note_event(value=mask_values(value if is_json else to_json(value))))
             except (Unserializable, RecursionError) as exc:
                 self.record(note_event(value=describe(exc).message))
+
+
+def _usage_of_call(name: str, value: Any) -> Mapping[str, Any] | None:
+    """Return the usage of a call in a note of the task or the judge, if there is one."""
+    if name in {ANSWER, JUDGE_USAGE} and isinstance(value, dict):
+        value = value.get("usage")
+    elif name != "usage":
+        return None
+    return value if isinstance(value, dict) else None

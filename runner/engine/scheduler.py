@@ -5,25 +5,28 @@ Nothing polls: an event that makes a job ready or frees a place, or a timer, wak
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import trio
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import IntakePaused, TrialCompleted
+from evaljournal.journal.events import IntakePaused, LimitUnit, TrialCompleted
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
+from evaljournal.replay.text import duration
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Change, Policy
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.engine.known_limits import KeyLimits
 from evaljournal.runner.engine.queues import Lane, Queues
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Timer
 from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
+from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.driver import Workers
 
 READ_AHEAD: Final = 64
@@ -48,9 +51,13 @@ class Scheduler:
         loop: RunLoop,
         start_consumer: Callable[[], None],
         estimate: Callable[[Case, str], Amounts] | None = None,
+        limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
+        size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key; `has_keys`: attempts have several.
+
+        `limits_of` returns the known limits of a key, and `size_of` the size of the call that a job makes.
 
         `estimate` returns what an attempt at a case with a variant may use; without it there is no budget. Jobs that run in
         workers wait for a place in `workers`.
@@ -63,6 +70,8 @@ class Scheduler:
         self._new_policy = new_policy
         self.has_keys = has_keys
         self._start_consumer = start_consumer
+        self._limits_of = limits_of
+        self._size_of = size_of
         self._estimate = estimate
         self._budget = budget if estimate is not None and (budget := recorder.state.budget) and budget.limits else None
         self._workers = workers
@@ -99,7 +108,8 @@ class Scheduler:
         if lane is not None:
             self.queues.open(lane, trials=trials, calls=calls)
             return
-        lane = Lane(key, KeyPolicy(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key))
+        policy = KeyPolicy(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key)
+        lane = Lane(key, policy, self._limits_of(key))
         self.queues.open(lane, trials=trials, calls=calls)
         self._record(lane.policy.begin())
 
@@ -211,31 +221,81 @@ class Scheduler:
         for lane in queues.lanes.values():
             if self._workers is not None:
                 self._set_aside(lane, self._workers)
-            if self._has_next(lane):
-                permit = lane.policy.may_start(now)
-                workers = self._workers
-                # Without room, only the first job has a place.
-                probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
-                if permit.open and (self._budget is None or lane.calls or self._is_affordable(lane, probe=probe)):
-                    job = self._dequeue(lane, probe=probe)
-                    job.is_probe = permit.probe
-                    return job
-                if permit.check_at is not None:
-                    lane.closed_until = permit.check_at
-                    self._call_policy_at(lane, permit.check_at)
+            if self._has_next(lane) and (job := self._start(lane, now)) is not None:
+                return job
         return None
 
-    def _is_affordable(self, lane: Lane, *, probe: bool) -> bool:
-        """Return whether the budget allows the next attempt of a lane, and set its reserve."""
+    def _start(self, lane: Lane, now: float) -> Job | None:
+        """Return the next job of a lane if its policy, the budget and the known limits allow it."""
+        permit, workers = lane.policy.may_start(now), self._workers
+        if permit.check_at is not None:
+            lane.closed_until = permit.check_at
+            self._call_policy_at(lane, permit.check_at)
+        if not permit.open:
+            return None
+        # Without room, only the first job has a place.
+        probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
+        job = lane.next_job(probe=probe)
+        if not self._is_affordable(job) or not self._has_room(lane, job, now):
+            return None
+        self._dequeue(lane, job)
+        job.is_probe = permit.probe
+        return job
+
+    def _is_affordable(self, job: Job) -> bool:
+        """Return whether the budget allows an attempt, and set its reserve; scorer calls are part of it."""
         budget, estimate = self._budget, self._estimate
-        assert budget is not None
+        if budget is None or not isinstance(job, TrialWork):
+            return True
         assert estimate is not None
-        work = lane.next_trial(probe=probe)
-        variant = work.state.variant
-        work.reserved = budget.reserve(variant, {})
-        if len(work.reserved) < len(budget.limits):
-            work.reserved = budget.reserve(variant, estimate(work.case, variant))
-        return self._is_allowed(budget.block(variant, work.reserved))
+        variant = job.state.variant
+        job.reserved = budget.reserve(variant, {})
+        if len(job.reserved) < len(budget.limits):
+            job.reserved = budget.reserve(variant, estimate(job.case, variant))
+        return self._is_allowed(budget.block(variant, job.reserved))
+
+    def _has_room(self, lane: Lane, job: Job, now: float) -> bool:
+        """Return whether the known limits have room for a job, and take its need from them."""
+        limits = lane.limits
+        if limits is None:
+            return True
+        size = self._size_of(job) if limits.needs_sizes else CallSize()
+        wait = limits.wait(size)
+        if wait <= 0:
+            job.admitted, job.usage = limits.start(size), None
+            return True
+        if (day_wait := limits.day_wait()) > 0:
+            self.shutdown.stop("quota", f"the declared limit per day is used up; it resets in {duration(day_wait)}")
+            return False
+        lane.closed_until = now + wait
+        self._call_policy_at(lane, now + wait)
+        return False
+
+    def need_of(self, job: Job) -> dict[LimitUnit, float] | None:
+        """Return what a job that starts takes from the known limits, to be recorded; None if none is known."""
+        limits = self.queues.lanes[job.key].limits
+        return None if limits is None or job.admitted is None else limits.recorded_need(job.admitted)
+
+    def check_size(self, job: Job) -> None:
+        """Raise `OverLimit` if the call of a job needs more than a limit allows."""
+        limits = self.queues.lanes[job.key].limits
+        if limits is not None and job.admitted is not None:
+            limits.check(job.admitted.size)
+
+    def read_reply(self, job: Job, status: int, headers: Mapping[str, str]) -> None:
+        """Read the limits in the head of the reply to a job's call, which may allow the next start."""
+        lane = self.queues.lanes[job.key]
+        if lane.limits is not None and job.admitted is not None:
+            lane.limits.read(job.admitted, status, headers)
+            lane.closed_until = 0.0
+            self.wake()
+
+    def end_call(self, job: Job, *, is_answered: bool) -> None:
+        """Count the call of a job that has ended."""
+        limits = self.queues.lanes[job.key].limits
+        if limits is not None and job.admitted is not None and is_answered:
+            limits.end(job.admitted, job.usage)
+        job.admitted = None
 
     def _may_score(self, work: TrialWork) -> bool:
         """Return whether the output of an earlier session may be scored: not if the budget is exceeded, and judges cost."""
@@ -279,9 +339,9 @@ class Scheduler:
         self.queues.waiting_trials += job.__class__ is TrialWork
         self.wake()
 
-    def _dequeue(self, lane: Lane, *, probe: bool) -> Job:
-        """Take the next job out of a lane, and wake a consumer for the one after it."""
-        job = lane.pop_probe() if probe else lane.calls.popleft() if lane.calls else lane.trials.popleft()
+    def _dequeue(self, lane: Lane, job: Job) -> None:
+        """Take a job out of its lane, and wake a consumer for the next one."""
+        lane.remove(job)
         if self._workers is not None and _needs_place(job, self._workers):
             self._workers.reserve(job)
         self.queues.waiting_trials -= job.__class__ is TrialWork
@@ -289,7 +349,6 @@ class Scheduler:
         job.epoch, lane.closed_until = lane.epoch, 0.0
         if self._parking_lot or len(self.queues.lanes) > 1 or self.consumers < lane.policy.limit + lane.hung_jobs:
             self.wake()
-        return job
 
     def inform_policy(self, record: Record, job: Job) -> None:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""

@@ -22,6 +22,7 @@ from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
+from evaljournal.runner.engine.known_limits import OverLimit
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import ScorerCall, TrialWork
@@ -117,14 +118,24 @@ class Scoring:
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
         event = events.ScorerCallStarted(
-            trial=call.work.trial, scorer=scorer.name, call=call.number, key=call.key, probe=call.is_probe
+            trial=call.work.trial,
+            scorer=scorer.name,
+            call=call.number,
+            key=call.key,
+            need=scheduler.need_of(call),
+            probe=call.is_probe,
         )
         record = self._record(event)
         call.started_at = record.t
         scheduler.inform_policy(record, call)
         if scheduler.settings.write_ahead:
             await scheduler.recorder.journal.wait_durable(record.seq)
-        sink = self._late_recorder.sink(call.work)
+        try:
+            scheduler.check_size(call)
+        except OverLimit as exc:
+            self.end(call, exc)
+            return
+        sink = self._late_recorder.sink(call.work, job=call)
         value = PlacedInput(call, call.input) if call.needs_place else call.input
         outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
         call.needs_own_worker = isinstance(outcome, WorkerEnded)
@@ -134,6 +145,7 @@ class Scoring:
         """Record how a call ended, and what follows."""
         scorer, work = call.scorer.scorer, call.work
         self._scheduler.queues.lanes[call.key].end(call)
+        self._scheduler.end_call(call, is_answered=isinstance(outcome, Returned))
         if self._scheduler.shutdown.is_over:
             return
         elapsed = self._clock.elapsed(call.started_at)

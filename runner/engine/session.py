@@ -28,10 +28,11 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import PendingTrials, TrialSource
 from evaljournal.runner.engine.changes import adopted_changes
 from evaljournal.runner.engine.executor import TrialExecutor
+from evaljournal.runner.engine.known_limits import KnownLimits
 from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.engine.options import LiveRun, Options
 from evaljournal.runner.engine.plan import Plan, is_done, make_plan
-from evaljournal.runner.engine.rate_limits import policy_maker, scorer_keys
+from evaljournal.runner.engine.rate_limits import call_size, limits_by_key, policy_maker, scorer_keys
 from evaljournal.runner.engine.recorder import Clock, Recorder
 from evaljournal.runner.engine.session_workers import new_workers
 from evaljournal.runner.errors import RunFailed, UsageError
@@ -304,6 +305,13 @@ class Session:
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
                 estimate=plan.estimate if tasks else None,
+                limits_of=limits_by_key(
+                    KnownLimits(recorder.record, recorder.clock.wall, lambda _: {}),
+                    plan.keys,
+                    plan.evaluation.scorers,
+                    sees_calls=bool(settings.durable or settings.gateway),
+                ),
+                size_of=lambda job: call_size(job, plan.evaluation.tasks),
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",
             )

@@ -1,11 +1,12 @@
 """Jobs of the executor: a trial that is not done, and the calls of one scorer with an output."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from evaljournal.replay.state.trial import RetryHistory, TrialState
+from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
@@ -30,6 +31,10 @@ class _QueuedJob:
     """The lane's epoch when the call in flight started."""
     is_probe: bool = False
     """Whether the call in flight probes an endpoint whose circuit breaker is open."""
+    admitted: AdmittedCall | None = None
+    """The call in flight, as the known limits of its key count it."""
+    usage: Mapping[str, Any] | None = None
+    """Tokens of the call in flight, once they are noted."""
     place: Worker | None = None
     """The worker that has a place for it."""
     worker: str = ""

@@ -24,7 +24,7 @@ from evaljournal.runner.http.heads import Headers, ResponseHead, request_head
 from evaljournal.runner.http.messages import Body, Disconnected, MessageReader
 from evaljournal.runner.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
 from evaljournal.runner.http.reply_memory import ReplyMemory
-from evaljournal.runner.notes import engine_note
+from evaljournal.runner.notes import engine_note, note_reply
 
 T = TypeVar("T")
 
@@ -193,6 +193,7 @@ class Client:
         chunks, end = list[bytes](), b""
         with ReplyMemory() as memory:
             async with await self.send(method, content, *headers, target=target) as response:
+                note_reply(response.head.status, response.head.headers)
                 while chunk := await response.read():
                     if first_byte is None:
                         first_byte = trio.current_time() - start_time

@@ -23,6 +23,7 @@ from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.scorer import Score, ScorerInput
 from evaljournal.runner.scorers.trajectory import trajectory_text
 from evaljournal.runner.secrets import mask
+from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.tasks.chat import Chat, OpenChat
 
 _MAX_REASON: Final = 2_000
@@ -132,6 +133,11 @@ class Judge:
     def check_price(self, case: Case, /) -> None:
         """Raise a `UsageError` if the model has no price."""
         self.chat.check_price(case)
+
+    def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
+        """Return the size of the call for an output."""
+        system = [] if self.chat.system is None else [self.chat.system]
+        return self.chat.size_of([*system, self.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)])
 
     def estimate(self, case: Case, output_tokens: float | None, /) -> dict[str, float]:
         """Return an upper estimate of the usage of one call with an output of this length; see `Billed`."""

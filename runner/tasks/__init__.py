@@ -13,6 +13,7 @@ import attrs
 
 from evaljournal.journal.events import StepKind
 from evaljournal.runner.data.case import Case
+from evaljournal.runner.tasks.call_size import CallSize
 
 LateOutcome = Literal["succeeded", "failed"]
 """How an abandoned call ended."""
@@ -99,6 +100,15 @@ class Billed(Protocol):
 
         `output_tokens` is the estimated length of the output that a scorer is called with; None if that is unknown.
         """
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A task or a scorer whose attempts begin with a model call of a known size."""
+
+    def call_size(self, value: Any, /) -> CallSize:
+        """Return the size of the first call for a case, or for the input of a scorer."""
         ...
 
 

@@ -30,6 +30,7 @@ from evaljournal.runner.retries.classify import Fatal, is_declined
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
+from evaljournal.runner.tasks.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
 from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect, fields_of, text_field, without_none
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
@@ -39,7 +40,6 @@ from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
 
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
-_TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls")
 _BYTES_PER_TOKEN: Final = 3
@@ -113,6 +113,13 @@ def _address(chat: "Chat") -> Address:
     return Address.parse(f"{base.rstrip('/')}{path}{'?' if query else ''}{query}", headers)
 
 
+def _max_output(chat: "Chat") -> int | None:
+    """Return the maximum tokens of a reply; None if that is unknown, or there are several answers."""
+    body = chat.body([])
+    limits = [limit for limit in (chat.max_tokens, max_output(body)) if limit is not None]
+    return max(limits) if limits and body.get("n", 1) == 1 else None
+
+
 @attrs.frozen(kw_only=True)
 class Chat(HttpTask):
     """A chat model, its address and parameters, and how a case becomes messages.
@@ -183,6 +190,7 @@ class Chat(HttpTask):
         init=False, repr=False, default=attrs.Factory(lambda self: read_prices(Path(self.prices)), takes_self=True)
     )
     _address: Address = attrs.field(init=False, repr=False, default=attrs.Factory(_address, takes_self=True))
+    _max_output: int | None = attrs.field(init=False, repr=False, default=attrs.Factory(_max_output, takes_self=True))
 
     def __attrs_post_init__(self) -> None:
         """Raise a UsageError if a parameter is invalid, or the dialect does not have it."""
@@ -301,6 +309,14 @@ class Chat(HttpTask):
                 hint="add the price to a table and pass it with --prices, or limit tokens instead",
             )
 
+    def call_size(self, case: Case, /) -> CallSize:
+        """Return the size of the call for a case, or for its first turn, without images and files."""
+        return self.size_of(self.conversation(case))
+
+    def size_of(self, messages: Sequence[Any]) -> CallSize:
+        """Return the size of a call with these messages."""
+        return CallSize(text_bytes(orjson.dumps(messages)), self._max_output)
+
     def estimate(self, case: Case, _: float | None = None, /) -> dict[str, float]:
         """Return an upper estimate of the usage of an attempt; tokens of the reply are known only with `max_tokens`."""
         if self.turns is not None:
@@ -312,16 +328,11 @@ class Chat(HttpTask):
 
     def estimate_messages(self, messages: Sequence[Any], model: str, further_tokens: float = 0) -> dict[str, float]:
         """Return an upper estimate of the usage of a call with these messages and further tokens of input."""
-        body = self.body([], model)
-        config = body.get("generationConfig")
-        parameters = {**body, **config} if isinstance(config, Mapping) else body
-        all_limits: list[Any] = [self.max_tokens, *(parameters.get(name) for name in _TOKEN_LIMITS)]
-        limits = [limit for limit in all_limits if is_whole_number(limit, 0)]
         usage: dict[str, float] = {}
         if all(isinstance(message.get("content"), str) for message in messages):
             usage["input_tokens"] = -(-len(orjson.dumps(messages)) // _BYTES_PER_TOKEN) + further_tokens
-        if limits and body.get("n", 1) == 1:
-            usage["output_tokens"] = max(limits)
+        if self._max_output is not None:
+            usage["output_tokens"] = self._max_output
         price = price_of(model, self._prices)
         if price is not None and len(usage) == 2:  # noqa: PLR2004  # input and output
             usage["cost"] = price.cost(Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))) or 0.0

@@ -81,18 +81,19 @@ def test_an_identity_holds_no_secret() -> None:
 
 
 def test_judges_share_keys_by_their_identity() -> None:
-    """A judge with the endpoint and key of the task uses its rate-limit key; two others with one endpoint share one."""
+    """A judge with the endpoint, API key and model of the task uses its rate-limit key; two others of one model share one."""
     options: dict[str, Any] = {"base_url": URL, "key_env": "MY_KEY"}
     defined: Any = evaluation(cases=[Case(name="a", input="a", expected="a")])(chat())
-    defined.score(name="own")(scorers.judge("judge", **options))
+    defined.score(name="own")(scorers.judge(chat().model, **options))
     defined.score(name="first")(scorers.judge("judge", **{**options, "key_env": "OTHER_KEY"}))
-    defined.score(name="second")(scorers.judge("other", **{**options, "key_env": "OTHER_KEY"}))
+    defined.score(name="second")(scorers.judge("judge", **{**options, "key_env": "OTHER_KEY"}))
+    defined.score(name="other")(scorers.judge("other", **options))
     defined.score(name="plain")(lambda output, case: True)  # noqa: ARG005
     defined.score(scorers.exact)
 
     keys = scorer_keys(defined.scorers.values(), TaskKeys.of(defined, None))
-    assert {"own": "", "first": "scorer:first", "second": "scorer:first", "plain": "scorer:plain"}.items() <= keys.items()
-    assert {"first": 100, "plain": 32} == scorer_slots(defined.scorers, TaskKeys.of(defined, None), None)
+    assert {"own": "", "first": "scorer:first", "second": "scorer:first", "other": "scorer:other"}.items() <= keys.items()
+    assert {"first": 100, "other": 100, "plain": 32} == scorer_slots(defined.scorers, TaskKeys.of(defined, None), None)
     assert "scorer:own" == scorer_keys(defined.scorers.values(), TaskKeys.of(defined, "model"))["own"]
 
 

@@ -77,7 +77,7 @@ def test_keys_of_variants(monkeypatch: pytest.MonkeyPatch) -> None:
         "a-other-key": "chat a 127.0.0.1:9 (2)",
         "a-other-host": "chat a 127.0.0.1:8",
     } == keys.by_variant
-    assert {"b": "chat b 127.0.0.1:9", "c": "chat a 127.0.0.1:9"} == scorer_keys(defined.scorers.values(), keys)
+    assert {"b": "chat b 127.0.0.1:9", "c": "scorer:c"} == scorer_keys(defined.scorers.values(), keys)
     prompts: Any = define(Chat("a", **options), cases, loop=None, variants={"prompt": ["{input}", "{input}?"]})
     assert {""} == set(TaskKeys.of(prompts, None).by_variant.values())
 
