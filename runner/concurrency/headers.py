@@ -10,11 +10,15 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from evaljournal.journal.events import LimitUnit
-from evaljournal.runner.retries.retry_after import parse_number, parse_seconds, server_time
+from evaljournal.runner.retries.retry_after import LONGEST_WAIT, parse_number, parse_seconds, server_time
 
 MINUTE, DAY = 60.0, 86_400.0
-_LARGEST: Final = 1e15
+LARGEST_LIMIT: Final = 1e15
 """A larger limit is none; sums of such numbers would not be exact."""
+_MAX_NAME: Final = 100
+"""Characters of the longest name of a header that is read."""
+_MIN_DATE: Final = 10
+"""Characters of the shortest date, or number of seconds since 1970."""
 
 
 class AdvertisedLimit(NamedTuple):
@@ -41,6 +45,7 @@ _UNITS: Final[dict[str, LimitUnit]] = {
     "project-requests": "requests",
     "input-tokens": "input_tokens",
     "output-tokens": "output_tokens",
+    "": "requests",
 }
 _PATTERNS: Final = tuple(
     re.compile(pattern)
@@ -53,25 +58,42 @@ _PATTERNS: Final = tuple(
     )
 )
 """Names of headers: OpenAI and its kin, Anthropic, Mistral (two), and the general ones without a unit."""
-_IETF: Final = re.compile(r'"(?P<name>[^"]*)"\s*;\s*(?P<values>[a-z0-9=; .]+)')
+_IETF: Final = re.compile(r'"(?P<name>[\w.-]{1,64})"\s*;\s*(?P<values>[a-z0-9=; .]+)', re.ASCII)
 """The IETF draft: `ratelimit: "default";r=50;t=30` and `ratelimit-policy: "default";q=100;w=60`."""
 
 
-class _Name(NamedTuple):
-    limit: tuple[str, str]
-    """Scope and unit, which the fields of one limit share."""
-    field: str
+class _LimitHeaders(NamedTuple):
+    """The names of the headers that describe one limit; an absent one is empty."""
+
+    unit: LimitUnit
+    is_advice: bool
+    is_groq_daily: bool
+    """Whether Groq counts it per day."""
+    limit: str
+    remaining: str
+    reset: str
+    renewalperiod: str
 
 
-@lru_cache(maxsize=1024)
-def _parse_name(name: str) -> _Name | None:
-    for pattern in _PATTERNS:
-        if match := pattern.fullmatch(name):
-            parts = match.groupdict()
-            scope = parts["scope"].replace("x-ratelimitbysize", "ratelimitbysize")
-            unit = "tokens" if scope.startswith("ratelimitbysize") else parts.get("unit") or ""
-            return None if unit and unit not in _UNITS else _Name((scope, unit), parts["field"])
-    return None
+@lru_cache(maxsize=64)
+def _limits_named(names: tuple[str, ...]) -> list[_LimitHeaders]:
+    """Return the limits that headers with these names describe; the replies of an endpoint repeat the same names."""
+    fields: dict[tuple[str, str], dict[str, str]] = {}
+    for name in names:
+        matches = (pattern.fullmatch(name) for pattern in _PATTERNS if len(name) <= _MAX_NAME)
+        if match := next(filter(None, matches), None):
+            parts = match.groupdict(default="")
+            is_by_size = "bysize" in parts["scope"]
+            scope = parts["scope"].removeprefix("x-") if is_by_size else parts["scope"]
+            unit = "tokens" if is_by_size else parts.get("unit", "")
+            fields.setdefault((scope, unit), {})[parts["field"]] = name
+    limits: list[_LimitHeaders] = []
+    for (scope, unit), names_by_field in fields.items():
+        is_sum = unit == "tokens" and (scope, "input-tokens") in fields  # Anthropic sends it beside its parts.
+        if unit in _UNITS and not is_sum and {"limit", "remaining"} <= names_by_field.keys():
+            header_names = [names_by_field.get(field, "") for field in ("limit", "remaining", "reset", "renewalperiod")]
+            limits.append(_LimitHeaders(_UNITS[unit], not unit, unit == "requests", *header_names))
+    return limits
 
 
 def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") -> list[AdvertisedLimit]:
@@ -80,43 +102,48 @@ def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") ->
     `headers` have lower-case names; `now` is wall time in seconds since 1970, in case the reply has no `date`. Groq, at `host`
     api.groq.com, counts requests per day.
     """
-    fields: dict[tuple[str, str], dict[str, str]] = {}
-    for name, value in headers.items():
-        if "ratelimit" in name and (parsed := _parse_name(name)) is not None:
-            fields.setdefault(parsed.limit, {})[parsed.field] = value
+    names = tuple([name for name in headers if "ratelimit" in name])
     limits: list[AdvertisedLimit] = []
-    for (scope, unit), values in fields.items():
-        if unit == "tokens" and (scope, "input-tokens") in fields:
-            continue  # Anthropic's sum of the two others.
-        is_per_day = unit == "requests" and host == "api.groq.com"
-        window = (parse_number(values.get("renewalperiod", "")) or MINUTE) if not is_per_day else DAY
-        reset_text = values.get("reset")
-        reset = None if reset_text is None else parse_seconds(reset_text, server_time(headers, now))
-        size, remaining = parse_number(values.get("limit", "")), parse_number(values.get("remaining", ""))
-        if size is None or remaining is None or (reset is None and reset_text is not None):
+    date: float | None = None
+    for unit, is_advice, is_groq_daily, limit, remaining_name, reset_name, period in _limits_named(names):
+        try:
+            size, remaining, reset = float(headers[limit]), float(headers[remaining_name]), None
+        except ValueError:
             continue
-        header = f"{scope}limit-{unit}" if "anthropic" not in scope else f"{scope}{unit}-limit"
-        if not unit:
-            window = reset or MINUTE
-        limits.append(
-            AdvertisedLimit(header.rstrip("-"), _UNITS.get(unit, "requests"), size, window, remaining, reset, not unit)
-        )
+        if not (1 <= size <= LARGEST_LIMIT and 0 <= remaining <= size):
+            continue
+        if reset_name:
+            text = headers[reset_name]
+            if date is None and len(text) >= _MIN_DATE:
+                date = server_time(headers, now)
+            reset = parse_seconds(text, now if date is None else date)
+            if reset is None:
+                continue
+        window = MINUTE
+        if is_groq_daily and host == "api.groq.com":
+            window = DAY
+        elif period or is_advice:
+            window = _sensible(parse_number(headers[period]) if period else reset)
+        limits.append(AdvertisedLimit(limit, unit, size, window, remaining, reset, is_advice))
     if "ratelimit" in headers and "ratelimit-policy" in headers:
         limits += _ietf_limits(headers["ratelimit"], headers["ratelimit-policy"])
-    return [limit for limit in limits if 0 < limit.size <= _LARGEST and limit.remaining <= limit.size and limit.window > 0]
+    return limits
+
+
+def _sensible(window: float | None) -> float:
+    """Return a window in seconds that can be computed with; a minute if it is unknown."""
+    return min(max(window, 1.0), LONGEST_WAIT) if window else MINUTE
 
 
 def _ietf_limits(state: str, policy: str) -> list[AdvertisedLimit]:
     policies = {match["name"]: _ietf_values(match["values"]) for match in _IETF.finditer(policy)}
     limits: list[AdvertisedLimit] = []
     for match in _IETF.finditer(state):
-        values = {**policies.get(match["name"], {}), **_ietf_values(match["values"])}
-        if {"q", "w", "r"} <= values.keys():
-            limits.append(
-                AdvertisedLimit(
-                    "ratelimit-policy", "requests", values["q"], values["w"], values["r"], values.get("t"), is_advice=True
-                )
-            )
+        values = policies.get(match["name"], {}) | _ietf_values(match["values"])
+        if {"q", "w", "r"} <= values.keys() and 1 <= values["q"] <= LARGEST_LIMIT and values["r"] <= values["q"]:
+            header = f'ratelimit-policy "{match["name"]}"'
+            window, reset = _sensible(values["w"]), values.get("t")
+            limits.append(AdvertisedLimit(header, "requests", values["q"], window, values["r"], reset, is_advice=True))
     return limits
 
 

@@ -13,15 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
+import attrs
 import trio
-from attrs import define, evolve, frozen
+from attrs import define, field
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.runner.concurrency.headers import DAY, MINUTE, AdvertisedLimit
+from evaljournal.runner.concurrency.headers import DAY, LARGEST_LIMIT, MINUTE, AdvertisedLimit
 from evaljournal.runner.tasks.call_size import CallSize
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
@@ -42,24 +43,38 @@ _ROUND_TRIPS: Final = 4
 on one key do not exceed it."""
 _LONGEST_WAIT: Final = 60.0
 """Seconds after a start when another may start, whatever the headers say: they may be wrong, and a 429 costs little."""
+_RESOLUTION: Final = 1e-6
+"""Seconds: a shorter wait is none, because sums of times are not exact, and waiting would not end."""
 _SMOOTHING: Final = 0.1
 """Weight of the newest reply in means of tokens."""
 _MAX_EXCESS: Final = 0.1
 """Share of an advertised limit by which accepted calls may exceed it before its headers count as wrong."""
 _RECORDED_CHANGE: Final = 0.05
 """Change of a limit, as a share, from which it is recorded again."""
+_MAX_LIMITS: Final = 32
+"""Limits of a key; headers are untrusted, and each of their names is a limit."""
 
 
-@frozen
-class AdmittedCall:
+_NUMBER: Final = (int, float)
+_UNITS: Final[tuple[LimitUnit, ...]] = ("requests", "tokens", "input_tokens", "output_tokens")
+_Amounts = tuple[float, float, float, float]
+"""An amount of each of `_UNITS`: dictionaries would take most of the time of an admission."""
+
+
+class AdmittedCall(NamedTuple):
     """A call that has started."""
 
     t: float
     size: CallSize
-    need: dict[LimitUnit, float]
-    """What it takes from limits: unit → amount."""
-    earlier_needs: dict[LimitUnit, float]
+    needs: _Amounts
+    """What it takes from limits."""
+    all_needs: _Amounts
     """Needs of all calls up to this one."""
+
+    @property
+    def need(self) -> dict[LimitUnit, float]:
+        """What it takes from limits: unit → amount."""
+        return dict(zip(_UNITS, self.needs, strict=True))
 
 
 @define(eq=False)
@@ -70,46 +85,54 @@ class _Limit:
     """As it was recorded last."""
     rate: float
     """Units per second that flow in."""
-    updated: float
-    """The time of `debt` and `level`."""
+    debt_t: float
+    """The time of `debt`."""
+    pace: float = field(init=False, default=attrs.Factory(lambda self: self.rate, takes_self=True))
+    """Units per second at which calls may start."""
     debt: float = 0.0
     """Needs of started calls that the pace has not used up."""
     level: float = 0.0
     """What remains, if it is advertised."""
+    level_t: float = 0.0
+    """The time of `level`."""
     horizon: float = 1.0
     """Seconds in which the level is used."""
     newest_sent: float = float("-inf")
     """When the request of the newest reply was sent."""
     is_believed: bool = True
-    checked_since: float = 0.0
+    checked_since: float = float("-inf")
     checked_level: float = 0.0
     accepted: float = 0.0
     """Needs that were accepted since `checked_since`, when the level was `checked_level`."""
+    index: int = field(init=False, default=attrs.Factory(lambda self: _UNITS.index(self.seen.unit), takes_self=True))
+    """Position of its unit in `_UNITS`."""
+    is_declared: bool = field(init=False, default=attrs.Factory(lambda self: self.seen.source == "declared", takes_self=True))
+    grows_slowly: bool = field(
+        init=False, default=attrs.Factory(lambda self: self.seen.header.startswith("anthropic-"), takes_self=True)
+    )
+    """Whether the provider rejects sudden growth."""
 
-    @property
-    def is_declared(self) -> bool:
-        return self.seen.source == "declared"
-
-    def pace(self, first_start: float) -> float:
-        """Return the units per second at which calls may start."""
-        if self.is_declared:
-            return self.rate
-        pace = max(self.level, 0.0) / self.horizon
-        if self.seen.header.startswith("anthropic-"):  # It rejects sudden growth: begin at half the rate.
-            pace = min(pace, self.rate * max(0.5, (self.updated - first_start) / MINUTE))
-        return max(pace, self.seen.size / self.seen.window / 1000)
-
-    def advance(self, t: float, first_start: float) -> None:
-        seconds = max(t - self.updated, 0.0)
-        self.debt = max(self.debt - self.pace(first_start) * seconds, 0.0)
-        self.level = min(self.level + self.rate * seconds, self.seen.size)
-        self.updated = max(t, self.updated)
+    def advance(self, t: float) -> None:
+        """Use up debt, and let the level rise, until now."""
+        if t > self.debt_t:
+            if self.debt:
+                self.debt = max(self.debt - self.pace * (t - self.debt_t), 0.0)
+            self.debt_t = t
+        if t > self.level_t:
+            self.level = min(self.level + self.rate * (t - self.level_t), self.seen.size)
+            self.level_t = t
 
     def wait(self, amount: float, first_start: float) -> float:
-        """Return the seconds until there is room for an amount."""
-        pace = self.pace(first_start)
+        """Return the seconds until there is room for an amount, after `advance`."""
+        if self.is_declared:
+            return self.debt / self.pace - _BURST
+        seen, level = self.seen, self.level
+        pace = level / self.horizon
+        if self.grows_slowly:
+            pace = min(pace, self.rate * max(0.5, (self.debt_t - first_start) / MINUTE))  # Begin at half the rate.
+        self.pace = pace = max(pace, seen.size / seen.window / 1000)
         wait = self.debt / pace - _BURST
-        if not self.is_declared and (missing := min(amount, self.seen.size) - self.level) > 0:
+        if amount > level and (missing := min(amount, seen.size) - level) > 0:
             wait = max(wait, missing / self.rate)
         return wait
 
@@ -121,10 +144,10 @@ class Limits:
         self._lock = threading.Lock()
         self._limits: dict[str, _Limit] = {}
         """Header, or name of a declared limit → the limit."""
-        self._needs: dict[LimitUnit, float] = dict.fromkeys(("requests", "tokens", "input_tokens", "output_tokens"), 0.0)
+        self._needs: _Amounts = (0.0, 0.0, 0.0, 0.0)
         """Needs of all calls so far."""
         self._input_ratio: float | None = None
-        """Mean real tokens per estimated token of input; None before the first reply with usage."""
+        """Mean real tokens per byte of input; None before the first reply with usage."""
         self._output_tokens = 0.0
         """Mean tokens of an output."""
         self._has_answer = False
@@ -143,14 +166,15 @@ class Limits:
                 if name not in self._limits or size < self._limits[name].seen.size:
                     seen = RateLimitSeen(unit=unit, size=size, window=window, source="declared", header=name)
                     # In any window, no more than the limit and one need: the burst is part of it.
-                    self._limits[name] = _Limit(seen, rate=size / (window + _BURST), updated=t)
+                    self._limits[name] = _Limit(seen, rate=size / (window + _BURST), debt_t=t)
             return [self._limits[name].seen for name in limits]
 
     def restore(self, starts: Iterable[tuple[float, Mapping[LimitUnit, float]]]) -> None:
         """Count calls of earlier sessions against declared limits: time and need of each, in order."""
         with self._lock:
             for t, need in starts:
-                self._count(t, need)
+                requests, tokens, input_tokens, output_tokens = (need.get(unit, 0.0) for unit in _UNITS)
+                self._count(t, (requests, tokens, input_tokens, output_tokens))
 
     @property
     def is_silent(self) -> bool:
@@ -164,34 +188,31 @@ class Limits:
 
     def need(self, size: CallSize) -> dict[LimitUnit, float]:
         """Return what a call needs of each kind of limit."""
-        input_tokens = round(size.input_bytes / _BYTES_PER_TOKEN * (1.0 if self._input_ratio is None else self._input_ratio))
-        output_tokens = round(self._output_tokens) if size.max_output is None else size.max_output
-        return {
-            "requests": 1,
-            "tokens": input_tokens + output_tokens,
-            "input_tokens": input_tokens,
-            "output_tokens": min(round(self._output_tokens), output_tokens),  # Counted as it is generated.
-        }
+        return dict(zip(_UNITS, self._need(size), strict=True))
+
+    def _need(self, size: CallSize) -> _Amounts:
+        input_bytes, max_output = size
+        input_tokens = input_bytes // _BYTES_PER_TOKEN if self._input_ratio is None else int(input_bytes * self._input_ratio)
+        output_tokens = int(self._output_tokens)
+        if max_output is None:
+            return 1, input_tokens + output_tokens, input_tokens, output_tokens
+        # A limit of output tokens counts them as they are generated.
+        return 1, input_tokens + max_output, input_tokens, min(output_tokens, max_output)
 
     def wait(self, size: CallSize, t: float) -> float:
         """Return the seconds until a call may start; 0 or less: now."""
         if not self._limits:
             return 0.0
         with self._lock:
-            need = self.need(size)
+            need = self._need(size)
             longest = 0.0
             for limit in self._limits.values():
-                limit.advance(t, self._first_start)
-                if limit.seen.window == DAY and limit.is_declared:
-                    wait = self._day_wait(limit.seen.size, t)
-                elif limit.is_declared:
-                    wait = limit.wait(need[limit.seen.unit], self._first_start)
-                elif limit.is_believed:
-                    wait = min(limit.wait(need[limit.seen.unit], self._first_start), self._last_start + _LONGEST_WAIT - t)
-                else:
-                    continue
-                longest = max(longest, wait)
-            return longest
+                limit.advance(t)
+                if limit.is_declared and limit.seen.window == DAY:
+                    longest = max(longest, self._day_wait(limit.seen.size, t))
+                elif limit.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
+                    longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + _LONGEST_WAIT - t))
+            return longest if longest > _RESOLUTION else 0.0
 
     def day_limit_wait(self, t: float) -> float:
         """Return the seconds until the declared limit per day allows another call; 0: now."""
@@ -212,25 +233,30 @@ class Limits:
         """
         if not self._limits:
             return None
-        need = self.need(size if self._input_ratio is not None else evolve(size, input_bytes=0))
-        limits = (limit for limit in self._limits.values() if limit.is_believed)
-        return next((limit.seen for limit in limits if need[limit.seen.unit] > limit.seen.size), None)
+        need = self._need(size if self._input_ratio is not None else size._replace(input_bytes=0))
+        for limit in self._limits.values():
+            if limit.is_believed and need[limit.index] > limit.seen.size:
+                return limit.seen
+        return None
 
     def start(self, size: CallSize, t: float) -> AdmittedCall:
         """Take the need of a call that starts now from all limits."""
         with self._lock:
-            need = self.need(size)
+            need = self._need(size)
             self._count(t, need)
-            return AdmittedCall(t, size, need, dict(self._needs))
+            return AdmittedCall(t, size, need, self._needs)
 
-    def _count(self, t: float, need: Mapping[LimitUnit, float]) -> None:
-        self._first_start, self._last_start = min(self._first_start, t), max(self._last_start, t)
-        for unit, amount in need.items():
-            self._needs[unit] += amount
+    def _count(self, t: float, need: _Amounts) -> None:
+        self._last_start = max(self._last_start, t)
+        self._first_start = min(self._first_start, t)
+        requests, tokens, input_tokens, output_tokens = self._needs
+        self._needs = (requests + need[0], tokens + need[1], input_tokens + need[2], output_tokens + need[3])
         for limit in self._limits.values():
-            limit.advance(t, self._first_start)
-            limit.debt += need.get(limit.seen.unit, 0.0)
-            limit.level -= need.get(limit.seen.unit, 0.0)
+            if limit.debt_t != t:
+                limit.advance(t)
+            amount = need[limit.index]
+            limit.debt += amount
+            limit.level -= amount
         if "rpd" in self._limits:
             self._day_starts.append(t)
 
@@ -238,52 +264,55 @@ class Limits:
         """Update advertised limits from the reply to a call; return those that are new or have changed, to be recorded."""
         changes: list[RateLimitSeen] = []
         with self._lock:
-            round_trip = self._round_trip
-            self._round_trip = round_trip + _SMOOTHING * (t - call.t - round_trip) if round_trip else t - call.t
-            for advert in advertised:
-                rate = advert.size / advert.window
-                if advert.reset and advert.remaining < advert.size:
-                    measured_rate = (advert.size - advert.remaining) / advert.reset
+            round_trip = t - call.t
+            if self._round_trip:
+                round_trip = self._round_trip + _SMOOTHING * (round_trip - self._round_trip)
+            self._round_trip = round_trip
+            horizon = max(_ROUND_TRIPS * round_trip, _BURST)
+            for header, unit, size, window, remaining, reset, is_advice in advertised:
+                rate = size / window
+                if reset and remaining < size:
+                    measured_rate = (size - remaining) / reset
                     # A short reset is rounded to seconds by some; it cannot show that the window is longer.
-                    rate = measured_rate if advert.reset > advert.window else max(rate, measured_rate)
-                limit = self._limits.get(advert.header)
-                if limit is None or abs(advert.size - limit.seen.size) >= _RECORDED_CHANGE * limit.seen.size:
-                    seen = RateLimitSeen(
-                        unit=advert.unit, size=advert.size, window=advert.window, source="advertised", header=advert.header
-                    )
+                    rate = measured_rate if reset > window else max(rate, measured_rate)
+                limit = self._limits.get(header)
+                if limit is None or abs(size - limit.seen.size) >= _RECORDED_CHANGE * limit.seen.size:
+                    if limit is None and len(self._limits) >= _MAX_LIMITS:
+                        continue
+                    seen = RateLimitSeen(unit=unit, size=size, window=window, source="advertised", header=header)
                     changes.append(seen)
                     if limit is None:
-                        limit = self._limits[advert.header] = _Limit(seen, rate, t, is_believed=not advert.is_advice)
+                        limit = self._limits[header] = _Limit(seen, rate, t, is_believed=not is_advice)
                     limit.seen = seen
                 limit.rate = rate
-                limit.horizon = min(max(_ROUND_TRIPS * self._round_trip, _BURST), max(advert.window, _BURST) / 2)
+                limit.horizon = min(horizon, max(window, _BURST) / 2)
                 if is_429:
                     limit.is_believed, limit.checked_since = True, float("-inf")
                 if call.t > limit.newest_sent:
-                    unit, limit.newest_sent = advert.unit, call.t
-                    later_needs = self._needs[unit] - call.earlier_needs[unit]
-                    limit.advance(t, self._first_start)
-                    limit.level = min(advert.remaining + rate * (t - call.t) - later_needs, advert.size)
-                    if call.t >= limit.checked_since + min(advert.window, MINUTE):
-                        limit.checked_since, limit.checked_level, limit.accepted = call.t, advert.remaining, 0.0
+                    limit.newest_sent = call.t
+                    later_needs = self._needs[limit.index] - call.all_needs[limit.index]
+                    limit.level, limit.level_t = min(remaining + rate * (t - call.t) - later_needs, size), t
+                    if call.t >= limit.checked_since + min(window, MINUTE):
+                        limit.checked_since, limit.checked_level, limit.accepted = call.t, remaining, 0.0
         return changes
 
     def end(self, call: AdmittedCall, t: float, usage: Mapping[str, object] | None) -> list[RateLimitSeen]:
         """Count the real tokens of a call that was answered; return the limits that count as wrong from now on."""
         self._has_answer = True
-        tokens = _real_tokens(usage) if self._limits else {}
+        if not self._limits:
+            return []
+        real_amounts = _real_amounts(usage)
         changes: list[RateLimitSeen] = []
         with self._lock:
-            if tokens:
-                self._calibrate(call.size, tokens)
+            self._calibrate(call.size, real_amounts)
             for limit in self._limits.values():
-                unit = limit.seen.unit
-                real = tokens.get(unit) if unit != "requests" else 1.0
+                real = real_amounts[limit.index]
                 if real is None:
                     continue
-                if limit.is_declared and (unit != "tokens" or call.size.max_output is None):
-                    limit.debt = max(limit.debt + real - call.need[unit], 0.0)
-                elif not limit.is_declared and limit.is_believed and call.t > limit.checked_since:
+                if limit.is_declared:
+                    if call.size.max_output is None or limit.seen.unit != "tokens":
+                        limit.debt = max(limit.debt + real - call.needs[limit.index], 0.0)
+                elif limit.is_believed and call.t > limit.checked_since:
                     limit.accepted += real
                     possible = limit.checked_level + limit.rate * (t - limit.checked_since) + _MAX_EXCESS * limit.seen.size
                     if limit.accepted > possible + real:
@@ -291,34 +320,29 @@ class Limits:
                         changes.append(evolve_fact(limit.seen, is_believed=False))
         return changes
 
-    def _calibrate(self, size: CallSize, tokens: Mapping[LimitUnit, float]) -> None:
-        if size.input_bytes and "input_tokens" in tokens:
-            ratio = _BYTES_PER_TOKEN * tokens["input_tokens"] / size.input_bytes
-            self._input_ratio = (
-                ratio if self._input_ratio is None else self._input_ratio + _SMOOTHING * (ratio - self._input_ratio)
-            )
-        if "output_tokens" in tokens:
+    def _calibrate(self, size: CallSize, real_amounts: tuple[float | None, ...]) -> None:
+        _, _, input_tokens, output_tokens = real_amounts
+        if size.input_bytes and input_tokens is not None:
+            ratio = input_tokens / size.input_bytes
+            mean = self._input_ratio
+            self._input_ratio = ratio if mean is None else mean + _SMOOTHING * (ratio - mean)
+        if output_tokens is not None:
             mean = self._output_tokens
-            self._output_tokens = mean + _SMOOTHING * (tokens["output_tokens"] - mean) if mean else tokens["output_tokens"]
+            self._output_tokens = mean + _SMOOTHING * (output_tokens - mean) if mean else output_tokens
 
 
-def _real_tokens(usage: Mapping[str, object] | None) -> dict[LimitUnit, float]:
-    """Return the tokens of a reply; those read from a cache do not count against limits."""
+def _real_amounts(usage: Mapping[str, object] | None) -> tuple[float, float | None, float | None, float | None]:
+    """Return what a call used, in the order of `_UNITS`; tokens that were read from a cache do not count against limits."""
     if not usage:
-        return {}
-    counts = {
-        name: value
-        for name in ("input_tokens", "output_tokens", "cached_tokens")
-        if isinstance(value := usage.get(name), int | float)
-    }
-    tokens: dict[LimitUnit, float] = {}
-    if "input_tokens" in counts:
-        tokens["input_tokens"] = max(counts["input_tokens"] - counts.get("cached_tokens", 0), 0)
-    if "output_tokens" in counts:
-        tokens["output_tokens"] = counts["output_tokens"]
-    if len(tokens) == 2:  # noqa: PLR2004  # input and output
-        tokens["tokens"] = tokens["input_tokens"] + tokens["output_tokens"]
-    return tokens
+        return 1.0, None, None, None
+    input_tokens, output_tokens, cached_tokens = map(usage.get, ("input_tokens", "output_tokens", "cached_tokens"))
+    if not isinstance(input_tokens, _NUMBER) or not 0 <= input_tokens <= LARGEST_LIMIT:  # Replies are untrusted.
+        input_tokens = None
+    elif isinstance(cached_tokens, _NUMBER) and cached_tokens > 0:
+        input_tokens = max(input_tokens - cached_tokens, 0)
+    if not isinstance(output_tokens, _NUMBER) or not 0 <= output_tokens <= LARGEST_LIMIT:
+        return 1.0, None, input_tokens, None
+    return 1.0, None if input_tokens is None else input_tokens + output_tokens, input_tokens, output_tokens
 
 
 _shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()

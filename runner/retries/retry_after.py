@@ -25,12 +25,13 @@ MAX_RESET = 120.0
 """Longest wait, in seconds, until a reset before the next call is tried: it says when a limit is full again, not when the next
 call succeeds. OpenAI's own client does not wait longer for a `Retry-After` either."""
 
-_MAX_DATE = 64
-"""Characters of the longest date that is parsed."""
+_MAX_LENGTH = 64
+"""Characters of the longest duration or date that is parsed."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_AGAIN = re.compile(rf"(?:try again|retry) in ({_DURATION.pattern})", re.IGNORECASE)
+_LAST_OF_DURATION = frozenset("smhd")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_AGAIN = re.compile(rf"(?:try again|retry) in ((?:{_DURATION_PART.pattern})+)", re.IGNORECASE)
 _RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:(?P<kind>reset|renewalperiod)(?:-.+)?|(?P<resource>.+)-reset)")
 
 
@@ -89,15 +90,26 @@ def server_time(headers: Mapping[str, str], now: float) -> float:
 
 def parse_seconds(text: str, now: float) -> float | None:
     """Parse seconds from now: `3`, `1.5`, `6m0s`, `20ms`, an HTTP date, an ISO date, or seconds since 1970."""
-    number = parse_number(text)
+    text = text.strip()
+    if len(text) > _MAX_LENGTH:
+        return None
+    if text[-1:] in _LAST_OF_DURATION:
+        return _parse_duration(text)
+    number = parse_number(text) if ":" not in text else None  # A date with a time.
     if number is not None:
         if number < _MIN_TIMESTAMP:
             return number
         return max(0.0, (number / 1000 if number >= _MIN_MILLISECONDS else number) - now)
-    if _DURATION.fullmatch(text.strip()):
-        return sum(float(n) * _UNITS[unit] for n, unit in re.findall(r"([\d.]+)(ms|s|m|h|d)", text))
     timestamp = _timestamp(text)
     return None if timestamp is None else max(0.0, timestamp - now)
+
+
+def _parse_duration(text: str) -> float | None:
+    seconds, length = 0.0, 0
+    for number, unit in _DURATION_PART.findall(text):
+        seconds += float(number) * _UNITS[unit]
+        length += len(number) + len(unit)
+    return seconds if length == len(text) else None
 
 
 def parse_number(text: str) -> float | None:
@@ -106,7 +118,7 @@ def parse_number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) and number >= 0 else None
+    return number if 0 <= number < math.inf else None
 
 
 @lru_cache(maxsize=256)
@@ -115,12 +127,11 @@ def _timestamp(text: str) -> float | None:
 
     Every reply has a date, and many have the same; parsing takes longer than everything else that is read from the headers.
     """
-    if len(text) > _MAX_DATE:
+    if len(text) > _MAX_LENGTH:
         return None
-    for parse in (parsedate_to_datetime, datetime.fromisoformat):
-        try:
-            date = parse(text.strip())
-            return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            continue
-    return None
+    parse = datetime.fromisoformat if text[:4].isdigit() else parsedate_to_datetime
+    try:
+        date = parse(text.strip())
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
-
-from attrs import frozen
+from typing import Any, Final, NamedTuple
 
 from evaljournal.runner.errors import is_whole_number
 
 _TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
+_MAX_TOKENS: Final = 10**15
+"""A larger number cannot be computed with exactly."""
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/=]{1000,}")
 """An image or a file in a request: its tokens do not depend on its bytes."""
 
@@ -23,11 +23,10 @@ def max_output(body: Mapping[str, Any]) -> int | None:
     config = body.get("generationConfig")
     parameters = {**body, **config} if isinstance(config, Mapping) else body
     limits = [parameters[name] for name in _TOKEN_LIMITS if is_whole_number(parameters.get(name), 0)]
-    return max(limits, default=None)
+    return min(max(limits), _MAX_TOKENS) if limits else None
 
 
-@frozen
-class CallSize:
+class CallSize(NamedTuple):
     """What is known of a call before it starts."""
 
     input_bytes: int = 0

@@ -1,0 +1,385 @@
+"""Known limits of a rate-limit key: how calls are spread by declared limits, and follow advertised ones."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaljournal.journal.events import RateLimitSeen
+from evaljournal.runner.concurrency.headers import DAY, MINUTE, AdvertisedLimit, advertised_limits
+from evaljournal.runner.concurrency.limits import AdmittedCall, Limits, shared_limits
+from evaljournal.runner.tasks.call_size import CallSize
+
+REQUEST = CallSize()
+
+
+def declared(**limits: float) -> Limits:
+    known = Limits()
+    known.declare(limits, 0.0)
+    return known
+
+
+def requests(size: float, remaining: float, *, reset: float | None = None, **fields: Any) -> list[AdvertisedLimit]:
+    return [AdvertisedLimit("x-ratelimit-limit-requests", "requests", size, MINUTE, remaining, reset, **fields)]
+
+
+def tokens(size: float, remaining: float) -> list[AdvertisedLimit]:
+    return [AdvertisedLimit("x-ratelimit-limit-tokens", "tokens", size, MINUTE, remaining, None)]
+
+
+def start_when_allowed(limits: Limits, size: CallSize, t: float) -> AdmittedCall:
+    """Start a call at the first moment from `t` on when the limits allow it."""
+    while (wait := limits.wait(size, t)) > 0:
+        t += wait
+    return limits.start(size, t)
+
+
+sizes = st.builds(CallSize, st.integers(0, 30_000), st.none() | st.integers(0, 8000))
+
+
+@given(
+    limits=st.fixed_dictionaries({}, optional={name: st.floats(1, 1e5) for name in ("rpm", "tpm", "itpm", "otpm")}),
+    calls=st.lists(st.tuples(st.floats(0, 30), sizes), max_size=60),
+)
+def test_declared_limits_hold_in_every_minute(limits: dict[str, float], calls: list[tuple[float, CallSize]]) -> None:
+    """In every 60 s, the needs of the calls that start are at most a declared limit and one need."""
+    known = declared(**limits)
+    starts: list[AdmittedCall] = []
+    t = 0.0
+    for pause, size in calls:
+        starts.append(start_when_allowed(known, size, t + pause))
+        t = starts[-1].t
+    units = {"rpm": "requests", "tpm": "tokens", "itpm": "input_tokens", "otpm": "output_tokens"}
+    for name, limit in limits.items():
+        needs = [(start.t, start.need[units[name]]) for start in starts]  # type: ignore[index]
+        for index, (begin, _) in enumerate(needs):
+            in_window = [need for t, need in needs[index:] if t < begin + MINUTE]
+            assert sum(in_window) <= (limit + max(in_window)) * (1 + 1e-9)
+
+
+def test_declared_requests_are_spread_evenly() -> None:
+    """Some providers enforce 60 per minute as one per second, so no more than one second's share starts at once."""
+    known, t = declared(rpm=600), 0.0
+    starts: list[float] = []
+    for _ in range(100):
+        t = start_when_allowed(known, REQUEST, t).t
+        starts.append(t)
+    assert 11 == sum(t < 0.05 for t in starts)
+    assert 10 == pytest.approx(100 / (starts[-1] + 1), rel=0.1)
+
+
+def test_the_lower_of_two_declared_limits_applies() -> None:
+    """Runs that share a key may declare different values."""
+    known = declared(rpm=600)
+    [seen] = known.declare({"rpm": 60}, 0.0)
+    assert RateLimitSeen(unit="requests", size=60, window=MINUTE, source="declared", header="rpm") == seen
+    assert [seen] == known.declare({"rpm": 100}, 0.0)
+
+
+def test_a_resumed_run_waits_for_the_calls_of_earlier_sessions() -> None:
+    """The starts of the last minute count against a declared limit."""
+    earlier, resumed = declared(rpm=60), declared(rpm=60)
+    starts = list(itertools.accumulate(range(30), lambda t, _: start_when_allowed(earlier, REQUEST, t).t, initial=0.0))
+    resumed.restore((t, {"requests": 1}) for t in starts[1:])
+    assert earlier.wait(REQUEST, starts[-1]) == pytest.approx(resumed.wait(REQUEST, starts[-1]))
+    assert resumed.wait(REQUEST, starts[-1]) > 0
+
+
+def test_a_declared_limit_per_day_is_not_spread() -> None:
+    """Requests of a day may all start at once; the next one starts 24 hours after the first."""
+    known = declared(rpd=3)
+    for t in (0.0, 10.0, 20.0):
+        assert known.wait(REQUEST, t) <= 0
+        known.start(REQUEST, t)
+    assert DAY - 70 == known.day_limit_wait(70.0) == known.wait(REQUEST, 70.0)
+    assert 0 == known.day_limit_wait(DAY)
+
+
+def test_a_call_is_counted_with_its_real_tokens_if_its_need_was_an_estimate() -> None:
+    """Without `max_tokens`, what a call did not use can be used by others; a call that used more makes others wait."""
+    size, wait = CallSize(input_bytes=6000), []
+    for used in (200, 2000, 20_000):
+        known = declared(tpm=60_000)
+        call = known.start(size, 0.0)
+        known.end(call, 0.0, {"input_tokens": used, "output_tokens": 0})
+        wait.append(known.wait(CallSize(), 0.0))
+    assert [0.0, pytest.approx(2 * 61 / 60 - 1), pytest.approx(20 * 61 / 60 - 1)] == wait
+
+
+def test_reserved_output_stays_reserved() -> None:
+    """Providers that count `max_tokens` at admission do not return what was not used."""
+    known = declared(tpm=60_000)
+    call = known.start(CallSize(max_output=5000), 0.0)
+    known.end(call, 0.0, {"input_tokens": 0, "output_tokens": 5})
+    assert known.wait(CallSize(), 0.0) == pytest.approx(5 * 61 / 60 - 1)
+
+
+def test_needs_are_estimated_from_earlier_replies() -> None:
+    """Before the first reply, 3 bytes are a token; then the real ratio and the mean output count."""
+    known, size = declared(tpm=1e6), CallSize(input_bytes=900)
+    first = known.start(size, 0.0)
+    known.end(first, 1.0, {"input_tokens": 100, "output_tokens": 50, "cached_tokens": 10})
+    assert {"requests": 1, "tokens": 300, "input_tokens": 300, "output_tokens": 0} == first.need
+    assert {"requests": 1, "tokens": 140, "input_tokens": 90, "output_tokens": 50} == known.need(size)
+    expected = {"requests": 1, "tokens": 1090, "input_tokens": 90, "output_tokens": 50}
+    assert expected == known.need(CallSize(900, max_output=1000))
+
+
+@pytest.mark.parametrize("value", [None, "5", -1, math.nan, math.inf, 10**400, True, [], {}], ids=str)
+def test_usage_that_makes_no_sense(value: Any) -> None:
+    """Replies are untrusted: numbers of tokens that cannot be are ignored."""
+    known = declared(tpm=1000)
+    call = known.start(CallSize(300), 0.0)
+    assert [] == known.end(call, 0.0, {"input_tokens": value, "output_tokens": value, "cached_tokens": value})
+    assert math.isfinite(known.wait(CallSize(300), 0.0))
+
+
+def test_the_newest_request_describes_the_level() -> None:
+    """The level is what remained after the newest request that was answered, minus the needs of the calls after it.
+
+    Replies may arrive in any order.
+    """
+    known = Limits()
+    calls = [known.start(CallSize(max_output=100), t) for t in (0.0, 1.0, 2.0, 3.0)]
+    known.read(calls[0], tokens(6000, 5900), 3.0, is_429=False)
+    in_order = Limits()
+    calls_in_order = [in_order.start(CallSize(max_output=100), t) for t in (0.0, 1.0, 2.0, 3.0)]
+    known.read(calls[2], tokens(6000, 1000), 4.0, is_429=False)
+    known.read(calls[1], tokens(6000, 5800), 4.0, is_429=False)  # It says less than the reply before.
+    for call, remaining in zip(calls_in_order[:3], (5900, 5800, 1000), strict=True):
+        in_order.read(call, tokens(6000, remaining), 4.0, is_429=False)
+    large = CallSize(max_output=2000)
+    assert in_order.wait(large, 4.0) == pytest.approx(known.wait(large, 4.0))
+    assert (2000 - (1000 + 2 * 100 - 100)) / 100 == pytest.approx(known.wait(large, 4.0))
+
+
+def test_calls_wait_until_a_limit_has_room() -> None:
+    """A call starts when what remains covers its need; the limit fills at its size per window."""
+    known = Limits()
+    known.read(known.start(REQUEST, 0.0), tokens(60_000, 1000), 0.0, is_429=False)
+    assert 0 == known.wait(CallSize(max_output=1000), 0.0)
+    assert 5 == known.wait(CallSize(max_output=6000), 0.0)
+    assert 0 == known.wait(CallSize(max_output=6000), 5.0)
+
+
+def test_the_refill_rate_follows_from_the_reset() -> None:
+    """A limit that needs longer than its window to be full refills more slowly."""
+    known = Limits()
+    known.read(known.start(REQUEST, 0.0), requests(1000, 0, reset=600.0), 0.0, is_429=False)
+    assert 0.6 == pytest.approx(known.wait(REQUEST, 0.0))
+
+
+def test_limits_are_reported_when_they_are_new_or_have_changed() -> None:
+    """A change below 5 % is not recorded."""
+    known, call = Limits(), Limits().start(REQUEST, 0.0)
+    sizes = [
+        [seen.size for seen in known.read(call, requests(size, 10), 0.0, is_429=False)] for size in (100, 104, 106, 106, 50)
+    ]
+    assert [[100], [], [106], [], [50]] == sizes
+
+
+def served_by(bucket_size: float, clients: Iterable[Limits], seconds: float) -> list[tuple[int, int]]:
+    """Run clients on one token bucket of a minute that advertises its level; return accepted and rejected calls of each.
+
+    A reply arrives 0.2 to 0.4 s after its request; clients have as many calls in flight as their limits allow.
+    """
+    rng = random.Random(5)
+    clients = list(clients)
+    counts = [[0, 0] for _ in clients]
+    level, filled_at, step = bucket_size, 0.0, 0.05
+    replies: list[tuple[float, int, AdmittedCall, list[AdvertisedLimit], bool]] = []
+    for tick in range(int(seconds / step)):
+        t = tick * step
+        for reply in sorted(reply for reply in replies if reply[0] <= t):
+            replies.remove(reply)
+            _, index, call, advertised, is_429 = reply
+            clients[index].read(call, advertised, t, is_429=is_429)
+            counts[index][is_429] += 1
+            if not is_429:
+                clients[index].end(call, t, None)
+        for index in rng.sample(range(len(clients)), len(clients)):
+            while clients[index].wait(REQUEST, t) <= 0 and len(replies) < 200:
+                level, filled_at = min(level + (t - filled_at) * bucket_size / MINUTE, bucket_size), t
+                is_429 = level < 1
+                level -= not is_429
+                call = clients[index].start(REQUEST, t)
+                reset = (bucket_size - level) / bucket_size * MINUTE
+                replies.append((t + rng.uniform(0.2, 0.4), index, call, requests(bucket_size, int(level), reset=reset), is_429))
+                if clients[index].units == []:
+                    break
+    return [(accepted, rejected) for accepted, rejected in counts]
+
+
+def test_one_client_uses_an_advertised_limit() -> None:
+    """A client uses nearly all of what an advertised limit allows, without a 429."""
+    [(accepted, rejected)] = served_by(600, [Limits()], 180.0)
+    assert 0 == rejected
+    assert accepted > 0.95 * 600 * 3
+
+
+def test_clients_that_know_nothing_of_each_other_share_a_limit() -> None:
+    """What remains is the one counter that several machines share: together they use the limit, and have similar shares."""
+    counts = served_by(600, [Limits(), Limits()], 180.0)
+    accepted, rejected = [sum(column) for column in zip(*counts, strict=True)]
+    assert rejected <= 0.02 * accepted
+    assert accepted > 0.9 * 600 * 3
+    assert min(counts)[0] > 0.5 * max(counts)[0]
+
+
+def test_headers_that_replies_contradict_are_not_believed() -> None:
+    """If more is accepted than headers allow, they are wrong, and are ignored until a call is rate limited."""
+    known = Limits()
+    changes: list[RateLimitSeen] = []
+    for number in range(40):  # It says that nothing remains, and accepts every call.
+        call = known.start(REQUEST, number * 1.0)
+        changes += known.read(call, requests(60, 0), number + 0.5, is_429=False)
+        changes += known.end(call, number + 0.5, None)
+    call = known.start(REQUEST, 40.0)
+    assert [True] == [change.is_believed for change in changes]
+
+    busy = Limits()
+    changes = []
+    for number in range(40):  # Ten times as many calls.
+        call = busy.start(REQUEST, number * 0.1)
+        changes += busy.read(call, requests(60, 0), number * 0.1 + 0.05, is_429=False)
+        changes += busy.end(call, number * 0.1 + 0.05, None)
+    assert [True, False] == [change.is_believed for change in changes]
+    assert 0 == busy.wait(REQUEST, 4.0)
+
+    rejected = busy.start(REQUEST, 4.0)
+    busy.read(rejected, requests(60, 0), 4.1, is_429=True)
+    assert busy.wait(REQUEST, 4.1) > 0
+
+
+def test_advice_counts_after_a_429() -> None:
+    """Headers that are often wrong are ignored until a call is rate limited."""
+    known = Limits()
+    known.read(known.start(REQUEST, 0.0), requests(10, 0, is_advice=True), 0.1, is_429=False)
+    assert 0 == known.wait(REQUEST, 0.1)
+    known.read(known.start(REQUEST, 1.0), requests(10, 0, is_advice=True), 1.1, is_429=True)
+    assert known.wait(REQUEST, 1.1) > 0
+
+
+def test_a_request_that_never_fits() -> None:
+    """A need above a limit is impossible; the input counts once replies have shown how many tokens a request has."""
+    known = declared(tpm=1000)
+    [limit] = known.declare({"tpm": 1000}, 0.0)
+    assert limit == known.impossible(CallSize(max_output=1001))
+    assert known.impossible(CallSize(max_output=1000)) is None
+    assert known.impossible(CallSize(input_bytes=9000)) is None
+    known.end(known.start(CallSize(input_bytes=300), 0.0), 1.0, {"input_tokens": 100, "output_tokens": 1})
+    assert limit == known.impossible(CallSize(input_bytes=9000))
+    assert Limits().impossible(CallSize(10**9, 10**9)) is None
+
+
+def test_anthropic_starts_at_half_its_rate() -> None:
+    """Anthropic rejects sudden growth: the first minute starts at half the rate."""
+    starts = []
+    for header in ("anthropic-ratelimit-requests-limit", "x-ratelimit-limit-requests"):
+        known, t = Limits(), 0.0
+        advertised = [AdvertisedLimit(header, "requests", 600, MINUTE, 599, None)]
+        known.read(known.start(REQUEST, 0.0), advertised, 0.0, is_429=False)
+        count = 0
+        while (t := start_when_allowed(known, REQUEST, t).t) < 10:
+            count += 1
+        starts.append(count)
+    assert 0.5 * 10 * 10 == pytest.approx(starts[0], rel=0.15)
+    assert starts[1] > 1.8 * starts[0]
+
+
+async def test_runs_of_one_process_share_the_limits_of_a_key() -> None:
+    """The same endpoint, API key and model have one set of limits; others have their own."""
+    assert shared_limits(("https://a", "key", "model")) is shared_limits(("https://a", "key", "model"))
+    assert shared_limits(("https://a", "key", "model")) is not shared_limits(("https://a", "key", "other"))
+
+
+def test_runs_with_other_virtual_clocks_share_nothing() -> None:
+    """Times of different virtual clocks cannot be compared."""
+
+    async def limits() -> Limits:
+        return shared_limits("key")
+
+    clocks = [trio.testing.MockClock(), trio.testing.MockClock()]
+    first, second = (trio.run(limits, clock=clock) for clock in clocks)
+    assert first is not second
+
+
+NAMES = [
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-renewalperiod-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+    "anthropic-ratelimit-input-tokens-limit",
+    "anthropic-ratelimit-input-tokens-remaining",
+    "anthropic-ratelimit-input-tokens-reset",
+    "x-ratelimitbysize-limit-minute",
+    "x-ratelimitbysize-remaining-minute",
+    "ratelimitbysize-reset",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "ratelimit",
+    "ratelimit-policy",
+    "date",
+    "retry-after",
+]
+VALUES = [
+    *(
+        "0",
+        "1",
+        "5",
+        "100",
+        "-1",
+        "1e15",
+        "1e16",
+        "1e308",
+        "1e-308",
+        "5e-324",
+        "nan",
+        "inf",
+        "-inf",
+        "",
+        " ",
+        "abc",
+        "\x00",
+        "٣",
+    ),
+    *("1s", "6m0s", "0ms", "s", "1e3s", "9" * 70 + "s", "9" * 5000, "1" + "x" * 5000 + "s", "1.1.1s", "1d1d1d"),
+    *("1794934812", "1794934812000", "2026-11-17T17:00:12Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z"),
+    *("Tue, 17 Nov 2026 17:00:00 GMT", "Tue, 99 Nov 2026 17:00:00 GMT"),
+    *('"a";r=0;t=12', '"a";q=100;w=60', '"a";q=1e308;w=1e-308,"b";q=0;w=0', '"a";r=;;;=', '"' * 50),
+]
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(100_000, marks=pytest.mark.exhaustive)])
+def test_no_headers_crash_or_stall_a_run(count: int) -> None:
+    """Whatever headers replies have, a call may start at the latest 60 s after the last one, and all numbers stay finite."""
+    rng = random.Random(count)
+    limits, t = Limits(), 0.0
+    for number in range(count):
+        if number % 200 == 0:
+            limits = Limits()
+        names = rng.sample(NAMES, rng.randrange(len(NAMES) + 1))
+        if rng.random() < 0.1:
+            scope = "".join(rng.choices("abc_-", k=rng.randrange(5)))
+            names += [f"x-ratelimit-{scope}-limit-requests", f"x-ratelimit-{scope}-remaining-requests"]
+        headers = {name: rng.choice(VALUES) if rng.random() < 0.5 else str(rng.randrange(1000)) for name in names}
+        size = CallSize(rng.choice([0, 100, 10**9]), rng.choice([None, 0, 100, 10**9]))
+        wait = limits.wait(size, t)
+        assert 0 <= wait <= MINUTE + 1e-6
+        t += wait
+        call = limits.start(size, t)
+        t_of_reply = t + rng.choice([0.0, 1e-9, 1.0, 100.0])
+        limits.impossible(size)
+        limits.read(call, advertised_limits(headers, 1_794_934_800.0, "api.groq.com"), t_of_reply, is_429=rng.random() < 0.3)
+        limits.end(call, t_of_reply, rng.choice([None, {}, {"input_tokens": rng.choice([0, 10, 1e15]), "output_tokens": 1}]))
+        t += rng.choice([0.0, 0.1, 10.0])
