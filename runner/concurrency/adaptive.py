@@ -10,11 +10,10 @@ Endpoints limit calls in different ways. Each has a module:
 
 This module passes events to them, finds out which of them explains a 429, and makes the decision.
 
-A failure is processed a moment after it arrives: calls that started with it and are still in flight are then known to have been
-accepted. Anything that is due by time alone takes effect at its own time, whether the next event or `elapse` processes it.
+A failure is processed when it arrives, so that the decision that it causes is the next record. Anything that is due by time
+alone takes effect at its own time, whether the next event or `elapse` processes it.
 """
 
-import heapq
 from collections import Counter
 from typing import Final, assert_never
 
@@ -86,8 +85,6 @@ class Adaptive:
         """Attempts started so far, which is also the order of the newest one."""
         self._calls: dict[str, Start] = {}
         """Trial → its attempt in flight, in the order of starts."""
-        self._failures: list[tuple[float, int, Start, float, Result]] = []
-        """Heap of failures to process: when, order, start, time of arrival, failure."""
         self._failure_seconds = 0.1
         """Recent seconds from a start to its failure, near the maximum."""
         self._newest_accepted = 0
@@ -145,7 +142,7 @@ class Adaptive:
             # Probes may start even if hung calls fill the limit; otherwise the run could not recover.
             if t >= breaker.next_probe:
                 return PROBE
-            return StartPermit(open=False, check_at=min(breaker.next_probe, self._failures[0][0] if self._failures else _NEVER))
+            return StartPermit(open=False, check_at=breaker.next_probe)
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
             return FULL if hung_at == _NEVER else StartPermit(open=False, check_at=max(hung_at, t))
@@ -160,18 +157,14 @@ class Adaptive:
     def _advance(self, t: float) -> None:
         """Process everything that is due by `t`, each at its own time."""
         while True:
-            failure_at = self._failures[0][0] if self._failures else _NEVER
             hung_at = _NEVER if self._breaker.open else self._hung_at()
             pause = self._pause.event
             pause_end = _NEVER if pause is None or self._breaker.open else pause.until
-            next_at = min(failure_at, hung_at, pause_end, self._test_end)
+            next_at = min(hung_at, pause_end, self._test_end)
             if next_at > t:
                 break
             self._now = max(self._now, next_at)
-            if next_at == failure_at:
-                _, _, start, arrival, failure = heapq.heappop(self._failures)
-                self._process_failure(start, arrival, failure)
-            elif next_at == self._test_end:
+            if next_at == self._test_end:
                 self._test_end = _NEVER
                 if not self._random_429s.extend_test(self._start_count):
                     self._end_test(self._random_429s.last_test_start)
@@ -240,12 +233,19 @@ class Adaptive:
                 self._weigh_latency(start, result.elapsed)
                 if is_quick and not has_closed and not self._breaker.open and not self._random_429s.is_testing:
                     self._grow(start)
-            case "rate_limited" | "unavailable":
+            case "rate_limited":
                 self._weigh_latency(start, None)
-                self._defer(start, result)
+                self._count_failure(start)
+                self._pause_for_others(start)
+                self._process_rate_limit(start, result.retry_after)
+            case "unavailable":
+                self._weigh_latency(start, None)
+                self._count_failure(start)
+                self._process_unavailable(start, is_timeout=False)
             case "timed_out":
                 self._weigh_latency(start, self._now - start.t)
-                self._defer(start, result)
+                self._accept_survivors()
+                self._process_unavailable(start, is_timeout=True)
             case "interrupted":
                 self._weigh_latency(start, None)
                 if start.probe:
@@ -267,26 +267,24 @@ class Adaptive:
             if len(self._limited_starts) > 4 * WINDOW:
                 self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
 
-    def _defer(self, start: Start, failure: Result) -> None:
-        elapsed, is_timeout = self._now - start.t, failure.outcome == "timed_out"
-        if not is_timeout:
-            self._failure_seconds = max(elapsed, (1 - SMOOTHING) * self._failure_seconds)
-            for call in self._calls.values():
-                if call.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
-                    call.in_flight -= 1
-        wait = 0.0 if is_timeout else SETTLE_SHARE * min(elapsed, 1.0)
-        if failure.outcome == "rate_limited":
-            # If starts are not paced, a pause costs more the more are in flight.
-            gap = max(_QUIET_GAP, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET_GAP
-            is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._random_429s.share < 1
-            if is_first or self._pause.is_settling:
-                self._changes += self._pause.settle(self._now, wait)
-            if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
-                self._pace.fixed_pace = max(FIRST_PACE, FIRST_429S / max(elapsed, 0.001))
-            self._last_429 = max(self._last_429, start.order)
-        heapq.heappush(self._failures, (self._now + wait, start.order, start, self._now, failure))
-        if wait == 0.0:
-            self._advance(self._now)
+    def _count_failure(self, start: Start) -> None:
+        self._failure_seconds = max(self._now - start.t, (1 - SMOOTHING) * self._failure_seconds)
+        for call in self._calls.values():
+            if call.order > start.order:  # The endpoint did not work on the failed call, so there was one less in flight.
+                call.in_flight -= 1
+        self._accept_survivors()
+
+    def _pause_for_others(self, start: Start) -> None:
+        """Start nothing for a moment after the first 429 for a while, to see whether others follow."""
+        elapsed = self._now - start.t
+        # If starts are not paced, a pause costs more the more are in flight.
+        gap = max(_QUIET_GAP, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET_GAP
+        is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._random_429s.share < 1
+        if is_first or self._pause.is_settling:
+            self._changes += self._pause.settle(self._now, SETTLE_SHARE * min(elapsed, 1.0))
+        if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
+            self._pace.fixed_pace = max(FIRST_PACE, FIRST_429S / max(elapsed, 0.001))
+        self._last_429 = max(self._last_429, start.order)
 
     def _mark_accepted(self, start: Start) -> None:
         if not start.is_accepted:
@@ -359,13 +357,6 @@ class Adaptive:
             self._in_flight.measure_lower(self._now, self._start_count, limit)
             self._record_limit("trying", evidence)
 
-    def _process_failure(self, start: Start, arrival: float, failure: Result) -> None:
-        self._accept_survivors()
-        if failure.outcome == "rate_limited":
-            self._process_rate_limit(start, arrival, failure.retry_after)
-        else:
-            self._process_unavailable(start, is_timeout=failure.outcome == "timed_out")
-
     def _accept_survivors(self) -> None:
         """Mark calls as accepted that have been in flight for longer than failures take."""
         cutoff = self._now - 1.2 * self._failure_seconds
@@ -406,11 +397,11 @@ class Adaptive:
         self._pause = CurrentPause(pause)
         self._changes.append(pause)
 
-    def _process_rate_limit(self, start: Start, arrival: float, retry_after: float | None) -> None:
+    def _process_rate_limit(self, start: Start, retry_after: float | None) -> None:
         """Find out which limit caused a 429, if any."""
         self._total_429s += 1
         if self._breaker.open:
-            self._process_rate_limited_probe(start, arrival, retry_after)
+            self._process_rate_limited_probe(start, retry_after)
         elif self._rate_limits[start.trial] >= SAME_TRIAL_429S:
             self._pace.starts_without_token += 1  # The trial may be the reason.
         elif start.order <= self._last_change:
@@ -426,10 +417,10 @@ class Adaptive:
             if start.is_repeated and not is_mostly_limited:
                 self._pace.starts_without_token += 1  # Calls between its two 429s were accepted: the trial may be the reason.
             else:
-                self._explain(start, arrival, retry_after, limited_starts, is_mostly_limited=is_mostly_limited)
+                self._explain(start, retry_after, limited_starts, is_mostly_limited=is_mostly_limited)
 
     def _explain(
-        self, start: Start, arrival: float, retry_after: float | None, limited_starts: list[Start], *, is_mostly_limited: bool
+        self, start: Start, retry_after: float | None, limited_starts: list[Start], *, is_mostly_limited: bool
     ) -> None:
         """Explain a 429; `limited_starts` are the rate-limited ones of the latest starts, and most if `is_mostly_limited`."""
         may_be_over_limit = retry_after is None
@@ -441,7 +432,7 @@ class Adaptive:
                 return
             if may_be_over_limit:
                 self._in_flight.doubt(self._now)
-            self._learn_rate(start, arrival, retry_after, in_a_row=True)
+            self._learn_rate(start, retry_after, in_a_row=True)
         elif self._random_429s.is_testing or len(limited_starts) <= self._random_429s.expected(WINDOW):
             self._pace.starts_without_token += 1
             self._count_unexplained(start)
@@ -449,7 +440,7 @@ class Adaptive:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):
-                self._learn_rate(start, arrival, retry_after, in_a_row=False)
+                self._learn_rate(start, retry_after, in_a_row=False)
         elif may_be_over_limit and self._in_flight.explains(start, self._now):
             self._revise_limit(start)
         else:
@@ -468,12 +459,12 @@ class Adaptive:
         elif is_refuted:
             self._in_flight.doubt(self._now)
 
-    def _process_rate_limited_probe(self, start: Start, arrival: float, retry_after: float | None) -> None:
+    def _process_rate_limited_probe(self, start: Start, retry_after: float | None) -> None:
         breaker = self._breaker
         if start.order <= breaker.barrier:
             return
         if breaker.reason == "all_rate_limited":
-            self._suspend(breaker.record_failed_probe(self._now, not_before=arrival + min(retry_after or 0.0, 30.0)))
+            self._suspend(breaker.record_failed_probe(self._now, not_before=self._now + min(retry_after or 0.0, 30.0)))
         else:
             self._close_breaker(start)
 
@@ -485,7 +476,7 @@ class Adaptive:
         self._cancel_test()
         self._record_limit("in_flight", self._in_flight.record_rate_limit(start, self._now, self._start_count))
 
-    def _learn_rate(self, start: Start, arrival: float, retry_after: float | None, *, in_a_row: bool) -> None:
+    def _learn_rate(self, start: Start, retry_after: float | None, *, in_a_row: bool) -> None:
         pace = self._pace
         self._cancel_test()
         self._random_429s.first_sign = None  # No rate can be measured across a pause.
@@ -497,8 +488,8 @@ class Adaptive:
         evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause)
         if evidence is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
-            probe_at = None if retry_after is None else arrival + retry_after
-            self._breaker.begin("all_rate_limited", arrival, self._now, self._start_count, probe_at=probe_at)
+            probe_at = None if retry_after is None else self._now + retry_after
+            self._breaker.begin("all_rate_limited", self._now, self._now, self._start_count, probe_at=probe_at)
             self._suspend("every call is rate limited")
             return
         evidence = f"{evidence}; pacing at {pace.estimate or 0.0:.3g}/s"
@@ -507,7 +498,7 @@ class Adaptive:
         if retry_after is None or not in_a_row:
             self._changes += self._pause.begin(self._now, pace.restart_at(start, self._now), "rate_limited", evidence)
         else:
-            self._changes += self._pause.begin_retry_after(arrival, retry_after, evidence)
+            self._changes += self._pause.begin_retry_after(self._now, retry_after, evidence)
         pace.postpone(self._pause.earliest_start(self._now))
 
     def _count_unexplained(self, start: Start) -> bool:

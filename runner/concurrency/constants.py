@@ -118,7 +118,7 @@ MAX_MEASURED_GROWTH: Final = 3.0
 
 # 429s that no limit explains.
 SETTLE_SHARE: Final = 0.5
-"""A failure is processed after this share of its own duration: calls that started with it and did not fail were accepted."""
+"""After the first 429 for a while, nothing starts for this share of its own duration, at most of a second: more may follow."""
 WINDOW, WINDOW_SHARE, WINDOW_429S = 16, 0.65, 6
 """A limit is exceeded if, of the last `WINDOW` starts, this share and at least `WINDOW_429S` were rate limited. With 20 % of
 random 429s that happens about once in 30,000 starts."""

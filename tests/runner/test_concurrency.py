@@ -5,11 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged
+from evaljournal.journal import read
+from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change, Decision
+from evaljournal.runner.testing import SimulatedEndpoint
+from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import ended, started
+from tests.runs import PATH, define, numbered_cases, run_virtual
 
 Answer = Callable[[float, int], float | None]
 """Given the time and the calls that the endpoint is busy with, the latency of a call; None: 429 after 0.1 s."""
@@ -537,3 +541,21 @@ def test_only_the_first_end_counts() -> None:
     assert () == drive.policy.observe(ended(name, "unavailable"), drive.t).changes
     assert () == drive.policy.observe(ended("unknown", "rate_limited", retry_after=60.0), drive.t).changes
     assert before == drive.policy.may_start(drive.t)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"rate": 8.0, "burst": 4}, {"rate": 8.0, "burst": 4, "retry_after": 1.0}, {"max_in_flight": 6}]
+)
+async def test_the_decision_that_a_429_causes_is_the_next_record(limits: dict[str, float], disk: SimulatedDisk) -> None:
+    """In a journal, a pause, or a limit because of 429s, follows the 429 directly."""
+    endpoint = SimulatedEndpoint(lambda _: "yes", latency=0.5, **limits)  # type: ignore[arg-type]  # of the table above
+    await run_virtual(define(endpoint, numbered_cases(120), slots=20, policy="adaptive"), disk)
+    events = [record.event for record in read(PATH, files=disk)]
+    causes = [
+        next(earlier for earlier in reversed(events[:place]) if not isinstance(earlier, PolicyEvent))
+        for place, event in enumerate(events)
+        if isinstance(event, IntakePaused | LimitChanged) and event.reason in ("retry_after", "rate_limited", "in_flight")
+    ]
+
+    assert causes
+    assert {"rate_limited"} == {cause.category if isinstance(cause, AttemptFailed) else cause for cause in causes}
