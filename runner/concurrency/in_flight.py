@@ -15,9 +15,7 @@ from attrs import define
 
 from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
-    CEILING_LATEST,
-    CEILING_SHARE,
-    CEILING_SOONEST,
+    CEILING_SECONDS,
     DOUBT_SECONDS,
     DOUBTFUL_SHARE,
     FAST_GROWTH,
@@ -103,7 +101,7 @@ class InFlight:
     threshold: int | None = None
     """The limit above which it grows only by one per round trip, because there was an overload."""
     ceiling: int | None = None
-    """The load that was an overload; the limit stays clearly below it until `ceiling_until`."""
+    """The load of the last overload; the limit stays clearly below it until `ceiling_until`."""
     ceiling_until: float = 0.0
     timeouts: int = 0
     """Starts after `last_lowered` that timed out."""
@@ -167,7 +165,7 @@ class InFlight:
     def _highest_limit(self, t: float) -> int:
         if self.ceiling is None or t >= self.ceiling_until:
             return self.slots
-        return min(self.slots, max(int(CEILING_SHARE * self.ceiling), 1))
+        return min(self.slots, max(int(BUSY_SHARE * self.ceiling), 1))
 
     @property
     def _unproven_limit(self) -> int:
@@ -198,7 +196,7 @@ class InFlight:
     def record_overload(self, load: int, t: float, last_start: int, *, load_share: float = OVERLOAD_CUT) -> None:
         """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
         is_repeated = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
-        self.ceiling, self.ceiling_until = load, t + (CEILING_LATEST if is_repeated else CEILING_SOONEST)
+        self.ceiling, self.ceiling_until = load, t + CEILING_SECONDS if is_repeated else t
         self.threshold = self.limit = max(min(int(load_share * load), self.limit), 1)
         self.period = LIMIT_TEST_SOONEST
         self.first_check = last_start + 2 * self.limit
