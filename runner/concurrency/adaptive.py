@@ -289,8 +289,7 @@ class Adaptive:
     def _mark_accepted(self, start: Start) -> None:
         if not start.is_accepted:
             start.is_accepted = True
-            if start.order > self._in_flight.last_lowered or not self._in_flight.is_certain:
-                self._in_flight.accept(start.in_flight)
+            self._in_flight.accept(start.in_flight)
 
     def _record_answer(self, start: Start) -> bool:
         """Process an answer of the endpoint; return whether it closed the breaker."""
@@ -428,7 +427,7 @@ class Adaptive:
             self._learn_limit(start)
         elif is_mostly_limited:
             if may_be_over_limit and self._in_flight.is_above(limited_starts[0], self._now):
-                self._learn_limit(start if self._in_flight.is_certain else limited_starts[0])
+                self._learn_limit(limited_starts[0])
                 return
             if may_be_over_limit:
                 self._in_flight.doubt(self._now)
@@ -448,15 +447,14 @@ class Adaptive:
             self._count_unexplained(start)
 
     def _revise_limit(self, start: Start) -> None:
-        """Lower the limit after enough 429s above it; if most calls clearly below it fail, discard it, unless it is certain."""
+        """Lower the limit after enough 429s above it; if most calls clearly below it fail, discard it."""
         self._pace.starts_without_token += 1
         is_tested = self._in_flight.is_doubtful and self._count_unexplained(start)
         if is_tested or not self._in_flight.has_enough_evidence():
             return
-        is_refuted = self._in_flight.is_refuted
-        if not self._in_flight.is_below(start) or (is_refuted and self._in_flight.is_certain):
+        if not self._in_flight.is_below(start):
             self._learn_limit(start)
-        elif is_refuted:
+        elif self._in_flight.is_refuted:
             self._in_flight.doubt(self._now)
 
     def _process_rate_limited_probe(self, start: Start, retry_after: float | None) -> None:

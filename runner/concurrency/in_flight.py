@@ -68,8 +68,6 @@ class InFlight:
     """The limit that is known to be good, while holding or trying."""
     first_known_limit: int = 0
     """The limit when it was found; it may have been lowered since."""
-    is_confirmed: bool = False
-    """Whether a test of a higher limit ended with a 429 after the limit was found."""
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
     is_upward: bool = True
@@ -125,11 +123,6 @@ class InFlight:
     def is_doubtful(self) -> bool:
         """Whether fewer than half of the starts were rate limited when the limit was found: the 429s may have been random."""
         return self.known_limit > 0 and self.limited_share < DOUBTFUL_SHARE
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the number in flight is certainly what the endpoint limits, so that more 429s mean a lower limit."""
-        return self.is_confirmed and self.phase != "climbing" and not self.by_latency
 
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
@@ -234,19 +227,17 @@ class InFlight:
         self.limited_above = 0
 
     def is_above(self, start: Start, t: float) -> bool:
-        """Return whether a start had at least as many in flight as were ever accepted, or the limit is certain."""
-        accepted_load = 0 if self.is_certain else self.highest_accepted_load - 1
-        return t >= self.doubt_until and start.in_flight > max(accepted_load, LARGEST_UNCERTAIN_LIMIT)
+        """Return whether a start had at least as many in flight as were ever accepted."""
+        return t >= self.doubt_until and start.in_flight > max(self.highest_accepted_load - 1, LARGEST_UNCERTAIN_LIMIT)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429.
 
-        It may if so many were never accepted, if the known limit is close, or if the limit is certain and may have fallen.
+        It may if so many were never accepted, or if the known limit is close.
         """
         if t < self.doubt_until or start.in_flight <= LARGEST_UNCERTAIN_LIMIT:
             return False
         is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.known_limit
-        is_near = is_near or self.is_certain
         if start.in_flight <= max(self._safe_load(), self.known_limit) and not is_near:
             return False
         if not self.limited_above or start.order - self.last_limited_above > max(LIMITED_WITHIN, self.limit // 2):
@@ -299,8 +290,6 @@ class InFlight:
     def record_rate_limit(self, start: Start, t: float, last_start: int) -> str:
         """Hold the limit just below the load that was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        is_test = self.phase == "trying" and self.limit > self.known_limit and not self.is_doubtful
-        self.is_confirmed = is_test or (self.is_confirmed and self.phase == "holding")
         self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
         self._hold(limit, t, last_start)
         return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
