@@ -165,9 +165,7 @@ class Adaptive:
                 break
             self._now = max(self._now, next_at)
             if next_at == self._test_end:
-                self._test_end = _NEVER
-                if not self._random_429s.extend_test(self._start_count):
-                    self._end_test(self._random_429s.last_test_start)
+                self._end_test(self._random_429s.last_test_start)
             elif next_at == pause_end:
                 self._changes += self._pause.end(next_at)
             else:

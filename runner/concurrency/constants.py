@@ -137,9 +137,7 @@ TEST_EXPECTED_429S: Final = 10
 """429s expected in a test if they are random; none means a rate limit. A test begins where 429s happen to be frequent, so fewer
 occur: with 6, and one tolerated, 1 % of random 429s were taken for a rate limit in one of three tests."""
 TEST_TOLERATED_429S: Final = 2
-"""Maximum 429s in a test that indicate a rate limit: those before the test were mostly due to the limit. If there are any,
-the result is unclear, and as many starts are tested again: otherwise, 5 % of random 429s took up to 1.81 times the time of a
-fixed limit."""
+"""Maximum 429s in a test that indicate a rate limit: those before the test were mostly due to the limit."""
 TEST_ENOUGH_429S: Final = 4
 """429s that end a test early, as random, unless all are among the latest starts, as at an exceeded limit. Without it, 20 % of
 random 429s took up to 1.95 times the time of a fixed limit."""

@@ -46,8 +46,6 @@ class Random429s:
     """First start of the test; 0 while there is none."""
     last_test_start: int = 0
     """Last start of the test."""
-    parts: int = 1
-    """2 if the result was unclear and the test continues."""
     rate: float = 0.0
     """Accepted calls per second between the first sign and the last."""
 
@@ -59,7 +57,7 @@ class Random429s:
     @property
     def is_decided(self) -> bool:
         """Whether there were enough 429s in the current test."""
-        return self.is_testing and self.unexplained_429s >= TEST_ENOUGH_429S * self.parts
+        return self.is_testing and self.unexplained_429s >= TEST_ENOUGH_429S
 
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean plus four standard deviations."""
@@ -101,16 +99,9 @@ class Random429s:
         self.last_test_start = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), TEST_MIN_STARTS)
         self.signs, self.unexplained_429s = self.unexplained_429s, 0
 
-    def extend_test(self, newest_start: int) -> bool:
-        """If the result is unclear, test as many starts again after `newest_start`, once; return whether that is done."""
-        if self.parts > 1 or not 0 < self.unexplained_429s <= TEST_TOLERATED_429S:
-            return False
-        self.last_test_start, self.parts = newest_start + self.last_test_start - self.first_test_start + 1, 2
-        return True
-
     def end_test(self, last_start: int) -> bool:
         """End the test with the start `last_start`; return whether the 429s are random."""
-        is_random = self.unexplained_429s > TEST_TOLERATED_429S * self.parts
+        is_random = self.unexplained_429s > TEST_TOLERATED_429S
         if self.unexplained_429s:
             share = self.unexplained_429s / (last_start - self.first_test_start + 1)
             self.share = min(max(share, self.observed_share if is_random else 0.0), 0.9)
@@ -119,5 +110,5 @@ class Random429s:
 
     def restart(self, newest_start: int) -> None:
         """Cancel the test, if there is one, and count the starts after `newest_start`."""
-        self.first_test_start, self.last_test_start, self.parts = 0, 0, 1
+        self.first_test_start, self.last_test_start = 0, 0
         self.first_start, self.unexplained_429s, self.first_sign = newest_start + 1, 0, None
