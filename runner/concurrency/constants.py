@@ -36,9 +36,6 @@ BUSY_SHARE: Final = 0.85
 LIMIT_TEST_SOONEST, LIMIT_TEST_LATEST = 5.0, 120.0
 """Seconds between two tests of another limit; doubled while the outcome is the same. Each test costs a 429: with at most 60,
 the median of ordinary scenarios (seed 954) was 1.06 % instead of 0.95 % rate limited."""
-LIMIT_TEST_CALLS, LIMIT_TEST_CHEAP = 400, 60.0
-"""After this many successes at a limit that a 429 showed, the next test is due after the second number of seconds: one 429 is a
-small share then. With a limit raised from 16 to 48 at half-time, goodput is 95 % instead of 82 %."""
 SMALLEST_COMPARED_LIMIT: Final = 8
 """Limits below this are not compared with a lower one: that would cost a third of them."""
 LIMIT_TEST_TIMEOUT: Final = 20.0
@@ -60,8 +57,8 @@ OVERLOAD_CUT, TIMEOUT_CUT = 0.5, 0.33
 """Share of the load to which the limit falls when nothing responds, and when calls time out. With 0.6 for both, servers that
 collapse beyond 4 calls, and servers whose calls beyond a limit hang, reached 50 to 57 % of their capacity."""
 CEILING_SECONDS: Final = 1200.0
-"""Seconds for which the limit stays below the load of an overload that has happened twice: each costs a timeout. With 120, servers
-that keep timed-out calls as load reached 39 and 44 % instead of 72 and 73 %; the first time it may have been an outage."""
+"""Seconds for which the limit stays below the load of an overload that has happened twice: each costs a timeout. With 120,
+servers that keep timed-out calls as load reached 39 and 44 % instead of 72 and 73 %. The first may have been an outage."""
 
 # Latency.
 GROUP_SMALLEST, GROUP_LARGEST = 12, 64

@@ -21,8 +21,6 @@ from evaljournal.runner.concurrency.constants import (
     FAST_GROWTH,
     FIRST_LIMIT,
     LARGEST_UNCERTAIN_LIMIT,
-    LIMIT_TEST_CALLS,
-    LIMIT_TEST_CHEAP,
     LIMIT_TEST_LATEST,
     LIMIT_TEST_SOONEST,
     LIMIT_TEST_TIMEOUT,
@@ -148,12 +146,8 @@ class InFlight:
         elif self.phase == "trying" and not self.by_latency:
             if self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
                 self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
-        elif self.phase == "holding" and self._is_due(t):
+        elif self.phase == "holding" and t - self.phase_start >= self.period:
             self._try(t)
-
-    def _is_due(self, t: float) -> bool:
-        is_cheap = self.successes >= LIMIT_TEST_CALLS and not self.by_latency
-        return t - self.phase_start >= (min(self.period, LIMIT_TEST_CHEAP) if is_cheap else self.period)
 
     def _highest_limit(self, t: float) -> int:
         if self.ceiling is None or t >= self.ceiling_until:

@@ -305,15 +305,6 @@ def test_random_429s_do_not_limit_a_short_run() -> None:
     assert 36 <= limited.policy.limit <= 40
 
 
-def test_a_lowered_limit_in_flight_is_not_taken_for_a_rate() -> None:
-    """A test has confirmed the limit on attempts in flight; when it falls, every call is rate limited for a while."""
-    drive = Drive(100)
-    drive.run(30.0, lambda t, busy: None if busy > (32 if t < 20.0 else 8) else 1.0 + busy % 7 / 7)
-
-    assert 8 <= drive.policy.limit <= 9
-    assert drive.policy._pace.estimate is None
-
-
 def test_only_429s_of_close_starts_belong_together() -> None:
     """A second 429 among calls that started together is no reason to wait again, however many have started since."""
     drive = Drive(200, trials=1_000)
