@@ -35,6 +35,7 @@ from evaljournal.runner.concurrency.constants import (
     SETTLE_SHARE,
     SHORT_RUN,
     SHORT_TEST,
+    SHORTEST_ROUND_TRIP,
     SHORTEST_RUN,
     SMOOTHING,
     TEST_ENOUGH_429S,
@@ -204,7 +205,7 @@ class Adaptive:
             wave=self._wave,
             probe=probe,
         )
-        self._pace.record_start(self._now, self._flow(self.limit))
+        self._pace.record_start(self._now, self._flow(self.limit), self._round_trip)
         if probe:
             self._breaker.record_probe(self._now)
         if self._start_count <= self._random_429s.last_test_start and trial in self._last_limited:
@@ -212,6 +213,10 @@ class Adaptive:
             self._random_429s.last_test_start += 1
         if self._start_count == self._random_429s.last_test_start:
             self._test_end = self._now + 2 * self._failure_seconds
+
+    @property
+    def _round_trip(self) -> float:
+        return max(self._latency.mean or 0.0, SHORTEST_ROUND_TRIP)
 
     def _flow(self, in_flight: int) -> float:
         """Return the calls per second for a number in flight (Little's law); 0 before the first success."""
@@ -481,7 +486,7 @@ class Adaptive:
         self._last_limited.clear()
         pace.fixed_pace = None
         pause = min(retry_after or 0.0, LONGEST_PAUSE)
-        evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause)
+        evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause, round_trip=self._round_trip)
         if evidence is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
             probe_at = None if retry_after is None else self._now + retry_after

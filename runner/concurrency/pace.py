@@ -5,7 +5,7 @@ it has granted exactly what flowed in. Calls granted, divided by the time, are i
 
 There are three phases:
     open       no limit is known; starts are not paced
-    searching  the rate is roughly known; the pace grows until the next 429, by 10 % per second at first
+    searching  the rate is roughly known; the pace grows until the next 429, by 20 % per round trip at first
     plateau    the rate was measured; the pace starts below it, stays near it, and rises above it along a cubic
 
 While measurements agree, plateaus get longer and flatter, so that there are fewer 429s. If a plateau ends without a 429, the
@@ -25,7 +25,6 @@ from evaljournal.runner.concurrency.constants import (
     FLATTEST_SWING,
     MAX_MEASURED_GROWTH,
     MEASURED_CALLS,
-    MEASURED_SECONDS,
     MIN_PACE,
     PLATEAU_CALLS,
     PLATEAU_LONGEST,
@@ -114,7 +113,7 @@ class Pace:
             return 3
         return 1
 
-    def record_start(self, t: float, flow: float) -> None:
+    def record_start(self, t: float, flow: float, round_trip: float) -> None:
         """Space the next start from this one; `flow` is the rate that the slots allow."""
         pace = self.pace_at(t)
         if pace is None:
@@ -134,7 +133,8 @@ class Pace:
                 self._search(pace, t)
         elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             # The longer the search, the further away the limit must be.
-            self.estimate *= 1 + min(SEARCH_GROWTH * gap * (1 + (t - self.phase_start) / SEARCH_DOUBLING), SEARCH_STEP)
+            round_trips = (t - self.phase_start) / round_trip
+            self.estimate *= 1 + min(SEARCH_GROWTH * gap / round_trip * (1 + round_trips / SEARCH_DOUBLING), SEARCH_STEP)
 
     def speed_up(self) -> None:
         """Raise the first pace of a run after an answer; finally, stop pacing."""
@@ -153,11 +153,12 @@ class Pace:
             self.phase_start += max(t - max(self.next_start, self.phase_start), 0.0)
             self.next_start = max(self.next_start, t)
 
-    def learn(self, start: Start, t: float, *, flow: float, pause: float) -> str | None:
+    def learn(self, start: Start, t: float, *, flow: float, pause: float, round_trip: float) -> str | None:
         """Update the rate after a 429; return the evidence, or None if no call was granted since the last one.
 
         `flow` is the current rate of starts, derived from the number in flight. `pause` is the Retry-After in seconds: the
-        first estimate includes it, because nothing is granted meanwhile.
+        first estimate includes it, because nothing is granted meanwhile. Within a `round_trip`, calls that started before the
+        last 429 may have used the tokens (an attempt of an agent makes many calls), so a shorter time is no measurement.
         """
         self.starts_without_token += 1
         self.frozen_starts, self.suspects = 0, [start.order]
@@ -165,7 +166,7 @@ class Pace:
         granted_calls, seconds = max(start.order - anchor_order - self.starts_without_token, 0), start.t - anchor_t
         is_measured = self.anchor is not None
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
-        is_enough = granted_calls >= MEASURED_CALLS and seconds >= MEASURED_SECONDS
+        is_enough = granted_calls >= MEASURED_CALLS and seconds >= round_trip
         if self.estimate is None:
             self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -177,7 +178,8 @@ class Pace:
                 return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted_calls + 1) / seconds.
-            self._search(min(max(granted_calls / seconds, self.estimate / 2), (granted_calls + 1) / seconds), t)
+            highest_rate = (granted_calls + 1) / seconds if seconds >= round_trip else self.estimate
+            self._search(min(max(granted_calls / max(seconds, 0.001), self.estimate / 2), highest_rate), t)
         else:
             self._settle(granted_calls / seconds, self.pace_at(start.t) or self.estimate, t)
         self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or MIN_PACE), granted_calls
@@ -200,7 +202,7 @@ class Pace:
 
     def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
-        return t + t - start.t + min(1 / (self.estimate or 1.0), 5.0)
+        return t + min(t - start.t, 1.0) + min(1 / (self.estimate or 1.0), 5.0)
 
     def forget(self) -> None:
         """Stop pacing: there is no rate limit."""
