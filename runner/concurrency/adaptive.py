@@ -309,7 +309,7 @@ class Adaptive:
             return False
         reason = self._breaker.reason
         if reason == "all_rate_limited":
-            self._pace.resume(start, self._now)
+            self._pace.resume(self._now)
         self._pause = CurrentPause()
         self._changes.append(IntakeResumed(reason=reason, evidence=evidence))
         return True

@@ -8,6 +8,9 @@ There are three phases:
     searching  the rate is roughly known; the pace grows until the next 429, by 20 % per round trip at first
     plateau    the rate was measured; the pace starts below it, stays near it, and rises above it along a cubic
 
+If every call is rate limited for a while, as by a server that bans clients after a few 429s, the pace grows only as slowly as
+on the longest plateau beyond the rate that was certainly accepted before, and a single 429 is enough to lower it.
+
 While measurements agree, plateaus get longer and flatter, so that there are fewer 429s. If a plateau ends without a 429, the
 limit was raised, and the search starts again.
 """
@@ -68,6 +71,10 @@ class Pace:
     """The latest rate-limited starts that may be random."""
     frozen_starts: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
+    accepted_rate: float = 0.0
+    """The rate that was certainly accepted before the last 429."""
+    safe_rate: float | None = None
+    """Above this rate the pace hardly grows, because every call was rate limited for a while after a higher one."""
     fixed_pace: float | None = None
     """A pace that was not measured: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
@@ -107,6 +114,8 @@ class Pace:
     def _needed_429s(self, start: Start) -> int:
         """Return how many 429s make a measurement: on a plateau, one if all the tokens that flowed in were granted."""
         anchor = self.anchor
+        if self.safe_rate is not None:
+            return 1
         if anchor is None or self.is_searching:
             return 2
         if start.order - anchor.order - self.starts_without_token < self.measured_rate * (start.t - anchor.t):
@@ -132,6 +141,9 @@ class Pace:
             if t - self.phase_start > 3 * self.period:
                 self._search(pace, t)
         elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
+            if self.safe_rate is not None and self.estimate >= self.safe_rate:
+                self.estimate *= 1 + SWING * gap / (2 * PLATEAU_LONGEST)  # As on the longest plateau.
+                return
             # The longer the search, the further away the limit must be.
             round_trips = (t - self.phase_start) / round_trip
             self.estimate *= 1 + min(SEARCH_GROWTH * gap / round_trip * (1 + round_trips / SEARCH_DOUBLING), SEARCH_STEP)
@@ -167,6 +179,10 @@ class Pace:
         is_measured = self.anchor is not None
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted_calls >= MEASURED_CALLS and seconds >= round_trip
+        if is_enough or not is_measured:
+            # A short time may include the content of a full bucket.
+            share = 1.0 if seconds >= PLATEAU_LONGEST else FIRST_RATE_SHARE / 2
+            self.accepted_rate = share * granted_calls / max(seconds, 0.5)
         if self.estimate is None:
             self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -175,6 +191,7 @@ class Pace:
         elif granted_calls == self.granted_calls:
             self._search(self.estimate / 2, t)
             if self.starts_without_token > 1:  # A single 429 may be random.
+                self.safe_rate = max(self.accepted_rate, MIN_PACE)
                 return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted_calls + 1) / seconds.
@@ -187,10 +204,9 @@ class Pace:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
 
-    def resume(self, probe: Start, t: float) -> None:
-        """Start again after every call was rate limited; the bucket was nearly empty when it accepted the probe."""
+    def resume(self, t: float) -> None:
+        """Start again after every call was rate limited."""
         self.phase_start, self.next_start = t, t + 1 / (self.estimate or 1.0)
-        self._count_from(probe)
 
     def _count_from(self, start: Start) -> None:
         self.anchor, self.starts_without_token, self.granted_calls, self.lowest_estimate = (
@@ -223,7 +239,7 @@ class Pace:
             self.phase_start = t
 
     def _min_period(self, rate: float) -> float:
-        return max(PLATEAU_SHORTEST, MEASURED_CALLS / rate)
+        return max(PLATEAU_SHORTEST if self.safe_rate is None else PLATEAU_LONGEST, MEASURED_CALLS / rate)
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
