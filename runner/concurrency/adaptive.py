@@ -34,7 +34,6 @@ from evaljournal.runner.concurrency.constants import (
     SAME_TRIAL_429S,
     SETTLE_SHARE,
     SHORT_RUN,
-    SHORT_TEST,
     SHORTEST_ROUND_TRIP,
     SHORTEST_RUN,
     SMOOTHING,
@@ -114,7 +113,7 @@ class Adaptive:
         self._in_flight = InFlight(slots=slots, limit=self.limit, first_check=6 * slots, is_short=is_short)
         self._latency = LatencyBaseline()
         self._breaker = Breaker()
-        self._random_429s = Random429s(longest_test=trials / SHORT_TEST if trials and is_short else _NEVER)
+        self._random_429s = Random429s()
         self._pause = CurrentPause()
 
     def observe(self, event: CallEvent, t: float) -> Decision:
@@ -407,7 +406,9 @@ class Adaptive:
         elif self._rate_limits[start.trial] >= SAME_TRIAL_429S:
             self._pace.starts_without_token += 1  # The trial may be the reason.
         elif start.order <= self._last_change:
-            self._pace.count_earlier_429()
+            self._pace.starts_without_token += 1
+            if retry_after is None and self._in_flight.lower(start):
+                self._record_limit("in_flight", f"429 at {start.in_flight} in flight, at the same time")
         else:
             limited_starts = [
                 self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
@@ -465,6 +466,7 @@ class Adaptive:
         if start.order <= breaker.barrier:
             return
         if breaker.reason == "all_rate_limited":
+            self._pace.record_limited_probe()
             self._suspend(breaker.record_failed_probe(self._now, not_before=self._now + min(retry_after or 0.0, 30.0)))
         else:
             self._close_breaker(start)

@@ -141,8 +141,6 @@ TEST_ENOUGH_429S: Final = 4
 random 429s took up to 1.95 times the time of a fixed limit."""
 TEST_MIN_STARTS: Final = 30
 """Starts of the shortest test."""
-SHORT_TEST: Final = 5
-"""In a short run, a test may use one in this many trials; a longer test costs more than it saves."""
 MEMORY: Final = 1000
 """Starts after which counts of random 429s are halved."""
 

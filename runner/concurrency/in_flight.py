@@ -92,6 +92,8 @@ class InFlight:
     """The time until which no 429 is attributed to the number in flight: the last such 429 was due to the rate."""
     last_lowered: int = 0
     """The newest start when the limit was last lowered; earlier starts cannot lower it again."""
+    earlier_lowered: int = 0
+    """The same for the time before the limit was last lowered because of 429s."""
     first_check: int = 0
     """The first start at which a lower load may be measured, if none has been."""
     threshold: int | None = None
@@ -162,7 +164,7 @@ class InFlight:
     def _step(self) -> int:
         """Return by how much a success raises the limit."""
         if self.threshold is None or self.limit < self.threshold:
-            return (2 * FAST_GROWTH if self.is_short else FAST_GROWTH) if self.limit < self._unproven_limit else 1
+            return FAST_GROWTH if self.limit < self._unproven_limit else 1
         self.growth += 1
         if self.growth < self.limit:
             return 0
@@ -285,8 +287,24 @@ class InFlight:
         """Hold the limit just below the load that was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
         self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
+        self.earlier_lowered = self.last_lowered
         self._hold(limit, t, last_start)
         return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
+
+    def lower(self, start: Start) -> bool:
+        """Lower the limit that was just found if a call that started before that is rate limited below it.
+
+        Of calls that start together, those in excess may be rate limited in any order.
+        """
+        is_lower = (
+            self.phase == "holding"
+            and not self.by_latency
+            and start.order > self.earlier_lowered
+            and max(self.highest_accepted_load, LARGEST_UNCERTAIN_LIMIT) < start.in_flight <= self.limit
+        )
+        if is_lower:
+            self.known_limit = self.first_known_limit = self.limit = start.in_flight - 1
+        return is_lower
 
     def _is_known(self, limit: int) -> bool:
         return self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)

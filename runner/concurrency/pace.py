@@ -8,8 +8,8 @@ There are three phases:
     searching  the rate is roughly known; the pace grows until the next 429, by 20 % per round trip at first
     plateau    the rate was measured; the pace starts below it, stays near it, and rises above it along a cubic
 
-If every call is rate limited for a while, as by a server that bans clients after a few 429s, the pace grows only as slowly as
-on the longest plateau beyond the rate that was certainly accepted before, and a single 429 is enough to lower it.
+If every call is rate limited for a while, also probes, as by a server that bans clients after a few 429s, the pace then grows
+only as slowly as on the longest plateau beyond the rate that was certainly accepted before, and one 429 is enough to lower it.
 
 While measurements agree, plateaus get longer and flatter, so that there are fewer 429s. If a plateau ends without a 429, the
 limit was raised, and the search starts again.
@@ -153,12 +153,6 @@ class Pace:
         if self.fixed_pace is not None:
             self.fixed_pace = FIRST_PACE_GROWTH * self.fixed_pace if self.fixed_pace < FIRST_PACE_END else None
 
-    def count_earlier_429(self) -> None:
-        """Count a 429 of an earlier start; it may have used a token, so one start is skipped."""
-        self.starts_without_token += 1
-        if self.estimate is not None and self.anchor is not None:
-            self.next_start += 1 / self.estimate
-
     def postpone(self, t: float) -> None:
         """Start nothing before `t`: the bucket fills meanwhile."""
         if self.estimate is not None:
@@ -191,7 +185,6 @@ class Pace:
         elif granted_calls == self.granted_calls:
             self._search(self.estimate / 2, t)
             if self.starts_without_token > 1:  # A single 429 may be random.
-                self.safe_rate = max(self.accepted_rate, MIN_PACE)
                 return None
         elif not is_enough:
             # Too few for a measurement, but the rate is not much above (granted_calls + 1) / seconds.
@@ -203,6 +196,10 @@ class Pace:
         if is_enough or not is_measured:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
+
+    def record_limited_probe(self) -> None:
+        """Record that a single call was rate limited, too: be careful from now on."""
+        self.safe_rate = max(self.accepted_rate, MIN_PACE)
 
     def resume(self, t: float) -> None:
         """Start again after every call was rate limited."""
