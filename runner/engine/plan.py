@@ -20,7 +20,7 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.code_files import code_files
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import check_gates
-from evaljournal.runner.definition.limits import check_limits
+from evaljournal.runner.definition.limits import check_limits, declared_limits
 from evaljournal.runner.definition.settings import OMITTED_DEFAULTS, Settings
 from evaljournal.runner.definition.variants import MAX_UNCONFIRMED
 from evaljournal.runner.engine.changes import case_changes, differences, effective_settings
@@ -58,6 +58,10 @@ class Plan:
     def total(self) -> int | None:
         """Number of trials, if known in advance."""
         return self.run_started.trials or None
+
+    def declared_limits(self, model: str) -> dict[str, float]:
+        """Return the declared limits of a model; each of several shards has its part."""
+        return declared_limits(self.settings.limits, model, int(self.run_started.shard.rpartition("/")[2] or 1))
 
     def estimate(self, case: Case, variant: str) -> Amounts:
         """Return the most that an attempt and its scorers are expected to use; unknown units are missing."""
