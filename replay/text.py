@@ -39,6 +39,7 @@ _REASONS: Final = {
     "budget": "over its budget",
 }
 """Why a trial has an error → its words, where they differ."""
+_WINDOWS: Final = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 _VARIABLE_PARTS: Final = re.compile(r"\breq_\w+|[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+(?:\.\d+)?")
 """Request ids, UUIDs, addresses and numbers."""
 
@@ -204,3 +205,21 @@ def or_dash(value: float | None, text: Callable[[float], str]) -> str:
 def plural(count: int, singular: str, plural_form: str = "") -> str:
     """Return a count with its noun: `1 trial`, `2 trials`, `2 retries`."""
     return f"{count:,} {singular if count == 1 else plural_form or f'{singular}s'}"
+
+
+def short_amount(value: float) -> str:
+    """Return an amount with at most three digits: `812`, `1.5k`, `148k`, `2M`."""
+    for factor, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * factor:
+            return f"{digits(value / factor, 3)}{unit}"
+    return digits(value, 3)
+
+
+def window_text(seconds: float) -> str:
+    """Return the window of a rate limit: `minute`, `10 s`."""
+    return _WINDOWS.get(seconds) or duration(seconds)
+
+
+def rate_limit_text(unit: str, size: float, window: float) -> str:
+    """Return a rate limit: `500 requests per minute`."""
+    return f"{short_amount(size)} {as_words(unit)} per {window_text(window)}"

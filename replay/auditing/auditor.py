@@ -15,6 +15,7 @@ from evaljournal.journal.fact import non_default_fields
 from evaljournal.journal.format.codec import event_type
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, TrialTotals
+from evaljournal.replay.auditing.limit_rules import LimitRules
 from evaljournal.replay.auditing.rules import StepRules, end_problems, start_problems, stop_problems
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
 from evaljournal.replay.render.summary import version_notes
@@ -66,6 +67,7 @@ class Auditor:
         self._slots: dict[int, str] = {}
         """Slot → trial in it."""
         self._starts = StartRules(self._state)
+        self._limits = LimitRules(self._state, self._findings.add_at)
         self._hung_attempts = 0
         """Attempts in flight when an endpoint stopped responding, in this session."""
         self._highest_limit = 0
@@ -107,6 +109,7 @@ class Auditor:
 
     def result(self) -> Audit:
         """Return the result so far."""
+        self._limits.flush()
         state = self._state
         totals = TrialTotals(
             enqueued=len(state.trials),
@@ -132,8 +135,16 @@ class Auditor:
 
     def _on_step_completed(self, event: events.StepEvent, record: Record) -> None:
         self._add_all(record, "steps", self._steps.end(event))
+        if not isinstance(event, events.StepReused) and event.need is not None:
+            self._limits.step(event, record)
 
     _on_step_failed = _on_step_reused = _on_step_completed
+
+    def _on_rate_limit_seen(self, event: events.RateLimitSeen, record: Record) -> None:
+        self._limits.see(event, record)
+
+    def _on_noted(self, event: events.Noted, record: Record) -> None:
+        self._limits.note(event, record)
 
     def _stop(self, record: Record, message: str) -> None:
         self._add(record, "lifecycle", message)
@@ -162,6 +173,7 @@ class Auditor:
         if self._state.merged and self._state.merged.is_first(event.session):
             self._before_run = record.seq, len(self._findings.findings), self._findings.count
         self._starts = StartRules(self._state)
+        self._limits.begin_session(record, is_new_run=bool(self._state.merged) and self._state.merged.is_first(event.session))
         for per_session in (self._slots, self._calls, self._output_times, self._probes):
             per_session.clear()
         self._retry_rules = self._rules_of(event)
@@ -180,6 +192,7 @@ class Auditor:
 
     def _note_gaps(self, event: events.JournalSalvaged, record: Record) -> None:
         """Remove the findings about salvaged records: those of a shard that was salvaged before it was merged, or all."""
+        self._limits.flush()
         first_seq, length, count = self._before_run
         if event.kept > record.seq - first_seq + 1:  # More than the shard has: the merged run was salvaged.
             first_seq, length, count = 1, 0, 0
@@ -213,6 +226,8 @@ class Auditor:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
         for check, message in self._starts.start(call_id, subject, event, record):
             self._add(record, check, message)
+        if event.need is not None:
+            self._limits.start(event, record)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         call_id = event.trial, event.scorer
@@ -229,6 +244,7 @@ class Auditor:
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)
+        self._limits.end(event.trial)
         if self._calls and self._state.started is not None:
             for scorer in self._state.started.scorers:
                 self._calls.pop((event.trial, scorer), None)
@@ -262,6 +278,8 @@ class Auditor:
         (self._probes.add if event.probe else self._probes.discard)(event.trial)
         for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
             self._add(record, check, message)
+        if event.need is not None:
+            self._limits.start(event, record)
         if event.key in state.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
             self._add(record, "slots", message)

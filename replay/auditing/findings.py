@@ -40,8 +40,8 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, pace, breaker, delay, calls, elapsed, steps, budget, retry, stop, totals
-    or settings."""
+    """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, budget, retry,
+    stop, totals or settings."""
     message: str
 
 
@@ -58,9 +58,13 @@ class Findings:
 
     def add(self, record: Record, check: str, message: str) -> None:
         """Add a finding about a record."""
+        self.add_at(record.seq, check, message)
+
+    def add_at(self, seq: int, check: str, message: str) -> None:
+        """Add a finding about the record with this number."""
         self.count += 1
         if len(self.findings) < MAX_FINDINGS:
-            self.findings.append(Finding(record.seq, check, message))
+            self.findings.append(Finding(seq, check, message))
 
     def add_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
         """Add a finding for each message."""

@@ -20,6 +20,7 @@ from evaljournal.replay.definition import changed_files, changes, code_version, 
 from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
+from evaljournal.replay.state.known_limits import RecordedLimits
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.pauses import Pause
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
@@ -162,6 +163,8 @@ class RunState(Totals):
     """Rate-limit key → starts per second, if paced."""
     pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
     """Rate-limit key → its pause, which may have expired."""
+    known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
+    """The declared and advertised rate limits, and what calls took from them."""
     _running_keys: dict[str, str] = attrs.field(factory=dict[str, str])
     """Trial → the rate-limit key of its attempt in flight, if not empty."""
     recoveries: int = 0
@@ -289,6 +292,7 @@ class RunState(Totals):
             per_session.clear()
         self.scorer_keys.clear()
         self.scorer_errors.clear()
+        self.known_limits.begin_session(record.at, record.t)
 
     def _begin_budget(self, session: int) -> None:
         """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""
@@ -371,6 +375,8 @@ class RunState(Totals):
         repeated_calls = self.steps.start(event) if self.steps.records else 0
         if event.key:
             self._running_keys[event.trial] = event.key
+        if event.need is not None:
+            self.known_limits.add(event.key, event.need, record.t)
         if event.trial in self.interrupted_trials:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1 + repeated_calls
@@ -472,13 +478,20 @@ class RunState(Totals):
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
         attempt = self.running[event.trial]
         self.steps.complete(event, record, attempt.start)
+        self._add_step_need(event, record)
         self.running[event.trial] = attempt.after_step(event.name, record.t)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
 
+    def _add_step_need(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
+        if event.need is not None:
+            self.known_limits.inner_keys.add(event.key)
+            self.known_limits.add(event.key, event.need, record.t - event.elapsed)
+
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
         self.steps.fail(event, record)
+        self._add_step_need(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
 
     def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
@@ -506,6 +519,8 @@ class RunState(Totals):
         self.scorer_calls[call_id] = OpenCall(event.key, record.t)
         self.calls_started[event.scorer] += 1
         self.scorer_keys.add(event.key)
+        if event.need is not None:
+            self.known_limits.add(event.key, event.need, record.t)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         call_id = event.trial, event.scorer
@@ -577,6 +592,9 @@ class RunState(Totals):
 
     def _on_intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
         self.pauses.pop(event.key, None)
+
+    def _on_rate_limit_seen(self, event: events.RateLimitSeen, _: Record) -> None:
+        self.known_limits.see(event)
 
     def _on_noted(self, event: events.Noted, _: Record) -> None:
         usage = noted_usage(event.name, event.value)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
-from evaljournal.journal.events import NOTE_PREFIX
+from evaljournal.journal.events import NOTE_PREFIX, LimitUnit
 from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay.state.answers import ANSWER
 
@@ -49,6 +49,20 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
         for name, value in usage.items():
             if is_amount(value):
                 sums[name] = sums.get(name, 0) + value
+
+
+def real_tokens(usage: Mapping[str, object] | None) -> dict[LimitUnit, float]:
+    """Return the tokens of a call as rate limits count them: those that are read from a cache do not count."""
+    names = ("input_tokens", "output_tokens", "cached_tokens")
+    counts = {name: value for name in names if is_amount(value := usage.get(name))} if usage else {}
+    tokens: dict[LimitUnit, float] = {}
+    if "input_tokens" in counts:
+        tokens["input_tokens"] = max(counts["input_tokens"] - counts.get("cached_tokens", 0), 0)
+    if "output_tokens" in counts:
+        tokens["output_tokens"] = counts["output_tokens"]
+    if len(tokens) == 2:  # noqa: PLR2004  # input and output
+        tokens["tokens"] = tokens["input_tokens"] + tokens["output_tokens"]
+    return tokens
 
 
 def total(usage: Mapping[str, float], name: str) -> float | None:

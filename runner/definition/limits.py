@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from evaljournal.replay.results.limit_text import limit_text
+from evaljournal.replay.text import rate_limit_text
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.budget import OFF, parse_amount
 from evaljournal.runner.errors import UsageError
@@ -96,5 +96,5 @@ def describe_limits(limits: LimitsValue) -> str:
     by_model: dict[str, list[str]] = {}
     for (model, name), size in _flatten(limits or {}).items():
         unit, window = DECLARED[name]
-        by_model.setdefault(model, []).append(limit_text(unit, size, window))
+        by_model.setdefault(model, []).append(rate_limit_text(unit, size, window))
     return "; ".join(f"{model}: {', '.join(texts)}" if model else ", ".join(texts) for model, texts in by_model.items())

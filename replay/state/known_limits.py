@@ -1,0 +1,119 @@
+"""The known rate limits of a session, and what the recorded calls took from them, by rate-limit key.
+
+Times are wall times in seconds since 1970, so that calls of the session before count.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.journal.events import RateLimitSeen
+from evaljournal.replay.state.usage import is_amount
+
+MINUTE: Final = 60.0
+_DAY: Final = 86_400.0
+BURST: Final = 1.0
+"""Seconds of a declared limit that may be used at once."""
+
+Need = dict[str, float]
+"""Unit → amount."""
+
+
+def parse_need(value: Any) -> Need:
+    """Return the recorded need of a call; amounts that are no numbers, from 0 on, are ignored."""
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < float("inf")}
+
+
+@attrs.frozen(kw_only=True)
+class LimitUse:
+    """A known limit at some time."""
+
+    limit: RateLimitSeen
+    used: float
+    """What the calls of the last window needed."""
+    next_start: float
+    """Seconds until another call fits, as far as the recorded calls show; 0: now."""
+
+
+@attrs.define(eq=False)
+class RecordedLimits:
+    """The known limits of all rate-limit keys."""
+
+    _limits: dict[tuple[str, str], RateLimitSeen] = attrs.field(factory=dict[tuple[str, str], RateLimitSeen])
+    """Rate-limit key and header → the limit as it was seen last in this session."""
+    _needs: dict[str, deque[tuple[float, Need]]] = attrs.field(factory=dict[str, deque[tuple[float, Need]]])
+    """Rate-limit key → time and need of the calls of the last minute."""
+    _minutes: dict[str, deque[tuple[float, Need]]] = attrs.field(factory=dict[str, deque[tuple[float, Need]]])
+    """Rate-limit key → sums of earlier calls, of a minute each, in the last 24 hours."""
+    _origin: float = 0.0
+    """Wall time when `t` was 0."""
+    inner_keys: set[str] = attrs.field(factory=set[str])
+    """Keys of calls inside attempts, which wait for limits in their slots."""
+
+    def begin_session(self, at: str, t: float) -> None:
+        """Start a session, given the times of its first record. Its limits are recorded again."""
+        self._limits.clear()
+        self.inner_keys.clear()
+        self._origin = datetime.fromisoformat(at).timestamp() - t
+
+    def see(self, limit: RateLimitSeen) -> None:
+        """Add or replace a limit."""
+        self._limits[limit.key, limit.header] = limit
+
+    def add(self, key: str, need: Any, t: float) -> None:
+        """Count a call that started at `t`."""
+        time = self._origin + t
+        needs = self._needs.setdefault(key, deque())
+        needs.append((time, parse_need(need)))
+        while needs[0][0] <= time - MINUTE:
+            self._add_to_minute(key, *needs.popleft())
+
+    def _add_to_minute(self, key: str, time: float, need: Need) -> None:
+        minutes = self._minutes.setdefault(key, deque())
+        if not minutes or minutes[-1][0] < time - MINUTE:
+            minutes.append((time, {}))
+            while minutes[0][0] < time - _DAY - MINUTE:
+                minutes.popleft()
+        total = minutes[-1][1]
+        for unit, amount in need.items():
+            total[unit] = total.get(unit, 0.0) + amount
+
+    def recent_needs(self, key: str, wall: float) -> list[tuple[float, Need]]:
+        """Return seconds ago and need of the calls of a key, oldest first, at a wall time: those of the last 24 hours.
+
+        Of calls before the last minute only the requests are returned, and their times are known to the minute.
+        """
+        needs: list[tuple[float, Need]] = []
+        for time, total in self._minutes.get(key, ()):
+            seconds_ago = wall - time - MINUTE
+            if seconds_ago < _DAY:
+                needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * round(total.get("requests", 0.0))
+        needs += [(max(wall - time, 0.0), need) for time, need in self._needs.get(key, ())]
+        return sorted(needs, key=lambda item: -item[0])
+
+    def uses(self, now: float) -> Iterator[LimitUse]:
+        """Yield the known limits that are believed, and how much of each is used at a time, in seconds of `t`."""
+        for limit in self._limits.values():
+            if limit.is_believed:
+                yield self._use(limit, self._origin + now)
+
+    def _use(self, limit: RateLimitSeen, wall: float) -> LimitUse:
+        calls = [(time, need.get(limit.unit, 0.0)) for time, need in self._needs.get(limit.key, ())]
+        used = sum(amount for time, amount in calls if time > wall - limit.window)
+        if limit.window > MINUTE:
+            minutes = self._minutes.get(limit.key, ())
+            used += sum(total.get(limit.unit, 0.0) for time, total in minutes if time > wall - limit.window)
+            return LimitUse(limit=limit, used=used, next_start=0.0)
+        declared, level, debt, previous = limit.source == "declared", limit.size, 0.0, wall - MINUTE
+        rate = limit.size / (limit.window + BURST if declared else limit.window)
+        for time, amount in [*calls, (wall, 0.0)]:
+            flow = rate * max(time - previous, 0.0)
+            level, debt = min(level + flow, limit.size) - amount, max(debt - flow, 0.0) + amount
+            previous = max(time, previous)
+        missing = debt - rate * BURST if declared else (calls[-1][1] if calls else 0.0) - level
+        return LimitUse(limit=limit, used=used, next_start=max(missing / rate, 0.0))

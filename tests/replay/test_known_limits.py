@@ -1,0 +1,224 @@
+"""Known rate limits in the state of a run and in its audit."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from evaljournal.journal import Event, Record
+from evaljournal.journal.events import (
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    Noted,
+    RateLimitSeen,
+    RunStopped,
+    ScorerCallStarted,
+    StepCompleted,
+    TrialCompleted,
+    TrialEnqueued,
+    TrialScored,
+)
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay import fold
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.state.answers import ANSWER
+from evaljournal.replay.state.usage import JUDGE_USAGE
+from tests.journal.samples import session, started
+
+Timed = tuple[float, Event]
+RPM = RateLimitSeen(unit="requests", size=60.0, window=60.0, source="declared", header="rpm")
+TPM = RateLimitSeen(unit="tokens", size=6_000.0, window=60.0, source="declared", header="tpm")
+RPD = RateLimitSeen(unit="requests", size=3.0, window=86_400.0, source="declared", header="rpd")
+TOKENS = RateLimitSeen(unit="tokens", size=6_000.0, window=60.0, source="advertised", header="x-ratelimit-limit-tokens")
+
+
+def records(*sessions: tuple[str, Iterable[Timed]]) -> list[Record]:
+    """Return the records of a run: the time of day at which each session starts, and its events."""
+    events: list[tuple[str, float, Event]] = [("00:00:00", 0.0, evolve_fact(started(), scorers={"judge": "v1"}))]
+    for number, (at, timed_events) in enumerate(sessions, 1):
+        events.append((at, 0.0, evolve_fact(session(), session=number)))
+        events += [(at, t, event) for t, event in timed_events]
+    return [Record(seq, f"2026-11-15T{at}Z", t, event, 0, "", 1, seq) for seq, (at, t, event) in enumerate(events, 1)]
+
+
+def call(
+    name: str, t: float, *, seconds: float = 0.5, need: float = 100.0, used: int | None = None, attempt: int = 1
+) -> Iterator[Timed]:
+    """Yield the events of a trial with one call."""
+    yield t, TrialEnqueued(trial=name, case=name, repeat=1, input=1, fingerprint=name)
+    yield t, AttemptStarted(trial=name, attempt=attempt, slot=int(name), need={"requests": 1, "tokens": need})
+    if used is not None:
+        usage = {"input_tokens": used, "output_tokens": 0}
+        yield t + seconds, Noted(name=ANSWER, value={"usage": usage}, trial=name, attempt=attempt)
+    yield t + seconds, AttemptSucceeded(trial=name, attempt=attempt, output=1, elapsed=seconds)
+    yield t + seconds, TrialCompleted(trial=name, attempts=attempt)
+
+
+def calls(times: Iterable[float], **options: Any) -> list[Timed]:
+    """Return the events of trials that start at these times."""
+    return sorted(
+        (event for number, t in enumerate(times) for event in call(str(number), t, **options)), key=lambda event: event[0]
+    )
+
+
+def findings(*limits: RateLimitSeen, events: Iterable[Timed]) -> list[tuple[str, str]]:
+    """Return the findings of an audit of a session with these limits."""
+    result = audit(records(("00:00:00", [*((0.0, limit) for limit in limits), *events])))
+    return [(finding.check, finding.message) for finding in result.findings]
+
+
+def test_recent_needs() -> None:
+    """The state has the needs of the calls of the last minute, and the requests of the last 24 hours, by wall time."""
+    first_session = [(0.0, RPM), *calls([1.0, 100.0, 101.0]), (102.0, RunStopped(reason="interrupted"))]
+    state = fold(records(("00:00:00", first_session), ("00:02:00", [])))
+    wall = 1_794_700_800.0 + 130.0  # 2026-11-15 00:02:10
+
+    assert [
+        (69.0, {"requests": 1.0}),
+        (30.0, {"requests": 1.0, "tokens": 100.0}),
+        (29.0, {"requests": 1.0, "tokens": 100.0}),
+    ] == state.known_limits.recent_needs("", wall)
+    assert [] == state.known_limits.recent_needs("other", wall)
+
+
+def test_uses() -> None:
+    """The state has the use of each limit that is believed, and when the next call fits."""
+    advertised = evolve_fact(TOKENS, is_believed=False)
+    events = [(0.0, RPM), (0.0, TPM), (0.0, RPD), (0.0, TOKENS), (0.0, advertised), *calls([1.0, 1.5], need=3_000)]
+    uses = list(fold(records(("00:00:00", events))).known_limits.uses(3.0))
+
+    assert [("rpm", 2.0), ("tpm", 6_000.0), ("rpd", 2.0)] == [(use.limit.header, use.used) for use in uses]
+    # Two needs of half a limit each, the first at 1 s; a second of the limit may be used at once.
+    assert [0.0, 58.0, 0.0] == [round(use.next_start, 3) for use in uses]
+
+
+def test_invalid_needs() -> None:
+    """A need in a foreign journal may be anything; what is no amount is ignored."""
+    need = {"requests": True, "tokens": "x", "input_tokens": -1, "output_tokens": float("nan")}
+    events = [(0.0, RPM), *calls([1.0]), (2.0, AttemptStarted(trial="0", attempt=2, slot=0, need=need))]
+
+    assert [1.0] == [use.used for use in fold(records(("00:00:00", events))).known_limits.uses(3.0)]
+
+
+def test_declared_limits_hold() -> None:
+    """Calls that start evenly, or a second of the limit at once, break no rule; nor do others without a limit."""
+    assert [] == findings(RPM, TPM, events=calls(range(90)))
+    assert [] == findings(RPM, events=calls([0.0] * 60 + [61.0]))
+    assert [] == findings(events=calls([0.0] * 90))
+
+
+@pytest.mark.parametrize(
+    ("limit", "times", "need", "message"),
+    [
+        (RPM, [0.0] * 61 + [59.0] * 2, 1.0, "'62' starts when the calls of the last minute need 63 requests; "),
+        (TPM, [0.0, 10.0, 59.0], 3_100.0, "'2' starts when the calls of the last minute need 9,300 tokens; "),
+        (RPD, [0.0, 1.0, 2.0, 80_000.0, 86_399.0], 1.0, "'4' starts when the calls of the last day need 5 requests; "),
+    ],
+)
+def test_declared_limits_are_broken(limit: RateLimitSeen, times: list[float], need: float, message: str) -> None:
+    """Calls of one window that need more than the limit and one need are reported."""
+    problem = f"{message}the declared limit is {limit.size:,.0f} ({limit.header})"
+
+    assert [("rate_limit", problem)] == findings(limit, events=calls(times, need=need))
+
+
+def test_an_advertised_limit() -> None:
+    """An advertised limit allows a full bucket and what flows in, while it is believed."""
+    times = [float(number) for number in range(59)]
+    disbelief = evolve_fact(TOKENS, is_believed=False)
+
+    assert [] == findings(TOKENS, events=calls(times, need=200))
+    assert "rate_limit" in {check for check, _ in findings(TOKENS, events=calls(times, need=240))}
+    assert [] == findings(TOKENS, disbelief, events=calls(times, need=240))
+
+
+def test_real_tokens() -> None:
+    """A call that used fewer tokens than it needed leaves room for others."""
+    times = [float(number) for number in range(59)]
+
+    assert [] == findings(TPM, events=calls(times, need=200, used=90))
+    assert "rate_limit" in {check for check, _ in findings(TPM, events=calls(times, need=200, used=190))}
+
+
+def agent(steps: Iterable[tuple[float, float]], *, key: str = "") -> Iterator[Timed]:
+    """Yield the events of a trial whose steps start and end at these times."""
+    yield 0.0, TrialEnqueued(trial="a", case="a", repeat=1, input=1, fingerprint="a")
+    yield 0.0, AttemptStarted(trial="a", attempt=1, slot=0)
+    for number, (start, end) in enumerate(steps, 1):
+        yield (
+            end,
+            StepCompleted(
+                trial="a", attempt=1, step=number, name="ask", fingerprint="f", input=1, output=1, elapsed=end - start,
+                need={"requests": 1}, key=key, waited=0.5,
+            ),
+        )  # fmt: skip
+    yield 200.0, AttemptSucceeded(trial="a", attempt=1, output=1, elapsed=200.0)
+    yield 200.0, TrialCompleted(trial="a", attempts=1)
+
+
+def test_steps() -> None:
+    """Calls inside an attempt count from their start, not from their end, for the limit of their own key."""
+    limit = evolve_fact(RPM, size=2.0, key="m")
+    even_steps = [(0.0, 130.0), (31.0, 131.0), (62.0, 132.0), (93.0, 133.0)]
+    burst = [(1.0, 100.0), (1.0, 101.0), (1.0, 102.0), (1.0, 103.0)]
+
+    assert [] == findings(limit, events=agent(even_steps, key="m"))
+    assert [] == findings(limit, events=agent(burst, key="other"))
+    assert [
+        ("rate_limit", "step 4 of 'a' starts when the calls of the last minute need 4 requests; the declared limit is 2 (rpm)")
+    ] == findings(limit, events=agent(burst, key="m"))
+
+
+def test_scorer_calls() -> None:
+    """Calls of a judge count for the limit of their key, with the tokens that the judge reports."""
+    limit = evolve_fact(TPM, size=1_000.0, key="scorer:judge")
+
+    def judged(used: int) -> list[Timed]:
+        events: list[Timed] = []
+        for number in range(4):
+            name, t = str(number), float(number)
+            *first_events, completed = call(name, t, need=0)
+            key, usage = "scorer:judge", {"input_tokens": used, "output_tokens": 0}
+            start = ScorerCallStarted(trial=name, scorer="judge", call=1, key=key, need={"requests": 1, "tokens": 500})
+            events += [*first_events, (t + 0.5, start)]
+            events.append((t + 0.6, Noted(name=JUDGE_USAGE, value={"model": "m", "usage": usage}, trial=name)))
+            events.append((t + 0.6, TrialScored(trial=name, scorer="judge", version="v1", value=1, elapsed=0.1)))
+            events.append((t + 0.6, completed[1]))
+        return events
+
+    assert [] == findings(limit, events=judged(300))
+    assert ["rate_limit"] == [check for check, _ in findings(limit, events=judged(500))]
+
+
+def test_sessions() -> None:
+    """The calls of the session before count, if it has ended less than a window ago; an earlier limit does not."""
+    limit = evolve_fact(RPM, size=2.0)
+    first_session = [(0.0, limit), *calls([0.0, 1.0, 2.0]), (3.0, RunStopped(reason="interrupted"))]
+    events = list(call("9", 5.0))
+
+    assert ["rate_limit"] == [
+        finding.check for finding in audit(records(("00:00:00", first_session), ("00:00:10", [(0.0, limit), *events]))).findings
+    ]
+    assert () == audit(records(("00:00:00", first_session), ("00:01:10", [(0.0, limit), *events]))).findings
+    assert () == audit(records(("00:00:00", first_session), ("00:00:10", events))).findings
+
+
+def test_many_calls() -> None:
+    """Calls are checked while the run goes on, in the order of their starts."""
+    limit = evolve_fact(RPM, size=30_000.0)
+    times = [0.01 * number for number in range(5_000)]
+    slower_limit = evolve_fact(limit, size=3_000.0)
+
+    assert [] == findings(limit, events=calls(times))
+    assert 100 == len(findings(slower_limit, events=calls(times)))
+
+
+def test_an_interrupted_call() -> None:
+    """The need of an interrupted call counts."""
+    events: list[Timed] = [(0.0, evolve_fact(RPM, size=1.0))]
+    for name in "012":
+        events += list(call(name, 1.0))[:2]
+    events += [(2.0, AttemptInterrupted(trial=name, attempt=1, reason="stopped", elapsed=1.0)) for name in "012"]
+
+    assert ["rate_limit"] == [check for check, _ in findings(events=events)]
