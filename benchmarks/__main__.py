@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import benchmarks
-from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE
+from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ from trio._core import _run as scheduler
 
 import evaljournal
 from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
-from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE
+from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE
 from tests.journal.disk import SimulatedDisk
 from tests.programs import OptionalModule, SkippedTests, import_optional
 from tests.server import Server, serving

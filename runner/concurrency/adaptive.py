@@ -22,26 +22,23 @@ from evaljournal.replay.state.pauses import PACE_CHANGE
 from evaljournal.runner.concurrency.breaker import Breaker
 from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
-    COARSE_STEPS,
-    FIRST_429S,
+    FEW,
     FIRST_LIMIT,
     FIRST_PACE,
     GROWTH_PER_PROOF,
-    HUNG_CALLS,
-    HUNG_LATENCIES,
-    HUNG_SECONDS,
-    LONGEST_PAUSE,
-    SAME_TRIAL_429S,
+    LONG_TIME,
+    MANY,
+    SAME,
     SETTLE_SHARE,
+    SEVERAL,
     SHORT_RUN,
+    SHORT_TIME,
     SHORTEST_ROUND_TRIP,
     SHORTEST_RUN,
+    SMALL_PART,
     SMOOTHING,
-    TEST_ENOUGH_429S,
     TEST_PACE,
-    WAVE_SHARE,
     WINDOW,
-    WINDOW_429S,
     WINDOW_SHARE,
 )
 from evaljournal.runner.concurrency.in_flight import InFlight, lower_load
@@ -64,7 +61,7 @@ from evaljournal.runner.concurrency.random_429s import Random429s
 from evaljournal.runner.concurrency.start import Start, Wave
 
 _NEVER: Final = float("inf")
-_QUIET_GAP: Final = 64
+_QUIET_GAP: Final = 4 * WINDOW
 """Starts without a 429, at least, after which the next 429 pauses starts until it is processed, unless random ones are as
 frequent. With 64 at any limit, 1 % of random 429s and 100 slots took up to 1.77 times the time of a fixed limit."""
 
@@ -175,10 +172,10 @@ class Adaptive:
 
     def _hung_at(self) -> float:
         """Return when the calls in flight count as hung, unless one ends first."""
-        if self._latency.mean is None or len(self._calls) < HUNG_CALLS:
+        if self._latency.mean is None or len(self._calls) < SEVERAL:
             return _NEVER
         oldest_start = next(iter(self._calls.values())).t
-        return max(self._last_end, oldest_start) + max(HUNG_LATENCIES * self._latency.mean, HUNG_SECONDS)
+        return max(self._last_end, oldest_start) + max(MANY * self._latency.mean, SHORT_TIME)
 
     def _open_for_hung_calls(self) -> None:
         evidence = f"no response to {len(self._calls)} calls for {self._now - self._last_end:.1f} s"
@@ -191,7 +188,7 @@ class Adaptive:
     def _start(self, trial: str) -> None:
         self._start_count += 1
         probe = self._breaker.open
-        if self._now - self._wave.t > max(WAVE_SHARE * (self._latency.mean or 0.0), 0.001):
+        if self._now - self._wave.t > max(SAME * (self._latency.mean or 0.0), 0.001):
             self._wave = Wave(self._now)
         self._wave.load = len(self._calls) + 1
         self._calls[trial] = Start(
@@ -264,7 +261,7 @@ class Adaptive:
         start.is_repeated = self._last_limited.get(start.trial, self._newest_accepted) < self._newest_accepted
         if start.order > self._last_change:
             self._last_limited[start.trial] = start.order
-        if self._rate_limits[start.trial] < SAME_TRIAL_429S and start.order > self._last_change:
+        if self._rate_limits[start.trial] < SEVERAL and start.order > self._last_change:
             self._limited_starts[start.order] = start
             if len(self._limited_starts) > 4 * WINDOW:
                 self._limited_starts = {n: item for n, item in self._limited_starts.items() if n > start.order - 2 * WINDOW}
@@ -285,7 +282,7 @@ class Adaptive:
         if is_first or self._pause.is_settling:
             self._changes += self._pause.settle(self._now, SETTLE_SHARE * min(elapsed, 1.0))
         if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
-            self._pace.fixed_pace = max(FIRST_PACE, FIRST_429S / max(elapsed, 0.001))
+            self._pace.fixed_pace = max(FIRST_PACE, FEW / max(elapsed, 0.001))
         self._last_429 = max(self._last_429, start.order)
 
     def _mark_accepted(self, start: Start) -> None:
@@ -403,7 +400,7 @@ class Adaptive:
         self._total_429s += 1
         if self._breaker.open:
             self._process_rate_limited_probe(start, retry_after)
-        elif self._rate_limits[start.trial] >= SAME_TRIAL_429S:
+        elif self._rate_limits[start.trial] >= SEVERAL:
             self._pace.starts_without_token += 1  # The trial may be the reason.
         elif start.order <= self._last_change:
             self._pace.starts_without_token += 1
@@ -413,10 +410,10 @@ class Adaptive:
             limited_starts = [
                 self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
             ]
-            needed_429s = min(max(WINDOW_429S, self._random_429s.expected(WINDOW)), WINDOW - 1)
+            needed_429s = min(max(MANY, self._random_429s.expected(WINDOW)), WINDOW - 1)
             is_mostly_limited = len(limited_starts) >= max(needed_429s, WINDOW_SHARE * min(WINDOW, start.order))
-            if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FIRST_429S:
-                is_mostly_limited = is_mostly_limited or limited_starts[-FIRST_429S].order > start.order - FIRST_429S
+            if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FEW:
+                is_mostly_limited = is_mostly_limited or limited_starts[-FEW].order > start.order - FEW
             if start.is_repeated and not is_mostly_limited:
                 self._pace.starts_without_token += 1  # Calls between its two 429s were accepted: the trial may be the reason.
             else:
@@ -439,7 +436,7 @@ class Adaptive:
         elif self._random_429s.is_testing or len(limited_starts) <= self._random_429s.expected(WINDOW):
             self._pace.starts_without_token += 1
             self._count_unexplained(start)
-            if self._random_429s.is_decided and len(limited_starts) < TEST_ENOUGH_429S:
+            if self._random_429s.is_decided and len(limited_starts) < SEVERAL:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):
@@ -487,7 +484,7 @@ class Adaptive:
         self._limited_starts.clear()
         self._last_limited.clear()
         pace.fixed_pace = None
-        pause = min(retry_after or 0.0, LONGEST_PAUSE)
+        pause = min(retry_after or 0.0, LONG_TIME)
         evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause, round_trip=self._round_trip)
         if evidence is None:
             # Nothing is accepted, so no rate can be measured: probe until something is.
@@ -537,7 +534,7 @@ class Adaptive:
     def _record_limit(self, reason: str, evidence: str, *, coarse: bool = False) -> None:
         old_limit, new_limit = self.limit, min(max(self._in_flight.limit, 1), self._in_flight.slots)
         if new_limit == old_limit or (
-            coarse and old_limit < new_limit < min(old_limit + old_limit // COARSE_STEPS, self._in_flight.slots)
+            coarse and old_limit < new_limit < min(old_limit + old_limit // SMALL_PART, self._in_flight.slots)
         ):
             return
         self.limit = new_limit

@@ -12,11 +12,11 @@ from attrs import define, field
 
 from evaljournal.replay.state.pauses import PROBE_PATIENCE
 from evaljournal.runner.concurrency.constants import (
-    FAILURES_HIGHEST,
-    FAILURES_LOWEST,
+    MANY,
     OUTNUMBER_FACTOR,
-    PROBE_LATEST,
+    PLATEAU_LONGEST,
     PROBE_SOONEST,
+    SEVERAL,
 )
 from evaljournal.runner.concurrency.start import Start
 
@@ -46,7 +46,7 @@ class Breaker:
             return False
         self.failures = {order: when for order, when in self.failures.items() if order > last_answered}
         self.failures[start.order] = t
-        return len(self.failures) >= min(FAILURES_HIGHEST, max(FAILURES_LOWEST, 2 * in_flight))
+        return len(self.failures) >= min(2 * MANY, max(SEVERAL, 2 * in_flight))
 
     def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
         """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""
@@ -84,4 +84,4 @@ class Breaker:
     def _gap(self, t: float) -> float:
         # Rate-limited probes may use up quota, so they are sent less often.
         share = 4 if self.reason == "all_rate_limited" else 10
-        return min(max((t - self.outage_start) / share, PROBE_SOONEST), PROBE_LATEST)
+        return min(max((t - self.outage_start) / share, PROBE_SOONEST), PLATEAU_LONGEST)

@@ -15,29 +15,21 @@ from attrs import define
 
 from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
-    CEILING_SECONDS,
-    DOUBT_SECONDS,
     DOUBTFUL_SHARE,
     FAST_GROWTH,
+    FEW,
     FIRST_LIMIT,
-    LARGEST_UNCERTAIN_LIMIT,
-    LIMIT_TEST_LATEST,
-    LIMIT_TEST_SOONEST,
-    LIMIT_TEST_TIMEOUT,
-    LIMITED_ABOVE,
-    LIMITED_WITHIN,
+    GROWTH_STEP,
+    LONG_TIME,
     MEASURED_CALLS,
-    NEAR_LIMIT,
     OTHER_LOAD,
     OVERLOAD_CUT,
     OVERLOAD_SHARE,
-    OVERLOAD_TIMEOUTS,
     PACED_LIMIT,
-    PER_ROUND_TRIP,
+    SEVERAL,
+    SHORT_TIME,
     SHORTEST_RUN,
-    SMALLEST_COMPARED_LIMIT,
-    TIMEOUT_CUT,
-    UNPROVEN_LIMIT,
+    WINDOW,
 )
 from evaljournal.runner.concurrency.start import Start
 
@@ -74,7 +66,7 @@ class InFlight:
     """Whether the phase was `climbing` before a lower load was measured; it continues if the higher load is better."""
     phase_start: float = 0.0
     """When the current phase began."""
-    period: float = LIMIT_TEST_SOONEST
+    period: float = SHORT_TIME
     """Seconds to hold before the next test."""
     highest_accepted_load: int = 0
     """Most attempts in flight at the start of a call that was accepted."""
@@ -116,7 +108,7 @@ class InFlight:
     @property
     def is_unchecked(self) -> bool:
         """Whether the limit is at its maximum and was never compared with a lower one."""
-        uses_all_slots = self.limit == self.slots and self.limit >= SMALLEST_COMPARED_LIMIT
+        uses_all_slots = self.limit == self.slots and self.limit >= MEASURED_CALLS
         return self.phase == "climbing" and (uses_all_slots or self.threshold is not None)
 
     @property
@@ -135,11 +127,11 @@ class InFlight:
     def record_success(self, start: Start, t: float, proven_limit: int, *, patience: float) -> None:
         """Raise the limit if it is used, up to `proven_limit`; abandon a test without a result after `patience` seconds."""
         self.successes += start.order > self.last_lowered
-        if self.is_comparing and t - self.phase_start >= max(patience, LIMIT_TEST_TIMEOUT):
+        if self.is_comparing and t - self.phase_start >= max(patience, SEVERAL * SHORT_TIME):
             # Nothing could be compared, because something else limits the starts.
             self.phase, self.phase_start, self.limit, self.is_upward = "holding", t, self.known_limit, True
-            self.period = min(2 * self.period, LIMIT_TEST_LATEST)
-        is_far = self.limit >= self._unproven_limit and self.limit > PER_ROUND_TRIP * start.limit
+            self.period = min(2 * self.period, LONG_TIME)
+        is_far = self.limit >= self._unproven_limit and self.limit > GROWTH_STEP * start.limit
         if is_far or start.wave.load < BUSY_SHARE * start.limit or start.in_flight < start.limit // 2:
             return
         if self.phase == "climbing":
@@ -147,7 +139,7 @@ class InFlight:
             self.limit = max(self.limit, min(self.limit + self._step(), allowed_limit))
         elif self.phase == "trying" and not self.by_latency:
             if self.accepted_above >= max(MEASURED_CALLS, 2 * self.known_limit):
-                self.phase, self.period = "climbing", LIMIT_TEST_SOONEST
+                self.phase, self.period = "climbing", SHORT_TIME
         elif self.phase == "holding" and t - self.phase_start >= self.period:
             self._try(t)
 
@@ -159,7 +151,7 @@ class InFlight:
     @property
     def _unproven_limit(self) -> int:
         """The limit up to which no lower load has to be measured first."""
-        return SHORTEST_RUN if self.is_short else UNPROVEN_LIMIT
+        return SHORTEST_RUN if self.is_short else 2 * FIRST_LIMIT
 
     def _step(self) -> int:
         """Return by how much a success raises the limit."""
@@ -176,18 +168,18 @@ class InFlight:
         if start.order <= self.last_lowered:
             return None
         self.timeouts += 1
-        if self.timeouts < OVERLOAD_TIMEOUTS or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
+        if self.timeouts < FEW or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
             return None
         evidence = f"{self.timeouts} calls timed out and {self.successes} succeeded"
-        self.record_overload(start.in_flight, t, last_start, load_share=TIMEOUT_CUT)
+        self.record_overload(start.in_flight, t, last_start)
         return evidence
 
-    def record_overload(self, load: int, t: float, last_start: int, *, load_share: float = OVERLOAD_CUT) -> None:
+    def record_overload(self, load: int, t: float, last_start: int) -> None:
         """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
         is_repeated = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
-        self.ceiling, self.ceiling_until = load, t + CEILING_SECONDS if is_repeated else t
-        self.threshold = self.limit = max(min(int(load_share * load), self.limit), 1)
-        self.period = LIMIT_TEST_SOONEST
+        self.ceiling, self.ceiling_until = load, t + 10 * LONG_TIME if is_repeated else t
+        self.threshold = self.limit = max(min(int(OVERLOAD_CUT * load), self.limit), 1)
+        self.period = SHORT_TIME
         self.first_check = last_start + 2 * self.limit
         self.phase, self.known_limit, self.by_latency, self.phase_start, self.last_lowered = "climbing", 0, False, t, last_start
         self.timeouts = self.successes = self.growth = 0
@@ -224,19 +216,19 @@ class InFlight:
 
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had at least as many in flight as were ever accepted."""
-        return t >= self.doubt_until and start.in_flight > max(self.highest_accepted_load - 1, LARGEST_UNCERTAIN_LIMIT)
+        return t >= self.doubt_until and start.in_flight > max(self.highest_accepted_load - 1, FEW)
 
     def explains(self, start: Start, t: float) -> bool:
         """Return whether too many in flight may explain a 429.
 
         It may if so many were never accepted, or if the known limit is close.
         """
-        if t < self.doubt_until or start.in_flight <= LARGEST_UNCERTAIN_LIMIT:
+        if t < self.doubt_until or start.in_flight <= FEW:
             return False
-        is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > NEAR_LIMIT * self.known_limit
+        is_near = self.known_limit > 0 and not self.by_latency and start.in_flight > BUSY_SHARE * self.known_limit
         if start.in_flight <= max(self._safe_load(), self.known_limit) and not is_near:
             return False
-        if not self.limited_above or start.order - self.last_limited_above > max(LIMITED_WITHIN, self.limit // 2):
+        if not self.limited_above or start.order - self.last_limited_above > max(WINDOW, self.limit // 2):
             self.limited_above, self.first_limited_above, self.last_limited_above = 0, start.order, start.order
         self.limited_above += 1
         self.first_limited_above = min(self.first_limited_above, start.order)  # A reply may overtake that of an earlier start.
@@ -248,7 +240,7 @@ class InFlight:
 
         A short run has no time to test whether they are random, so its first limit must reject most of the latest starts.
         """
-        return self.limited_above >= min(LIMITED_ABOVE, self.limit) and not (self.is_short and not self.known_limit)
+        return self.limited_above >= min(FEW, self.limit) and not (self.is_short and not self.known_limit)
 
     @property
     def _share(self) -> float:
@@ -265,7 +257,7 @@ class InFlight:
     @property
     def is_refuted(self) -> bool:
         """Whether so many calls were rate limited below the limit that was found last that a rate limit is the reason."""
-        return self.limited_above >= 2 * LIMITED_ABOVE and self._share >= DOUBTFUL_SHARE
+        return self.limited_above >= 2 * FEW and self._share >= DOUBTFUL_SHARE
 
     def follow_pace(self, in_flight: int) -> bool:
         """Lower an unmeasured limit to twice what a pace needs, and return whether it was higher.
@@ -274,19 +266,19 @@ class InFlight:
         """
         old_limit = self.limit
         if self.phase == "climbing":
-            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, SMALLEST_COMPARED_LIMIT))
+            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, MEASURED_CALLS))
         return self.limit < old_limit
 
     def doubt(self, t: float) -> None:
         """Discard a limit that a rate limit explains better, and attribute no 429 to the number in flight for a while."""
         if self.known_limit and not self.by_latency:
             self.known_limit, self.phase = 0, "climbing"
-        self.doubt_until = t + DOUBT_SECONDS
+        self.doubt_until = t + LONG_TIME
 
     def record_rate_limit(self, start: Start, t: float, last_start: int) -> str:
         """Hold the limit just below the load that was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        self.limited_share = self._share if self.limited_above >= LIMITED_ABOVE else 1.0
+        self.limited_share = self._share if self.limited_above >= FEW else 1.0
         self.earlier_lowered = self.last_lowered
         self._hold(limit, t, last_start)
         return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
@@ -300,7 +292,7 @@ class InFlight:
             self.phase == "holding"
             and not self.by_latency
             and start.order > self.earlier_lowered
-            and max(self.highest_accepted_load, LARGEST_UNCERTAIN_LIMIT) < start.in_flight <= self.limit
+            and max(self.highest_accepted_load, FEW) < start.in_flight <= self.limit
         )
         if is_lower:
             self.known_limit = self.first_known_limit = self.limit = start.in_flight - 1
@@ -310,7 +302,7 @@ class InFlight:
         return self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)
 
     def _hold(self, limit: int, t: float, last_start: int) -> None:
-        self.period = min(2 * self.period, LIMIT_TEST_LATEST) if self._is_known(limit) else LIMIT_TEST_SOONEST
+        self.period = min(2 * self.period, LONG_TIME) if self._is_known(limit) else SHORT_TIME
         if self.phase != "holding" or self.by_latency or limit > self.first_known_limit:
             self.first_known_limit = limit
         self.phase, self.phase_start, self.known_limit, self.last_lowered = "holding", t, limit, last_start
@@ -328,9 +320,9 @@ class InFlight:
         """Keep the better of the two loads of a test."""
         is_checked = raises_throughput and not self.is_upward and self.was_climbing
         if raises_throughput == self.is_upward:
-            self.known_limit, self.period = self.limit, LIMIT_TEST_SOONEST
+            self.known_limit, self.period = self.limit, SHORT_TIME
         else:
-            self.is_upward, self.period = not self.is_upward, min(2 * self.period, LIMIT_TEST_LATEST)
+            self.is_upward, self.period = not self.is_upward, min(2 * self.period, LONG_TIME)
         self.limit, self.phase, self.phase_start, self.last_lowered = self.known_limit, "holding", t, last_start
         self.was_climbing = False
         if is_checked:

@@ -12,16 +12,16 @@ from attrs import define
 from evaljournal.runner.concurrency.constants import (
     BUSY_SHARE,
     DECISIVE_GROWTH,
-    GROUP_IGNORED,
-    GROUP_LARGEST,
-    GROUP_SAMPLES,
-    GROUP_SMALLEST,
+    FIRST_LIMIT,
+    MANY,
     MAX_LATENCY_GROWTH,
     OTHER_LOAD,
-    SAME_LOAD,
-    SLOW_FACTOR,
+    SAME,
+    SEVERAL,
+    SMALL_PART,
     SMOOTHING,
     USUAL_LATENCY_GROWTH,
+    WINDOW,
 )
 from evaljournal.runner.concurrency.start import Group, Start
 
@@ -75,7 +75,7 @@ class LatencyBaseline:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
         group = self.group
         if group is None or group.start_count == group.size or group.first_start <= last_lowered:
-            group = self.group = Group(first_start=order, size=min(max(limit, GROUP_SMALLEST), GROUP_LARGEST))
+            group = self.group = Group(first_start=order, size=min(max(limit, WINDOW), 2 * FIRST_LIMIT))
         group.start_count += 1
         return group
 
@@ -84,7 +84,7 @@ class LatencyBaseline:
         self.mean = elapsed if self.mean is None else self.mean + SMOOTHING * (elapsed - self.mean)
         seconds = elapsed if self.usual_seconds is None else self.usual_seconds
         self.usual_seconds = seconds + SMOOTHING * (elapsed - seconds) if elapsed < seconds else USUAL_LATENCY_GROWTH * seconds
-        return elapsed <= SLOW_FACTOR * seconds
+        return elapsed <= SEVERAL * seconds
 
     def record_end(self, start: Start, elapsed: float | None, last_lowered: int) -> LoadComparison | None:
         """Add an attempt that ended to its group; return the comparison if that completes the group and there is one.
@@ -104,7 +104,7 @@ class LatencyBaseline:
         # If something other than the limit delayed starts, the load depended on the latency, not the other way round.
         if (
             group.is_evaluated
-            or group.samples < max(group.size - group.size // GROUP_IGNORED, GROUP_SAMPLES)
+            or group.samples < max(group.size - group.size // SMALL_PART, MANY)
             or group.first_start <= last_lowered
             or group.load < BUSY_SHARE * group.limit
         ):
@@ -119,7 +119,7 @@ class LatencyBaseline:
         if old_load is None:
             self.restart(load, seconds)
             return None
-        if SAME_LOAD * old_load > load > old_load / SAME_LOAD:
+        if (1 + SAME) * old_load > load > old_load / (1 + SAME):
             self.weight = min(self.weight + 1, 4)
             self.load = old_load + (load - old_load) / self.weight
             self.seconds = old_seconds + (seconds - old_seconds) / self.weight
@@ -142,7 +142,7 @@ class LatencyBaseline:
     def refresh(self) -> None:
         """Make the newest group the baseline, before another load is tried, unless its load is that of the baseline."""
         if self.latest_group is not None and (
-            self.load is None or not self.load / SAME_LOAD < self.latest_group[0] < SAME_LOAD * self.load
+            self.load is None or not self.load / (1 + SAME) < self.latest_group[0] < (1 + SAME) * self.load
         ):
             self.restart(*self.latest_group)
 

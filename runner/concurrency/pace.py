@@ -21,12 +21,11 @@ from attrs import define, field
 
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
 from evaljournal.runner.concurrency.constants import (
-    CONFIRM_GAP,
+    FEW,
     FIRST_PACE_END,
-    FIRST_PACE_GROWTH,
     FIRST_RATE_SHARE,
     FLATTEST_SWING,
-    MAX_MEASURED_GROWTH,
+    GROWTH_STEP,
     MEASURED_CALLS,
     MIN_PACE,
     PLATEAU_CALLS,
@@ -34,9 +33,8 @@ from evaljournal.runner.concurrency.constants import (
     PLATEAU_SHORTEST,
     SEARCH_DOUBLING,
     SEARCH_GROWTH,
-    SEARCH_STEP,
-    STEADY_FACTOR,
     SWING,
+    WINDOW,
 )
 from evaljournal.runner.concurrency.start import Start
 
@@ -105,9 +103,9 @@ class Pace:
         """
         self.suspects = [*self.suspects[-2:], start.order]
         needed_429s = self._needed_429s(start)
-        if len(self.suspects) >= needed_429s and start.order - self.suspects[-needed_429s] <= CONFIRM_GAP * (needed_429s - 1):
+        if len(self.suspects) >= needed_429s and start.order - self.suspects[-needed_429s] <= WINDOW * (needed_429s - 1):
             return True
-        self.frozen_starts = CONFIRM_GAP
+        self.frozen_starts = WINDOW
         self.starts_without_token += 1
         return False
 
@@ -146,12 +144,12 @@ class Pace:
                 return
             # The longer the search, the further away the limit must be.
             round_trips = (t - self.phase_start) / round_trip
-            self.estimate *= 1 + min(SEARCH_GROWTH * gap / round_trip * (1 + round_trips / SEARCH_DOUBLING), SEARCH_STEP)
+            self.estimate *= 1 + min(SEARCH_GROWTH * gap / round_trip * (1 + round_trips / SEARCH_DOUBLING), SWING)
 
     def speed_up(self) -> None:
         """Raise the first pace of a run after an answer; finally, stop pacing."""
         if self.fixed_pace is not None:
-            self.fixed_pace = FIRST_PACE_GROWTH * self.fixed_pace if self.fixed_pace < FIRST_PACE_END else None
+            self.fixed_pace = GROWTH_STEP * self.fixed_pace if self.fixed_pace < FIRST_PACE_END else None
 
     def postpone(self, t: float) -> None:
         """Start nothing before `t`: the bucket fills meanwhile."""
@@ -241,7 +239,7 @@ class Pace:
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
         estimate = self.estimate or rate
-        if self.lowest_estimate < rate / 2 or pace > MAX_MEASURED_GROWTH * self.lowest_estimate:
+        if self.lowest_estimate < rate / 2 or pace > FEW * self.lowest_estimate:
             # The pace was much lower for a while, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
@@ -252,7 +250,7 @@ class Pace:
             rate += (pace - rate) / 3
         elif self.period and (is_same or abs(rate - estimate) <= SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
-            longest_period = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / STEADY_FACTOR)
+            longest_period = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / FEW)
             self.period = max(min(2 * self.period, longest_period), self.period)
             self.swing = max(self.swing / 2, FLATTEST_SWING)
         else:

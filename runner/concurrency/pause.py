@@ -6,7 +6,9 @@ A Retry-After applies to the key, not only to the attempt that received it: othe
 from attrs import define
 
 from evaljournal.journal.events import IntakePaused, IntakeResumed, PolicyEvent
-from evaljournal.runner.concurrency.constants import LONGEST_PAUSE
+from evaljournal.runner.concurrency.constants import (
+    LONG_TIME,
+)
 
 
 @define
@@ -22,8 +24,8 @@ class CurrentPause:
         return t if self.event is None else max(t, self.event.until)
 
     def begin_retry_after(self, t: float, seconds: float, evidence: str) -> list[PolicyEvent]:
-        """Pause for the time in Retry-After, at most `LONGEST_PAUSE`; `t` is when the response arrived."""
-        wait = min(max(seconds, 0.0), LONGEST_PAUSE)
+        """Pause for the time in Retry-After, at most `LONG_TIME`; `t` is when the response arrived."""
+        wait = min(max(seconds, 0.0), LONG_TIME)
         limit_text = "" if wait == seconds else f", limited to {wait:.6g} s"
         return self.begin(t, t + wait, "retry_after", f"{evidence}; Retry-After: {seconds:.6g} s{limit_text}")
 

@@ -6,20 +6,23 @@ pace shows whether they become fewer. If not, their share is stored, and they ar
 """
 
 import math
+from typing import Final
 
 from attrs import define
 
 from evaljournal.runner.concurrency.constants import (
+    FEW,
+    MANY,
     MEASURED_CALLS,
-    MEMORY,
-    TEST_ENOUGH_429S,
+    SEVERAL,
     TEST_EXPECTED_429S,
-    TEST_MIN_STARTS,
-    TEST_SIGNS,
-    TEST_TOLERATED_429S,
     TESTED_SHARE,
+    WINDOW,
 )
 from evaljournal.runner.concurrency.start import Start
+
+_MEMORY: Final = int(2 * TEST_EXPECTED_429S / TESTED_SHARE)
+"""Starts after which counts of random 429s are halved: twice the longest test."""
 
 
 @define(kw_only=True)
@@ -55,7 +58,7 @@ class Random429s:
     @property
     def is_decided(self) -> bool:
         """Whether there were enough 429s in the current test."""
-        return self.is_testing and self.unexplained_429s >= TEST_ENOUGH_429S
+        return self.is_testing and self.unexplained_429s >= SEVERAL
 
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean plus four standard deviations."""
@@ -78,14 +81,14 @@ class Random429s:
             self.first_sign, self.total_429s_before = start, total_429s
         starts = order - self.first_start + 1
         self.observed_share = self.unexplained_429s / starts
-        if starts > MEMORY:
-            self.first_start, self.unexplained_429s = order - MEMORY // 2, (self.unexplained_429s + 1) // 2
+        if starts > _MEMORY:
+            self.first_start, self.unexplained_429s = order - _MEMORY // 2, (self.unexplained_429s + 1) // 2
             self.first_sign, self.total_429s_before = start, total_429s
             self.share = min(self.share, self.observed_share)
         accepted_calls = order - self.first_sign.order - (total_429s - self.total_429s_before)
         seconds = start.t - self.first_sign.t
         is_measured = accepted_calls >= max(MEASURED_CALLS, in_flight) and seconds > 0
-        if self.unexplained_429s < TEST_SIGNS + self.expected(starts) or not is_measured:
+        if self.unexplained_429s < MANY + self.expected(starts) or not is_measured:
             return False
         # Between two 429s a rate limit grants exactly its rate.
         self.rate = accepted_calls / seconds
@@ -94,12 +97,12 @@ class Random429s:
     def begin_test(self, newest_start: int) -> None:
         """Test the starts after `newest_start`."""
         self.first_test_start = newest_start + 1
-        self.last_test_start = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), TEST_MIN_STARTS)
+        self.last_test_start = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), 2 * WINDOW)
         self.signs, self.unexplained_429s = self.unexplained_429s, 0
 
     def end_test(self, last_start: int) -> bool:
         """End the test with the start `last_start`; return whether the 429s are random."""
-        is_random = self.unexplained_429s > TEST_TOLERATED_429S
+        is_random = self.unexplained_429s > FEW - 1
         if self.unexplained_429s:
             share = self.unexplained_429s / (last_start - self.first_test_start + 1)
             self.share = min(max(share, self.observed_share if is_random else 0.0), 0.9)

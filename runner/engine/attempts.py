@@ -20,7 +20,7 @@ from evaljournal.replay.state.run import BLOCKING_CALLS
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
-from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
+from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.data.to_json import is_large, to_json
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
 from evaljournal.runner.engine.known_limits import OverLimit
@@ -299,7 +299,7 @@ class Attempts:
         match decision:
             case events.RetryScheduled() as event:
                 self._record(event)
-                work.delay, work.goes_to_end = event.delay, event.reason == "probe" or work.rate_limits >= SAME_TRIAL_429S
+                work.delay, work.goes_to_end = event.delay, event.reason == "probe" or work.rate_limits >= SEVERAL
                 self._scheduler.put(work)
             case events.TrialFailed() as event:
                 self._record(event)

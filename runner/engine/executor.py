@@ -16,7 +16,7 @@ from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.budget import Amounts
 from evaljournal.replay.state.workers import WORKER_ENDED
-from evaljournal.runner.concurrency.policy import Policy
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
@@ -48,7 +48,7 @@ class TrialExecutor:
         recorder: Recorder,
         tasks: Mapping[str, Task],
         scorers: Sequence[OpenScorer],
-        new_policy: Callable[[str], Policy],
+        new_policy: Callable[[str], KeyPolicy],
         settings: Settings,
         *,
         max_failures: float,

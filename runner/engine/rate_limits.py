@@ -10,7 +10,7 @@ import attrs
 from evaljournal.journal.events import SCORER_PREFIX
 from evaljournal.replay.text import as_text
 from evaljournal.runner.concurrency import POLICIES
-from evaljournal.runner.concurrency.guarded import Guarded
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import Policy
 from evaljournal.runner.data.case import MAX_NAME, Case
 from evaljournal.runner.data.templates import Fields
@@ -212,9 +212,14 @@ def policy_maker(
     recorder: Recorder,
     *,
     policy_factory: Callable[[int], Policy] | None,
-) -> Callable[[str], Policy]:
+) -> Callable[[str], KeyPolicy]:
     """Return a function that makes the policy of a rate-limit key."""
     state = recorder.state
     make_policy = policy_factory or (lambda slots: POLICIES[settings.policy](slots, trials=state.planned or None))
     slots_by_key = {f"{SCORER_PREFIX}{name}": slots for name, slots in slots_by_scorer.items()}
-    return lambda key: Guarded(make_policy, slots_by_key.get(key, settings.slots or 0))
+
+    def policy(key: str) -> KeyPolicy:
+        slots = slots_by_key.get(key, settings.slots or 0)
+        return KeyPolicy(make_policy, slots, patience=settings.retry.rate_limits, key=key)
+
+    return policy

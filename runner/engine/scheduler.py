@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import trio
 
@@ -18,7 +18,7 @@ from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import duration
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.concurrency.policy import Change, Policy
+from evaljournal.runner.concurrency.policy import CallEvent, Change
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.known_limits import KeyLimits
@@ -44,7 +44,7 @@ class Scheduler:
         self,
         recorder: Recorder,
         settings: Settings,
-        new_policy: Callable[[str], Policy],
+        new_policy: Callable[[str], KeyPolicy],
         shutdown: Shutdown,
         *,
         has_keys: bool,
@@ -108,8 +108,7 @@ class Scheduler:
         if lane is not None:
             self.queues.open(lane, trials=trials, calls=calls)
             return
-        policy = KeyPolicy(self._new_policy(key), patience=self.settings.retry.rate_limits, key=key)
-        lane = Lane(key, policy, self._limits_of(key))
+        lane = Lane(key, self._new_policy(key), self._limits_of(key))
         self.queues.open(lane, trials=trials, calls=calls)
         self._record(lane.policy.begin())
 
@@ -354,7 +353,7 @@ class Scheduler:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
-        events = lane.policy.observe(record)
+        events = lane.policy.observe(cast("CallEvent", record.event), record.t)
         if events or lane.policy.limit != lane.counted_limit:
             self._apply(lane, events)
         self._set_timer(lane, record.t)

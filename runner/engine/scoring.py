@@ -18,7 +18,7 @@ from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.runs.trajectory import StepDetails, Trajectory
 from evaljournal.replay.state.trial import unpack_location
-from evaljournal.runner.concurrency.constants import SAME_TRIAL_429S
+from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
@@ -199,7 +199,7 @@ class Scoring:
             self._end_scorer(work)
             return
         call.retry_history.count_retry(decision.reason, decision.delay)
-        call.delay, call.goes_to_end = decision.delay, decision.reason == "probe" or call.rate_limits >= SAME_TRIAL_429S
+        call.delay, call.goes_to_end = decision.delay, decision.reason == "probe" or call.rate_limits >= SEVERAL
         scheduler.put(call)
 
     def _record_scores(

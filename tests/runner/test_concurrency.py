@@ -8,7 +8,7 @@ import pytest
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONGEST_PAUSE, PROBE_SOONEST, SHORTEST_RUN
+from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONG_TIME, PROBE_SOONEST, SHORTEST_RUN
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change, Decision
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
@@ -385,7 +385,7 @@ def test_retry_after_is_limited() -> None:
         drive.rate_limit(name, retry_after=3600.0)
     drive.wait(0.06)
 
-    assert pytest.approx(LONGEST_PAUSE + 0.1) == drive.pauses[-1].until
+    assert pytest.approx(LONG_TIME + 0.1) == drive.pauses[-1].until
 
 
 def test_a_poisoned_trial_does_not_pause_the_key() -> None:

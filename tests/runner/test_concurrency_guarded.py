@@ -21,7 +21,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.guarded import RAISE_VARIABLE, Guarded
+from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE, KeyPolicy
 from evaljournal.runner.concurrency.policy import STARTS, Decision, StartPermit, call_of
 from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
@@ -184,16 +184,16 @@ class Paused(Careful):
 @pytest.mark.usefixtures("is_guarded")
 def test_the_pause_in_force_is_kept() -> None:
     """The fixed limit counts what is in flight, starts nothing before the end of the pause, and has no pace."""
-    policy = Guarded(lambda slots: Paused(slots, after=1), 3)
+    policy = KeyPolicy(lambda slots: Paused(slots, after=1), 3, patience=60.0)
     policy.observe(started("a"), 0.0)
-    decision = policy.observe(started("b"), 1.0)
-    pace, limit = decision.changes[1:]
+    changes = policy.observe(started("b"), 1.0)
+    pace, limit = changes[1:]
 
-    assert ["Noted", "PaceChanged", "LimitChanged"] == [type(change).__name__ for change in decision.changes]
+    assert ["Noted", "PaceChanged", "LimitChanged"] == [type(change).__name__ for change in changes]
     assert (2.0, None) == (getattr(pace, "before", 0), getattr(pace, "after", 0))
-    assert (2, 3, 3) == (getattr(limit, "before", 0), getattr(limit, "after", 0), decision.limit)
+    assert (2, 3, 3) == (getattr(limit, "before", 0), getattr(limit, "after", 0), policy.limit)
     assert StartPermit(open=False, check_at=10.0) == policy.may_start(5.0)
-    assert [IntakeResumed(reason="retry_after", evidence="pause over")] == list(policy.elapse(10.0).changes)
+    assert [IntakeResumed(reason="retry_after", evidence="pause over")] == policy.elapse(10.0)
     assert policy.may_start(10.0).open
     policy.observe(started("c"), 10.0)
     assert StartPermit(open=False) == policy.may_start(11.0)
