@@ -73,6 +73,8 @@ class AttemptRow:
     queue_time: float
     """Seconds before it that the trial was ready to start."""
     backoff_time: float
+    need: bytes | str | None
+    """What it takes from known rate limits."""
     changed: int
     """The last record that changed it."""
     end_seq: int = 0
@@ -166,7 +168,7 @@ TABLES: Final = {
     "errors": ("id", "seq", "category", "error", "message", "traceback"),
     "steps": (
         *("seq", "trial", "attempt", "t", "at", "number", "parent", "completed_seq", "name", "kind", "elapsed", "continues"),
-        *("reusable", "input", "output", "usage", "error", "message"),
+        *("reusable", "input", "output", "usage", "error", "message", "need", "waited"),
     ),
     "scores": (
         *("seq", "trial", "scorer", "version", "t", "elapsed", "value", "reason", "error", "message", "traceback", "end_seq"),
@@ -499,6 +501,7 @@ class Index:
             attempt_id if request is not None else earlier_request_id,
             trial.queue_time - trial.earlier_queue_time,
             trial.backoff_time - trial.earlier_backoff_time,
+            None if event.need is None else self._json(event.need),
             seq,
         )
         trial.earlier_queue_time, trial.earlier_backoff_time = trial.queue_time, trial.backoff_time
@@ -572,16 +575,22 @@ class Index:
         if attempt is None:
             return
         position = (record.seq, trial.id, attempt.id, record.t, record.at, event.step, event.parent)
+
+        def needs(event: events.StepCompleted | events.StepFailed) -> tuple[Any, float]:
+            return None if event.need is None else self._json(event.need), event.waited
+
         match event:
             case events.StepReused():
-                row: tuple[Any, ...] = (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "")
+                row: tuple[Any, ...] = (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "", None, 0.0)
             case events.StepCompleted():
                 values = self._step_value(event.input), self._step_value(event.output), self._step_value(event.usage)
                 row = (0, event.name, event.kind, event.elapsed, event.continues, event.reusable, *values, None, "")
+                row += needs(event)
                 self._add_usage_names(event.usage)
             case events.StepFailed():
                 values = self._step_value(event.input), None, None
                 row = (0, event.name, event.kind, event.elapsed, event.continues, False, *values, event.error, event.message)
+                row += needs(event)
         self._pending["steps"].append((*position, *row))
 
     def _step_value(self, value: Any) -> bytes | str | None:

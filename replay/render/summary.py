@@ -138,7 +138,8 @@ def steps_text(steps: StepCounts, per_second: float | None = None) -> str:
     errors = f" ({plural(steps.failed, 'error')})" if steps.failed else ""
     rate = "" if per_second is None else f", {digits(per_second, 2)}/s"
     text = f"{plural(steps.completed + steps.failed, 'step')}{errors}{rate}"
-    return f"{text} · {_saved_text(steps)}" if steps.reused else text
+    waited = f" · {duration(steps.seconds_waited)} waiting for rate limits" if steps.seconds_waited > 0 else ""
+    return f"{text} · {_saved_text(steps)}{waited}" if steps.reused else f"{text}{waited}"
 
 
 def saved_usage(steps: StepCounts) -> dict[str, float]:

@@ -8,8 +8,20 @@ from evaljournal.replay.model_messages import Message, messages_of, reply_of
 from evaljournal.replay.render import summary as summary_text
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from evaljournal.replay.runs.trial import AttemptDetails
+from evaljournal.replay.state.known_limits import parse_need
 from evaljournal.replay.state.usage import is_amount
-from evaljournal.replay.text import as_lines, as_text, duration, escape_controls, money, number, one_line, plural, printable
+from evaljournal.replay.text import (
+    as_lines,
+    as_text,
+    as_words,
+    duration,
+    escape_controls,
+    money,
+    number,
+    one_line,
+    plural,
+    printable,
+)
 
 _VALUE_CHARS: Final = 60
 """Maximum characters of an input or an output in a line."""
@@ -64,7 +76,7 @@ def _step_line(step: StepDetails, depth: int) -> str:
     elapsed = "reused" if step.is_reused else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME_CHARS)}"
     result = f"error: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
-    return f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}  {_one_line(_request(step))} → {result}{_usage(step)}"
+    return f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}  {_one_line(_request(step))} → {result}{_use(step)}"
 
 
 def _usage(step: StepDetails) -> str:
@@ -74,6 +86,19 @@ def _usage(step: StepDetails) -> str:
     parts = [(unit, step.usage[name]) for name, unit in _UNITS.items() if is_amount(step.usage.get(name))]
     amounts = [money(value) if not unit else f"{number(value)} {unit}" for unit, value in parts]
     return f"  ({', '.join(amounts)})" if amounts else ""
+
+
+def need_text(need: Any) -> str:
+    """Return what a call took from rate limits: `needs 812 tokens, 1 request`; empty if no limit was known."""
+    amounts = [plural(round(amount), as_words(unit).removesuffix("s")) for unit, amount in sorted(parse_need(need).items())]
+    return f"needs {', '.join(reversed(amounts))}" if amounts else ""
+
+
+def _use(step: StepDetails) -> str:
+    """Return what a step used, and how long it waited for rate limits: `  (9 in, 4 out)  needs 812 tokens, waited 1.3 s`."""
+    waited = f"waited {duration(step.waited)}" if step.waited > 0 else ""
+    text = ", ".join(filter(None, (need_text(step.need), waited)))
+    return f"{_usage(step)}{f'  {text}' if text else ''}"
 
 
 def _request(step: StepDetails) -> Any:
@@ -102,7 +127,7 @@ def message_text(message: Message, separator: str = "\n") -> str:
 def _step_lines(step: StepDetails, previous_step: StepDetails | None) -> Iterator[str]:
     """Yield all messages of a step, without those of the step that it continues."""
     outcome = f"reused from attempt {step.reused_from}" if step.is_reused else f"{step.outcome} after {duration(step.elapsed)}"
-    yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {outcome} · seq {step.seq:,}{_usage(step)}"
+    yield f"step {step.number:,}  {step.kind}  {printable(step.name, 200)}  {outcome} · seq {step.seq:,}{_use(step)}"
     if step.is_reused:
         return
     messages = messages_of(step.input) if step.kind == "model" else []

@@ -118,7 +118,9 @@ def models_of(totals: Totals) -> dict[str, int]:
 def steps_of(state: RunState) -> StepCounts | None:
     """Return the numbers of steps of a run; None if it has none."""
     steps = state.steps
-    return StepCounts(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved)) if steps else None
+    if not steps:
+        return None
+    return StepCounts(steps.completed, steps.failed, steps.reused, dict(steps.usage_saved), round(steps.seconds_waited, 6))
 
 
 def unscored_counts(state: RunState, variant: str | None = None) -> dict[str, int]:

@@ -129,6 +129,8 @@ class StepCounts:
     """Not executed, because an earlier attempt had completed them."""
     usage_saved: Mapping[str, float]
     """Usage of the reused steps, which was not paid for again."""
+    seconds_waited: float = 0.0
+    """Seconds that steps have waited for known rate limits, summed; they are not part of latencies."""
 
 
 @attrs.frozen

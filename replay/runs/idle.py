@@ -1,21 +1,33 @@
 """Why slots are idle, derived from a `RunState` and a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import attrs
 
 from evaljournal.journal.events import SCORER_PREFIX
 from evaljournal.replay.results.budget_text import block_text, reserved_text
+from evaljournal.replay.state.known_limits import LimitUse
 from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS, Pause
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import digits, duration, plural, printable
+from evaljournal.replay.text import as_words, digits, duration, plural, printable, short_amount, window_text
 
 IdleReason = Literal[
-    "breaker", "retry_after", "pause", "pace", "limit", "scorers", "budget", "workers", "backoff", "cases", "none_left"
+    "breaker",
+    "retry_after",
+    "pause",
+    "rate_limit",
+    "pace",
+    "limit",
+    "scorers",
+    "budget",
+    "workers",
+    "backoff",
+    "cases",
+    "none_left",
 ]
-"""The cause of the wait: the circuit breaker, a Retry-After, another pause, the pace, the concurrency limit, scorers, budget,
-workers, backoff or unread cases; or no trial is left."""
+"""The cause of the wait: the circuit breaker, a Retry-After, another pause, a known rate limit, the pace, the concurrency
+limit, scorers, budget, workers, backoff or unread cases; or no trial is left."""
 
 _MAX_REASONS: Final = 3
 """Maximum number of reasons on one line."""
@@ -33,7 +45,8 @@ class Reason:
     seconds: float | None = None
     """Seconds until the next start, if known."""
     number: float | None = None
-    """Starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for `backoff` and `cases`."""
+    """Used amount for `rate_limit`, starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for
+    `backoff` and `cases`."""
     evidence: str = ""
     """The policy's observation, as recorded."""
     text: str
@@ -58,6 +71,9 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
         is_busy = state.running or state.scorer_calls
         attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
+    inner_keys = [key for key in state.known_limits.inner_keys if key not in {reason.key for reason in attempts}]
+    inner_reasons = (_rate_limit_reason(key, _name_prefix(key, inner_keys), _limit_use(state, key, now)) for key in inner_keys)
+    attempts += [reason for reason in inner_reasons if reason is not None and reason.seconds is not None]
     return attempts + list(_scorer_reasons(state, keys, now))
 
 
@@ -100,6 +116,30 @@ def limit_text(limit: int, slots: int | None, evidence: str = "") -> str:
     return f"concurrency limit {limit:,}{maximum}{reason}"
 
 
+def rate_limit_use_text(use: LimitUse) -> str:
+    """Return the use of a limit: `tokens: 148k of 150k per minute used, next start in 0.8 s (advertised)`."""
+    limit, wait = use.limit, f", next start in {duration(use.next_start)}" if use.next_start > 0 else ""
+    amount = f"{short_amount(use.used)} of {short_amount(limit.size)} per {window_text(limit.window)}"
+    return f"{as_words(limit.unit)}: {amount} used{wait} ({printable(limit.source)})"
+
+
+def _limit_use(state: RunState, key: str, now: float) -> LimitUse | None:
+    """Return the known limit of a key that holds starts longest, or is used most."""
+    uses = (use for use in state.known_limits.uses(now) if use.limit.key == key)
+    return max(uses, key=lambda use: (use.next_start, use.used / use.limit.size), default=None)
+
+
+def _rate_limit_reason(key: str, name: str, use: LimitUse | None) -> Reason | None:
+    if use is None:
+        return None
+    text, seconds = f"{name}{rate_limit_use_text(use)}", use.next_start or None
+    return Reason(key=key, reason="rate_limit", number=use.used, seconds=seconds, evidence=use.limit.header, text=text)
+
+
+def _name_prefix(key: str, keys: Sequence[str]) -> str:
+    return f"{_name(key)}: " if len(keys) > 1 or key.startswith(SCORER_PREFIX) else ""
+
+
 def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials: int, total: int | None) -> Iterator[Reason]:
     unread_trials = None if total is None else max(0, total - state.total)
     is_held = state.holds_attempts
@@ -132,6 +172,7 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
     for key in keys:
         pause, limit = state.pauses.get(key), state.limits.get(key)
         in_flight, slots = state.in_flight(key), slots_of(state, key)
+        use = _limit_use(state, key, now) if is_waiting else None
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and in_flight >= limit
         if slots is not None and in_flight >= slots:
@@ -143,6 +184,10 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
             seconds_left = pause.until - now if pause.until > now else None
             text = f"{name}{pause_text(pause, now)}"
             yield Reason(key=key, reason=kind, seconds=seconds_left, evidence=pause.evidence, text=text)
+        elif use is not None and (use.next_start > 0 or not (is_full or key in state.paces)):
+            # Without another reason, it is the limit: others may use it, too.
+            if (reason := _rate_limit_reason(key, name, use)) is not None:
+                yield reason
         elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
             evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")

@@ -40,6 +40,10 @@ class StepDetails:
     """Number of the earlier step of the attempt whose lists are the beginning of those in `input`; 0: none, or reused."""
     at: str = ""
     """When it ended, in wall time."""
+    need: Any = None
+    """What it took from known rate limits: unit → amount; None: none was known, or it was reused."""
+    waited: float = 0.0
+    """Seconds that it waited for them before it started; not part of `elapsed`."""
 
     @property
     def start(self) -> float:
@@ -121,7 +125,7 @@ class Trajectory:
             if step is None:
                 return None
             self._use(event.completed_seq, event)
-            details = attrs.evolve(step, **position, elapsed=0.0, reused_from=attempt, continues=0)
+            details = attrs.evolve(step, **position, elapsed=0.0, reused_from=attempt, continues=0, need=None, waited=0.0)
         else:
             step_input = complete_input(self._inputs.get(event.continues), event.input)
             details = StepDetails(input=step_input, **position, **_own_fields(event))
@@ -151,7 +155,7 @@ def steps_with_depth(steps: Iterable[StepDetails]) -> Iterator[tuple[int, StepDe
 
 def _own_fields(event: events.StepCompleted | events.StepFailed) -> dict[str, Any]:
     result = ("error", "message") if isinstance(event, events.StepFailed) else ("output", "usage", "reusable")
-    return {name: getattr(event, name) for name in ("name", "kind", "elapsed", "continues", *result)}
+    return {name: getattr(event, name) for name in ("name", "kind", "elapsed", "continues", "need", "waited", *result)}
 
 
 def complete_input(previous_input: Any, tail: Any) -> Any:

@@ -56,6 +56,8 @@ class AttemptDetails:
     """The first attempt whose steps it may reuse; 0: none."""
     spent: float = 0.0
     """Seconds of the attempts whose steps it may reuse."""
+    need: Any = None
+    """What it took from the known rate limits of its key: unit → amount; None: none was known."""
     unused_steps: int = 0
     """Completed steps of earlier attempts that it may reuse and has not reused."""
     steps: list[StepDetails] = attrs.field(factory=list)
@@ -319,7 +321,7 @@ _SCORES: Final = """
 """
 _STEPS: Final = """
     SELECT seq, t, at, attempt, number, parent, completed_seq, name, kind, elapsed, continues, reusable, input, output, usage,
-        error, message
+        error, message, need, waited
     FROM steps WHERE trial = ? ORDER BY seq
 """
 
@@ -352,6 +354,7 @@ def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> Attem
         retry_reason=row.retry_reason,
         reuses=row.reuses,
         spent=row.spent,
+        need=load(index.value(row.need)),
         ended_at=row.ended_at,
     )
 
@@ -374,12 +377,13 @@ def _add_steps(
 
 
 def _step_event(index: Index, trial: str, attempt: int, fields: Sequence[Any], load: Load) -> events.StepEvent:
-    number, parent, completed_seq, name, kind, elapsed, continues, reusable, *values, error, message = fields
+    number, parent, completed_seq, name, kind, elapsed, continues, reusable, *values, error, message, need, waited = fields
     if not kind:
         return events.StepReused(trial=trial, attempt=attempt, step=number, parent=parent, completed_seq=completed_seq)
     step_input, output, usage = (load(index.value(value)) for value in values)
     step_fields = dict[str, Any](trial=trial, attempt=attempt, step=number, parent=parent, name=name, kind=kind, fingerprint="")
-    step_fields |= {"elapsed": elapsed, "continues": continues, "input": step_input}
+    step_fields |= {"elapsed": elapsed, "continues": continues, "input": step_input, "waited": waited}
+    step_fields["need"] = load(index.value(need))
     if error is not None:
         return events.StepFailed(**step_fields, error=error, message=message)
     return events.StepCompleted(**step_fields, output=output, usage=usage, reusable=bool(reusable))

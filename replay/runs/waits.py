@@ -1,7 +1,8 @@
 """Why the attempts and scorer calls of one trial waited before they started.
 
 A `WaitLog` processes every record of a run. The time between two records is attributed to the reason that delayed starts then:
-a pause, the concurrency limit, the pace, or outputs that wait for scorers. Backoff is not included; it is recorded separately.
+a pause, the concurrency limit, the pace, a known rate limit, or outputs that wait for scorers. Backoff is not included; it is
+recorded separately.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, ScorerC
 from evaljournal.replay.runs.idle import limit_text, pace_text, slots_of
 from evaljournal.replay.state.pauses import PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.text import printable
+from evaljournal.replay.text import printable, rate_limit_text
 
 _ATTEMPT, _FIRST_CALLS = "", "*"
 """Names of waits: the next attempt; the first call of every scorer. A retried scorer call has the name of its scorer."""
@@ -27,7 +28,7 @@ class Wait:
     """Time that a start was delayed for one reason."""
 
     reason: str
-    """`scorers`, `pause`, `limit` or `pace`."""
+    """`scorers`, `pause`, `limit`, `pace` or `rate_limit`."""
     seconds: float
     text: str
     """The reason as text: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
@@ -120,4 +121,7 @@ class WaitLog:
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"
             return "limit", busy_text if limit == slots else limit_text(limit, slots)
-        return ("pace", pace_text(state.paces[key])) if key in state.paces else None
+        if key in state.paces:
+            return "pace", pace_text(state.paces[key])
+        limits = [rate_limit_text(limit.unit, limit.size, limit.window) for limit in state.known_limits.limits_of(key)]
+        return ("rate_limit", ", ".join(limits)) if limits else None

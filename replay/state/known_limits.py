@@ -4,7 +4,7 @@ Times are wall times in seconds since 1970, so that calls of the session before 
 """
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -27,6 +27,16 @@ def parse_need(value: Any) -> Need:
     if not isinstance(value, Mapping):
         return {}
     return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < float("inf")}
+
+
+def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds that periods cover together; they may overlap."""
+    seconds, covered_until = 0.0, float("-inf")
+    for start, end in sorted(periods):
+        if end > covered_until:
+            seconds += end - max(start, covered_until)
+            covered_until = end
+    return seconds
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +105,10 @@ class RecordedLimits:
                 needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * round(total.get("requests", 0.0))
         needs += [(max(wall - time, 0.0), need) for time, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])
+
+    def limits_of(self, key: str) -> list[RateLimitSeen]:
+        """Return the known limits of a key that are believed."""
+        return [limit for limit in self._limits.values() if limit.key == key and limit.is_believed]
 
     def uses(self, now: float) -> Iterator[LimitUse]:
         """Yield the known limits that are believed, and how much of each is used at a time, in seconds of `t`."""

@@ -20,7 +20,7 @@ from evaljournal.replay.definition import changed_files, changes, code_version, 
 from evaljournal.replay.state.answers import Answers
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
-from evaljournal.replay.state.known_limits import RecordedLimits
+from evaljournal.replay.state.known_limits import RecordedLimits, covered_seconds
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.pauses import Pause
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
@@ -112,7 +112,8 @@ class RunState(Totals):
     _task_version: str = ""
     """The version that was adopted last; empty if there is only one."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
-    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused."""
+    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused, without those that
+    its steps waited for rate limits."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     _empty_outputs: set[str] = attrs.field(factory=set[str])
@@ -128,6 +129,8 @@ class RunState(Totals):
     _noted_answers: Answers = attrs.field(factory=Answers)
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """Trial → usage noted by its attempt in flight."""
+    _waits_in_flight: dict[str, list[tuple[float, float]]] = attrs.field(factory=dict[str, list[tuple[float, float]]])
+    """Trial → start and end of the waits for rate limits inside its attempt in flight."""
     budget: Budget | None = None
     """Amounts spent and reserved; None if no session had a budget."""
 
@@ -395,9 +398,7 @@ class RunState(Totals):
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
-        latency, steps = event.elapsed, self.steps.open.get(event.trial)
-        if steps is not None and steps.reused_seqs:
-            latency = round(latency + steps.reused_seconds(event.attempt), 6)
+        latency = self._latency(event)
         self.latencies.append(latency)
         trial.set_output(record, latency)
         if self.variants:
@@ -412,6 +413,14 @@ class RunState(Totals):
             self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
+
+    def _latency(self, event: events.AttemptSucceeded) -> float:
+        latency, steps = event.elapsed, self.steps.open.get(event.trial)
+        if self._waits_in_flight:
+            latency = max(0.0, round(latency - covered_seconds(self._waits_in_flight.pop(event.trial, ())), 6))
+        if steps is not None and steps.reused_seqs:
+            latency = round(latency + steps.reused_seconds(event.attempt), 6)
+        return latency
 
     def _count_answer(self, trial: TrialState, change: int) -> None:
         self.count_answer(trial.answer, change)
@@ -487,6 +496,9 @@ class RunState(Totals):
     def _add_step_need(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
         if event.need is not None:
             self.known_limits.inner_keys.add(event.key)
+            self.steps.seconds_waited += event.waited
+            start = record.t - event.elapsed
+            self._waits_in_flight.setdefault(event.trial, []).append((start - event.waited, start))
             self.known_limits.add(event.key, event.need, record.t - event.elapsed)
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
@@ -646,6 +658,7 @@ class RunState(Totals):
     def _add_unproductive_usage(self, trial: str, usage: Any = None) -> None:
         self._add_usage(usage, trial)
         add(self.usage_without_output, usage)
+        self._waits_in_flight.pop(trial, None)
         for part in self._usage_in_flight.pop(trial, ()):
             add(self.usage_without_output, part)
 

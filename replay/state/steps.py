@@ -191,6 +191,8 @@ class RunSteps:
     """Attempts with an output and without a step, although the model calls of the task should be steps."""
     before_session: int = 0
     """Number of steps executed before the current session."""
+    seconds_waited: float = 0.0
+    """Seconds that steps have waited for known rate limits."""
     usage_saved: Counter[str] = attrs.field(factory=Counter[str])
     """Usage of the steps that were reused, which was not paid again."""
 

@@ -10,7 +10,10 @@ from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptStarted,
     AttemptSucceeded,
+    IntakePaused,
+    LimitChanged,
     Noted,
+    PaceChanged,
     RateLimitSeen,
     RunStopped,
     ScorerCallStarted,
@@ -22,6 +25,12 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.render.trajectory import trajectory_lines
+from evaljournal.replay.runs.idle import reasons
+from evaljournal.replay.runs.timeline import Span
+from evaljournal.replay.runs.trajectory import StepDetails
+from evaljournal.replay.runs.trial import AttemptDetails
+from evaljournal.replay.runs.waits import Wait, WaitLog
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from tests.journal.samples import session, started
@@ -222,3 +231,71 @@ def test_an_interrupted_call() -> None:
     events += [(2.0, AttemptInterrupted(trial=name, attempt=1, reason="stopped", elapsed=1.0)) for name in "012"]
 
     assert ["rate_limit"] == [check for check, _ in findings(events=events)]
+
+
+def waiting(*events: Event, limit: RateLimitSeen = TPM, times: Iterable[float] = (1.0,), need: float = 5_900.0) -> list[str]:
+    """Return why slots are idle at 10 s, while a trial is ready and these calls have started."""
+    queued = TrialEnqueued(trial="9", case="9", repeat=1, input=1, fingerprint="9")
+    start = LimitChanged(before=0, after=8, reason="start")
+    timed_events: list[Timed] = [(0.0, start), (0.0, limit), *calls(times, need=need)]
+    timed_events += [(9.0, event) for event in (*events, queued)]
+    return [reason.text for reason in reasons(fold(records(("00:00:00", timed_events))), now=10.0, total=2)]
+
+
+def test_waiting_for_a_limit() -> None:
+    """The line that says why slots are idle has the limit, its use, the time of the next start and its source."""
+    assert ["tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"] == waiting()
+    assert ["tokens: 5.9k of 6k per minute used, next start in 49 s (advertised)"] == waiting(limit=TOKENS)
+    assert ["tokens: 100 of 6k per minute used (advertised)"] == waiting(limit=TOKENS, need=100)
+
+
+def test_a_limit_among_other_reasons() -> None:
+    """A limit that holds starts back wins over the limit and the pace of the policy, but not over a pause."""
+    text = "tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"
+    pace, pause = PaceChanged(after=2.0, reason="rate_limit"), IntakePaused(until=12.0, reason="retry_after")
+
+    assert [text] == waiting(pace)
+    assert ["Retry-After: 2 s left"] == waiting(pause)
+    assert ["pace: 2 starts/s"] == waiting(pace, need=100.0)
+
+
+def test_agents_wait_in_their_slots() -> None:
+    """If the calls of an agent wait for a limit, that is shown although no slot is idle."""
+    limit = evolve_fact(RPM, size=2.0, key="m")
+    events = [(0.0, limit), *list(agent([(1.0, 2.0), (1.0, 3.0)], key="m"))[:4]]
+    state = fold(records(("00:00:00", events)))
+    state.settings["slots"] = 1
+
+    assert ["requests: 2 of 2 per minute used, next start in 57 s (declared)"] == [
+        reason.text for reason in reasons(state, now=4.0, total=1)
+    ]
+
+
+def test_waits_are_not_latency() -> None:
+    """The time that steps of an attempt wait for limits is no part of its latency; overlapping waits count once."""
+    steps = [(1.0, 2.0), (1.2, 4.0), (50.0, 60.0)]  # Each has waited for half a second.
+    state = fold(records(("00:00:00", agent(steps))))
+
+    assert [200.0 - 0.7 - 0.5] == list(state.latencies)
+    assert 1.5 == state.steps.seconds_waited
+
+
+def test_a_step_as_text() -> None:
+    """A step is shown with its need and its wait."""
+    span = Span("a", 1, 0, 1, 0.0, 1.0, "succeeded", 1, 2)
+    step = StepDetails(1, "ask", "model", 0, 3, 2.0, 1.0, "q", "a", need={"requests": 1, "tokens": 812}, waited=1.25)
+    *_, line = trajectory_lines(AttemptDetails(span, steps=[step]), full=False)
+
+    assert "   1  model       1 s  ask  q → a  needs 812 tokens, 1 request, waited 1.2 s" == line
+
+
+def test_waits_of_a_trial() -> None:
+    """A trial that waits without a reason of the policy waits for the known limits of its key."""
+    log, waits = WaitLog("1"), list[Wait]()
+    first_events: list[Timed] = [(0.0, LimitChanged(before=0, after=8, reason="start")), (0.0, TPM)]
+    enqueued, *later_events = call("1", 5.0)
+    events = [*first_events, (0.0, enqueued[1]), *call("0", 0.25), *later_events]
+    for record in records(("00:00:00", events)):
+        waits += log.apply(record)
+
+    assert [Wait("rate_limit", 5.0, "6k tokens per minute")] == waits

@@ -14,7 +14,7 @@ from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.render.failing import value_text, value_texts
 from evaljournal.replay.render.phrases import score_value_text
-from evaljournal.replay.render.trajectory import not_reused_text, trajectory_lines
+from evaljournal.replay.render.trajectory import need_text, not_reused_text, trajectory_lines
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
@@ -417,10 +417,11 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, f
     reason = f" ({as_words(attempt.reason)}{detail})" if attempt.reason else ""
     worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
+    needs = f" · {text}" if (text := need_text(attempt.need)) else ""
     yield (
         f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
         f"slot {span.slot}{worker} · {session} · "
-        f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''}{''.join(waits)}"
+        f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''}{''.join(waits)}{needs}"
     )
     if new_request is not None:
         yield from _value_lines("  request", new_request)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -34,6 +34,9 @@ from evaljournal.runner.suggest import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+
+
+_LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
 
 
 def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
@@ -81,7 +84,7 @@ def warn_unconfirmed(stop: ScanStop | None) -> None:
 
 def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
     """Return the status of a run as JSON; with a key of the metadata, also by group."""
-    path, state = view.path, view.state
+    path, state, now = view.path, view.state, _now(view)
     return {
         "path": str(path),
         "status": view.status,
@@ -89,16 +92,24 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
         "problem": None if view.problem is None else str(view.problem),
         "durable_seq": view.durable,
         "next_command": _next_command(view),
-        "waiting": _idle_reasons(view),
+        "waiting": _idle_reasons(view, now),
+        "limits": [
+            {name: getattr(use.limit, name) for name in _LIMIT_FIELDS} | {"used": use.used}
+            for use in state.known_limits.uses(now)
+        ],
         **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
     }
 
 
-def _idle_reasons(view: LoadedRun) -> list[dict[str, Any]]:
-    """Return why slots of a running run are idle, now or as of its last record, as JSON."""
+def _now(view: LoadedRun) -> float:
+    """Return the time of a running run in seconds of `t`: now, or as of its last record."""
+    return view.state.t + (age(view.state, time.time()) if view.is_live and view.is_last else 0.0)
+
+
+def _idle_reasons(view: LoadedRun, now: float) -> list[dict[str, Any]]:
+    """Return why slots of a running run are idle, as JSON."""
     if not view.is_live or view.problem is not None:
         return []
-    now = view.state.t + (age(view.state, time.time()) if view.is_last else 0.0)
     return [view_json(reason) for reason in idle.reasons(view.state, now=now, total=view.total)]
 
 
