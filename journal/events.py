@@ -522,7 +522,7 @@ class RateLimitSeen:
     header: str
     """The header of the reply, or the option."""
     is_believed: bool = True
-    """False: more calls were accepted than the limit allows, so it is ignored until a call is rate limited."""
+    """False: headers of this kind are often wrong, so it is ignored until a call is rate limited."""
     key: str = ""
     """The rate-limit key it applies to, if there are several."""
 

@@ -137,6 +137,19 @@ def rewrite(**values: Callable[[float], float]) -> Alter:
 
 
 @define(eq=False)
+class Constant:
+    """Headers that never change: those of the first reply."""
+
+    _headers: Mapping[str, str] | None = None
+
+    def __call__(self, reply: Reply, _: float, __: Request) -> Reply:
+        """Replace the rate-limit headers."""
+        if self._headers is None:
+            self._headers = {name: value for name, value in reply.headers.items() if "ratelimit" in name}
+        return evolve(reply, headers={**reply.headers, **self._headers})
+
+
+@define(eq=False)
 class Stale:
     """Headers from a cache: those of 10 s before."""
 

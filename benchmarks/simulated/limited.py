@@ -194,7 +194,7 @@ class LimitedRun(Run):
             if self.reads_headers:
                 advertised = advertised_limits(reply.headers, EPOCH + t, self.provider.host)
                 self.limits.read(attempt.admitted, advertised, t, is_429=reply.status == 429)
-            self.limits.end(attempt.admitted, t, _usage(reply))
+            self.limits.end(attempt.admitted, _usage(reply))
         if timed_out:
             self._end(attempt, Answer("hung", math.inf))
         elif reply.error is None:

@@ -1,6 +1,6 @@
 """Rows of `python -m benchmarks limits`: a provider, a workload, what is known of its limits, and the required figures.
 
-Unless a row has other values: 100 slots, 300 s, a median latency of 2 s (log-normal, sigma 0.5), 30 ms of network each way. The
+Unless a row has other values: 100 slots, 600 s, a median latency of 2 s (log-normal, sigma 0.5), 30 ms of network each way. The
 headers of a provider are computed at admission in one row, at the reply in the next.
 """
 
@@ -60,7 +60,7 @@ class LimitsRow:
     """Declared limits by option, if they are known."""
     workload: Workload = field(factory=Workload)
     slots: int = 100
-    seconds: float = 300.0
+    seconds: float = 600.0
     runs: int = 1
     """Runs at the same time, each with its own limits and its own policy: several processes."""
     network: float = 0.03
@@ -95,7 +95,7 @@ def measure(row: LimitsRow, make_policy: MakePolicy, seed: int, *, use_limits: b
     """Run a row with a policy, behind the limits that the row knows or without any."""
     timeline, provider, runs = Timeline(), row.provider(seed), list[LimitedRun]()
     for k in range(row.runs):
-        limits = Limits() if use_limits and row.known != "nothing" else None
+        limits = Limits(provider.host) if use_limits and row.known != "nothing" else None
         if limits is not None and row.known == "declared":
             limits.declare(row.declared, 0.0)
         run = LimitedRun(
@@ -203,7 +203,7 @@ def _advertised() -> list[LimitsRow]:
             name="OpenAI, 200k tokens, no Retry-After",
             provider=_altered(_make(OpenAI, TWO), lambda: altered.without_retry_after),
         ),
-        row(name="OpenAI, 60 requests", provider=_make(OpenAI, per_minute(requests=60, tokens=1_000_000)), seconds=600.0),
+        row(name="OpenAI, 60 requests", provider=_make(OpenAI, per_minute(requests=60, tokens=1_000_000))),
         row(name="OpenAI, 6,000 requests", provider=_make(OpenAI, large), slots=500, seconds=120.0),
         row(name="OpenAI, enforced per second", provider=_make(OpenAI, (*REQUESTS, PER_SECOND))),
         row(name="OpenAI, requests of the day stated", provider=_make(OpenAI, day_of_requests)),
@@ -214,7 +214,11 @@ def _advertised() -> list[LimitsRow]:
         row(
             name="OpenAI, at admission, out of order", provider=_make(OpenAI, TWO, **ADMISSION), network=0.4, network_sigma=1.0
         ),
-        row(name="OpenAI, latency of 20 s", provider=_make(OpenAI, TWO, median=20.0), seconds=600.0),
+        row(
+            name="OpenAI, latency of 20 s",
+            provider=_make(OpenAI, TWO, median=20.0),
+            required=Required(first_minute=0.0),  # The first headers arrive after 10 s.
+        ),
         row(
             name="Azure, windows of 10 s",
             provider=_make(Azure, (_window("requests", 100, 10.0), *per_minute(tokens=2_000_000))),
@@ -229,7 +233,7 @@ def _advertised() -> list[LimitsRow]:
         ),
         row(
             name="Azure, tokens in 10 s",
-            provider=_make(Azure, (_window("tokens", 50_000, 10.0), _window("requests", 300, 10.0))),
+            provider=_make(Azure, (_window("tokens", 100_000, 10.0), _window("requests", 300, 10.0))),
         ),
         row(
             name="Azure, -1 and 0 in one of ten replies",
@@ -258,7 +262,7 @@ def _anthropic() -> list[LimitsRow]:
             workload=Workload(output_tokens=(200, 1000), max_tokens=8000),
         ),
         row(name="Anthropic, 1,000 requests", provider=_make(Anthropic, TIER_2), workload=SHORT),
-        row(name="Anthropic, 50 requests", provider=_make(Anthropic, first_tier), workload=SHORT, seconds=600.0),
+        row(name="Anthropic, 50 requests", provider=_make(Anthropic, first_tier), workload=SHORT),
     ]
 
 
@@ -308,14 +312,14 @@ def _sizes() -> list[LimitsRow]:
     """Requests of 100 to 8,000 tokens, max_tokens counted at admission."""
     adverts = partial(LimitsRow, workload=WIDE)
     declared = partial(LimitsRow, workload=WIDE, known="declared", required=Required(used=88.0, first_minute=0.0))
-    azure = (_window("tokens", 500_000, 60.0),)
+    azure = (_window("tokens", 1_000_000, 60.0),)
     return [
         adverts(name="100-8,000 tokens, OpenAI", provider=_make(OpenAI, TWO)),
         adverts(name="100-8,000 tokens, OpenAI, at admission", provider=_make(OpenAI, TWO, **ADMISSION)),
         adverts(name="100-8,000 tokens, Azure", provider=_make(Azure, azure)),
         adverts(name="100-8,000 tokens, Groq", provider=_make(Groq, GROQ)),
         declared(name="100-8,000 tokens, declared, OpenAI", provider=_make(OpenAI, TWO), declared={"tpm": 200_000}),
-        declared(name="100-8,000 tokens, declared, Azure", provider=_make(Azure, azure), declared={"tpm": 500_000}),
+        declared(name="100-8,000 tokens, declared, Azure", provider=_make(Azure, azure), declared={"tpm": 1_000_000}),
     ]
 
 
@@ -325,7 +329,7 @@ def _agents() -> list[LimitsRow]:
     for calls in (8, 20):
         workload = evolve(SHORT, calls=calls)
         required = Required(used=95.0, first_minute=0.0)
-        row = partial(LimitsRow, workload=workload, required=required, seconds=600.0)
+        row = partial(LimitsRow, workload=workload, required=required)
         rows += [
             row(name=f"agents, {calls} calls, advertised", provider=_make(OpenAI, REQUESTS)),
             row(
@@ -372,7 +376,7 @@ def _others() -> list[LimitsRow]:
         row(
             name="another tenant, Azure, 10 s",
             provider=_shared(Azure, (_window("requests", 100, 10.0), _window("tokens", 3_000_000, 60.0))),
-            required=tenant,
+            required=None,  # What remains of a window does not say when the next begins.
         ),
         row(name="four processes, 600 requests", provider=_make(OpenAI, REQUESTS), runs=4, required=four),
         row(name="four processes, 200k tokens", provider=_make(OpenAI, TWO), runs=4, required=four),
@@ -389,7 +393,7 @@ def _others() -> list[LimitsRow]:
 
 def _bans() -> list[LimitsRow]:
     """A ban of 60 s after three 429s in 10 s."""
-    known = partial(LimitsRow, seconds=600.0, required=Required(used=88.0, first_minute=0.0, bans=0))
+    known = partial(LimitsRow, required=Required(used=88.0, first_minute=0.0, bans=0))
     without = Required(rate_limited=100.0, used=0.0, first_minute=0.0, bans=1)
     banning = _banning(_make(OpenAI, REQUESTS))
     return [
@@ -402,7 +406,7 @@ def _bans() -> list[LimitsRow]:
             known="declared",
             declared={"rpm": 600},
         ),
-        LimitsRow(name="bans, nothing known", provider=banning, known="nothing", required=without, seconds=600.0),
+        LimitsRow(name="bans, nothing known", provider=banning, known="nothing", required=without),
         LimitsRow(
             name="bans, nothing known, 120 requests",
             provider=_banning(_make(OpenAI, per_minute(requests=120, tokens=1_000_000))),
@@ -427,7 +431,7 @@ def _wrong() -> list[LimitsRow]:
         return Gateway([OpenAI(limits=limits, seed=seed + k) for k, limits in enumerate(servers)], seed)
 
     return [
-        row(name="remaining is constant", provider=rewritten(remaining=lambda _: 300)),
+        row(name="headers never change", provider=_altered(_make(OpenAI, REQUESTS), altered.Constant)),
         row(name="remaining is always 0", provider=rewritten(remaining=lambda _: 0)),
         row(name="limits are huge", provider=rewritten(limit=lambda _: 1e12, remaining=lambda _: 1e12 - 1)),
         row(name="limits are a tenth", provider=rewritten(limit=lambda n: n / 10, remaining=lambda n: n / 10)),

@@ -365,7 +365,7 @@ class Anthropic(Server):
                 meter.take(call.request.input_tokens - call.needs["input_tokens"])
 
     def may_accelerate(self, t: float) -> bool:
-        """Allow twice the mean of the minute before the last 10 s; at least 0.6 of what the limits allow, and 10 calls."""
+        """Allow twice the mean of the minute before the last 10 s; at least 0.6 of what the limits allow, and 50 calls."""
         starts = self._starts
         while starts and starts[0] < t - 70:
             starts.popleft()
@@ -373,7 +373,7 @@ class Anthropic(Server):
             return True
         recent = sum(1 for start in starts if start >= t - 10)
         before = (len(starts) - recent) / max(t - 10 - starts[0], 1.0)
-        return recent < 10 * max(0.6 * self._calls_per_second(), 2 * before, 1.0)
+        return recent < 10 * max(0.6 * self._calls_per_second(), 2 * before, 5.0)
 
     def _calls_per_second(self) -> float:
         """Return the calls that the tightest limit allows, at the mean needs so far."""
@@ -428,7 +428,7 @@ class Gemini(Server):
 
     def needs(self, request: Request) -> Mapping[Kind, float]:
         """Return the input tokens."""
-        return {"requests": 1, "input_tokens": estimate(request)}
+        return {"requests": 1, "input_tokens": request.input_tokens}
 
     def headers(self, t: float) -> dict[str, str]:
         """Return no rate-limit header."""

@@ -2,11 +2,14 @@
 
 A call starts when every limit has room for it. Nothing here waits or reads a clock: times are passed in.
 
-A declared limit is spread evenly: at most one second of it may be used at once, because some providers enforce 60 per minute as
-1 per second. An advertised limit is a bucket whose level each reply reports. Its level is what remained when the request of the
-newest reply was sent, plus what flowed in since, minus the needs of the calls that started since. Calls are paced as if the
-level had to last for a few round trips: a full bucket is used quickly, an empty one at the rate at which it fills, and several
-runs, machines or other users of the key get similar shares, because all of them see the same level.
+A declared limit is spread evenly, because some providers enforce 60 per minute as 1 per second. So is an advertised limit
+without a reset, which has fixed windows (Azure): what remains of one does not say when the next begins.
+
+Any other advertised limit is a bucket whose level each reply reports. Its level is what remained when the request of the newest
+reply was sent, plus what flowed in since, minus the needs of the calls that started since. Calls are paced as if the level had
+to last for a few round trips: a full bucket is used quickly, an empty one at the rate at which it fills, and several runs,
+machines or other users of the key get similar shares, because all of them see the same level. After a 429 for which there was
+room, it is spread evenly, too.
 """
 
 import threading
@@ -36,19 +39,24 @@ DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
 
 _BYTES_PER_TOKEN: Final = 3
 """Bytes of a request per token until replies report real ones. English has 4 to 5, Chinese about 3: the estimate is high."""
-_BURST: Final = 1.0
-"""Seconds of a limit that may be used at once."""
+_RESERVED_BYTES_PER_TOKEN: Final = 4
+"""Bytes per token by which providers estimate a request when they admit it; its real tokens do not change that."""
+_BURST: Final = 0.25
+"""Seconds of the pace that may be used at once, so that a late wake-up costs nothing. A provider that enforces 60 per minute as
+1 per second counts calls as they arrive: with a whole second, some would arrive too early."""
+_EVEN_SHARE: Final = 0.98
+"""Share of a limit that is used if it is spread evenly: calls arrive less evenly than they start."""
 _ROUND_TRIPS: Final = 4
 """Round trips in which the level of an advertised limit is used: what is known of it is one round trip old, so that four runs
 on one key do not exceed it."""
+_SMALLEST_SHARE: Final = 0.1
+"""Share of the rate at which a limit fills that is used even if nothing is left: the next reply may say more."""
 _LONGEST_WAIT: Final = 60.0
 """Seconds after a start when another may start, whatever the headers say: they may be wrong, and a 429 costs little."""
 _RESOLUTION: Final = 1e-6
 """Seconds: a shorter wait is none, because sums of times are not exact, and waiting would not end."""
 _SMOOTHING: Final = 0.1
 """Weight of the newest reply in means of tokens."""
-_MAX_EXCESS: Final = 0.1
-"""Share of an advertised limit by which accepted calls may exceed it before its headers count as wrong."""
 _RECORDED_CHANGE: Final = 0.05
 """Change of a limit, as a share, from which it is recorded again."""
 _MAX_LIMITS: Final = 32
@@ -99,11 +107,10 @@ class _Limit:
     """Seconds in which the level is used."""
     newest_sent: float = float("-inf")
     """When the request of the newest reply was sent."""
-    is_believed: bool = True
-    checked_since: float = float("-inf")
-    checked_level: float = 0.0
-    accepted: float = 0.0
-    """Needs that were accepted since `checked_since`, when the level was `checked_level`."""
+    is_even: bool = False
+    """Whether it is spread evenly, whatever its level."""
+    is_capped: bool = False
+    """Whether its pace is at most that of an even spread: a call was rate limited although there was room for it."""
     index: int = field(init=False, default=attrs.Factory(lambda self: _UNITS.index(self.seen.unit), takes_self=True))
     """Position of its unit in `_UNITS`."""
     is_declared: bool = field(init=False, default=attrs.Factory(lambda self: self.seen.source == "declared", takes_self=True))
@@ -111,6 +118,11 @@ class _Limit:
         init=False, default=attrs.Factory(lambda self: self.seen.header.startswith("anthropic-"), takes_self=True)
     )
     """Whether the provider rejects sudden growth."""
+
+    @property
+    def even_pace(self) -> float:
+        """Units per second if it is spread evenly; a limit per day is not spread over more than a minute."""
+        return _EVEN_SHARE * self.seen.size / min(self.seen.window, MINUTE)
 
     def advance(self, t: float) -> None:
         """Use up debt, and let the level rise, until now."""
@@ -124,13 +136,15 @@ class _Limit:
 
     def wait(self, amount: float, first_start: float) -> float:
         """Return the seconds until there is room for an amount, after `advance`."""
-        if self.is_declared:
+        if self.is_even:
             return self.debt / self.pace - _BURST
         seen, level = self.seen, self.level
         pace = level / self.horizon
+        if self.is_capped:
+            pace = min(pace, self.even_pace)
         if self.grows_slowly:
-            pace = min(pace, self.rate * max(0.5, (self.debt_t - first_start) / MINUTE))  # Begin at half the rate.
-        self.pace = pace = max(pace, seen.size / seen.window / 1000)
+            pace = min(pace, self.rate * (0.5 + (self.debt_t - first_start) / MINUTE))  # Begin at half the rate.
+        self.pace = pace = max(pace, _SMALLEST_SHARE * self.rate)
         wait = self.debt / pace - _BURST
         if amount > level and (missing := min(amount, seen.size) - level) > 0:
             wait = max(wait, missing / self.rate)
@@ -140,7 +154,9 @@ class _Limit:
 class Limits:
     """The known limits of one rate-limit key. Runs of one process share it, also from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "") -> None:
+        self._counts_larger = host == "api.openai.com"
+        """Whether a call takes the larger of its input and `max_tokens`, not their sum."""
         self._lock = threading.Lock()
         self._limits: dict[str, _Limit] = {}
         """Header, or name of a declared limit → the limit."""
@@ -165,8 +181,8 @@ class Limits:
                 unit, window = DECLARED[name]
                 if name not in self._limits or size < self._limits[name].seen.size:
                     seen = RateLimitSeen(unit=unit, size=size, window=window, source="declared", header=name)
-                    # In any window, no more than the limit and one need: the burst is part of it.
-                    self._limits[name] = _Limit(seen, rate=size / (window + _BURST), debt_t=t)
+                    self._limits[name] = _Limit(seen, rate=size / window, debt_t=t, is_even=True)
+                    self._limits[name].pace = self._limits[name].even_pace
             return [self._limits[name].seen for name in limits]
 
     def restore(self, starts: Iterable[tuple[float, Mapping[LimitUnit, float]]]) -> None:
@@ -194,10 +210,11 @@ class Limits:
         input_bytes, max_output = size
         input_tokens = input_bytes // _BYTES_PER_TOKEN if self._input_ratio is None else int(input_bytes * self._input_ratio)
         output_tokens = int(self._output_tokens)
-        if max_output is None:
-            return 1, input_tokens + output_tokens, input_tokens, output_tokens
+        reserved_output = output_tokens if max_output is None else max_output
+        reserved_input = max(input_tokens, input_bytes // _RESERVED_BYTES_PER_TOKEN)
+        reserved = max(reserved_input, reserved_output) if self._counts_larger else reserved_input + reserved_output
         # A limit of output tokens counts them as they are generated.
-        return 1, input_tokens + max_output, input_tokens, min(output_tokens, max_output)
+        return 1, reserved, input_tokens, min(output_tokens, reserved_output)
 
     def wait(self, size: CallSize, t: float) -> float:
         """Return the seconds until a call may start; 0 or less: now."""
@@ -210,7 +227,7 @@ class Limits:
                 limit.advance(t)
                 if limit.is_declared and limit.seen.window == DAY:
                     longest = max(longest, self._day_wait(limit.seen.size, t))
-                elif limit.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
+                elif limit.seen.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
                     longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + _LONGEST_WAIT - t))
             return longest if longest > _RESOLUTION else 0.0
 
@@ -235,7 +252,7 @@ class Limits:
             return None
         need = self._need(size if self._input_ratio is not None else size._replace(input_bytes=0))
         for limit in self._limits.values():
-            if limit.is_believed and need[limit.index] > limit.seen.size:
+            if limit.seen.is_believed and need[limit.index] > limit.seen.size:
                 return limit.seen
         return None
 
@@ -268,57 +285,61 @@ class Limits:
             if self._round_trip:
                 round_trip = self._round_trip + _SMOOTHING * (round_trip - self._round_trip)
             self._round_trip = round_trip
-            horizon = max(_ROUND_TRIPS * round_trip, _BURST)
+            horizon = _ROUND_TRIPS * round_trip
             for header, unit, size, window, remaining, reset, is_advice in advertised:
-                rate = size / window
-                if reset and remaining < size:
-                    measured_rate = (size - remaining) / reset
-                    # A short reset is rounded to seconds by some; it cannot show that the window is longer.
-                    rate = measured_rate if reset > window else max(rate, measured_rate)
+                # A reset within the window may be rounded to seconds; a longer one shows that the window is longer.
+                rate = (size - remaining) / reset if reset and reset > window and remaining < size else size / window
                 limit = self._limits.get(header)
                 if limit is None or abs(size - limit.seen.size) >= _RECORDED_CHANGE * limit.seen.size:
                     if limit is None and len(self._limits) >= _MAX_LIMITS:
                         continue
-                    seen = RateLimitSeen(unit=unit, size=size, window=window, source="advertised", header=header)
+                    is_believed = not is_advice if limit is None else limit.seen.is_believed
+                    seen = RateLimitSeen(
+                        unit=unit, size=size, window=window, source="advertised", header=header, is_believed=is_believed
+                    )
                     changes.append(seen)
                     if limit is None:
-                        limit = self._limits[header] = _Limit(seen, rate, t, is_believed=not is_advice)
+                        limit = self._limits[header] = _Limit(seen, rate, t, is_even=reset is None)
+                        limit.debt = self._first_debt(limit, t)
                     limit.seen = seen
                 limit.rate = rate
-                limit.horizon = min(horizon, max(window, _BURST) / 2)
+                limit.is_even = reset is None
+                longest = min(window, MINUTE) / 2
+                limit.horizon = min(max(horizon, longest / 2), longest)
+                if limit.is_even:
+                    limit.pace = limit.even_pace
                 if is_429:
-                    limit.is_believed, limit.checked_since = True, float("-inf")
+                    limit.is_capped |= remaining >= call.needs[limit.index]
+                    if not limit.seen.is_believed:
+                        limit.seen = evolve_fact(limit.seen, is_believed=True)
+                        changes.append(limit.seen)
                 if call.t > limit.newest_sent:
                     limit.newest_sent = call.t
                     later_needs = self._needs[limit.index] - call.all_needs[limit.index]
                     limit.level, limit.level_t = min(remaining + rate * (t - call.t) - later_needs, size), t
-                    if call.t >= limit.checked_since + min(window, MINUTE):
-                        limit.checked_since, limit.checked_level, limit.accepted = call.t, remaining, 0.0
         return changes
 
-    def end(self, call: AdmittedCall, t: float, usage: Mapping[str, object] | None) -> list[RateLimitSeen]:
-        """Count the real tokens of a call that was answered; return the limits that count as wrong from now on."""
+    def _first_debt(self, limit: _Limit, t: float) -> float:
+        """Return the debt of the calls that started before a limit was seen; a bucket's level includes them."""
+        if limit.is_even or limit.grows_slowly:
+            pace = limit.even_pace / 2 if limit.grows_slowly else limit.even_pace
+            return max(self._needs[limit.index] - pace * (t - self._first_start), 0.0)
+        return 0.0
+
+    def end(self, call: AdmittedCall, usage: Mapping[str, object] | None) -> None:
+        """Count the real tokens of a call that was answered."""
         self._has_answer = True
         if not self._limits:
-            return []
+            return
         real_amounts = _real_amounts(usage)
-        changes: list[RateLimitSeen] = []
         with self._lock:
             self._calibrate(call.size, real_amounts)
             for limit in self._limits.values():
                 real = real_amounts[limit.index]
-                if real is None:
-                    continue
-                if limit.is_declared:
-                    if call.size.max_output is None or limit.seen.unit != "tokens":
-                        limit.debt = max(limit.debt + real - call.needs[limit.index], 0.0)
-                elif limit.is_believed and call.t > limit.checked_since:
-                    limit.accepted += real
-                    possible = limit.checked_level + limit.rate * (t - limit.checked_since) + _MAX_EXCESS * limit.seen.size
-                    if limit.accepted > possible + real:
-                        limit.is_believed = False
-                        changes.append(evolve_fact(limit.seen, is_believed=False))
-        return changes
+                if limit.seen.unit == "tokens" and call.size.max_output is not None:
+                    real = self._need(call.size)[limit.index]  # What is reserved is not returned; its estimate improves.
+                if real is not None and real != call.needs[limit.index]:
+                    limit.debt = max(limit.debt + real - call.needs[limit.index], 0.0)
 
     def _calibrate(self, size: CallSize, real_amounts: tuple[float | None, ...]) -> None:
         _, _, input_tokens, output_tokens = real_amounts
@@ -349,8 +370,8 @@ _shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDicti
 _shared_lock: Final = threading.Lock()
 
 
-def shared_limits(identity: object) -> Limits:
-    """Return the limits that all runs of this process share for an endpoint, an API key and a model.
+def shared_limits(identity: object, host: str = "") -> Limits:
+    """Return the limits that all runs of this process share for an endpoint, an API key and a model; `host` is the endpoint's.
 
     Runs with virtual clocks share only with runs of the same clock.
     """
@@ -358,7 +379,7 @@ def shared_limits(identity: object) -> Limits:
     with _shared_lock:
         limits = _shared.get(key)
         if limits is None:
-            limits = _shared[key] = Limits()
+            limits = _shared[key] = Limits(host)
         return limits
 
 

@@ -83,7 +83,7 @@ class KeyLimits:
 
     def end(self, call: AdmittedCall, usage: Mapping[str, Any] | None) -> None:
         """Count a call that was answered, with the tokens that it used."""
-        self._record_all(self.limits.end(call, shared_time(), usage))
+        self.limits.end(call, usage)
 
     def _record_all(self, limits: list[RateLimitSeen]) -> None:
         for seen in limits:
@@ -113,7 +113,7 @@ class KnownLimits:
         """Return the limits of an endpoint, API key and model (`identity`), which may contain a secret; `key` is their name."""
         limits = self._by_identity.get(identity)
         if limits is None:
-            limits = KeyLimits(key, shared_limits(identity), host, self._record, self._wall)
+            limits = KeyLimits(key, shared_limits(identity, host), host, self._record, self._wall)
             self._by_identity[identity] = limits
             for seen in limits.limits.declare(self._declared(model), shared_time()):
                 self._record(evolve_fact(seen, key=key))
