@@ -29,6 +29,7 @@ from evaljournal.runner.concurrency.constants import (
     SEVERAL,
     SHORT_TIME,
     SHORTEST_RUN,
+    TIMEOUT_CUT,
     WINDOW,
 )
 from evaljournal.runner.concurrency.start import Start
@@ -171,14 +172,14 @@ class InFlight:
         if self.timeouts < FEW or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
             return None
         evidence = f"{self.timeouts} calls timed out and {self.successes} succeeded"
-        self.record_overload(start.in_flight, t, last_start)
+        self.record_overload(start.in_flight, t, last_start, load_share=TIMEOUT_CUT)
         return evidence
 
-    def record_overload(self, load: int, t: float, last_start: int) -> None:
+    def record_overload(self, load: int, t: float, last_start: int, *, load_share: float = OVERLOAD_CUT) -> None:
         """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
         is_repeated = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
         self.ceiling, self.ceiling_until = load, t + 10 * LONG_TIME if is_repeated else t
-        self.threshold = self.limit = max(min(int(OVERLOAD_CUT * load), self.limit), 1)
+        self.threshold = self.limit = max(min(int(load_share * load), self.limit), 1)
         self.period = SHORT_TIME
         self.first_check = last_start + 2 * self.limit
         self.phase, self.known_limit, self.by_latency, self.phase_start, self.last_lowered = "climbing", 0, False, t, last_start
