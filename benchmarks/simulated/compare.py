@@ -9,15 +9,17 @@ from attrs import frozen
 
 from benchmarks.simulated.rivals import Aws, Inspect, Phoenix
 from benchmarks.simulated.rows import MakePolicy, Result, Row, best_fixed, measure, ours
+from evaljournal.runner.concurrency.fixed import Fixed
 
-OURS, BEST = "ours", "best fixed"
+OURS, BEST, FIXED = "ours", "best fixed", "fixed"
 POLICIES: dict[str, MakePolicy] = {
     OURS: ours,
+    FIXED: lambda row: Fixed(row.slots),
     "phoenix": lambda row: Phoenix(row.slots),
     "aws": lambda row: Aws(row.slots),
     "inspect": lambda row: Inspect(row.slots),
 }
-NAMES = (OURS, BEST, "phoenix", "aws", "inspect")
+NAMES = (OURS, BEST, FIXED, "phoenix", "aws", "inspect")
 
 
 @frozen(kw_only=True)
@@ -38,6 +40,13 @@ class Comparison:
     def goodput(self, name: str) -> float:
         """Return the goodput in percent of capacity, at most 100: an initial burst does not compensate for losses."""
         return min(self.results[name].goodput or 0.0, 100.0)
+
+    def slowdown(self) -> float:
+        """Return how many times as long ours takes as `--policy fixed` with the same slots."""
+        ours, fixed = self.results[OURS], self.results[FIXED]
+        if self.row.trials is not None:
+            return ours.seconds / fixed.seconds
+        return (fixed.goodput or 0.0) / max(ours.goodput or 0.0, 0.1)
 
     def lost(self) -> float:
         """Return the trials lost by ours but not by the best fixed limit."""

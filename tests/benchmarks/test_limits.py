@@ -1,0 +1,49 @@
+"""A slice of `python -m benchmarks limits`: the required figures on some rows, for four minutes of virtual time."""
+
+import pytest
+from attrs import evolve
+
+from benchmarks.limits import misses
+from benchmarks.simulated.limits_rows import LIMITS_ROWS, LimitsRow, measure
+from evaljournal.runner.concurrency.adaptive import Adaptive
+
+pytestmark = pytest.mark.slow
+
+ROWS = {row.name: evolve(row, seconds=240.0) for rows in LIMITS_ROWS.values() for row in rows}
+SLICE = [
+    "OpenAI, 200k tokens, at admission",
+    "OpenAI, replies out of order",
+    "OpenAI, enforced per second",
+    "OpenAI, requests of the day stated",
+    "Azure, windows of 10 s",
+    "Groq, 300k tokens",
+    "Anthropic, 450k input tokens",
+    "declared 600 rpm, Gemini",
+    "declared 200k tpm, OpenAI",
+    "100-8,000 tokens, OpenAI",
+    "agents, 8 calls, advertised",
+    "agents, 8 calls, declared",
+    "another tenant, 200k tokens",
+    "four processes, 200k tokens",
+    "bans, advertised",
+    "bans, declared, enforced per second",
+    "remaining is always 0",
+]
+
+
+@pytest.mark.parametrize("row", [ROWS[name] for name in SLICE], ids=lambda row: row.name)
+def test_required_figures(row: LimitsRow) -> None:
+    """The required figures hold: used shares, 429s, bans, and shares of several processes."""
+    assert [] == misses(row, measure(row, Adaptive, seed=7))
+
+
+def test_the_figures_are_missed_without_known_limits() -> None:
+    """A policy that has to infer the limits does not reach the figures, so they show something."""
+    row = ROWS["bans, declared, enforced per second"]
+
+    assert [] != misses(row, measure(row, Adaptive, seed=7, use_limits=False))
+
+
+def test_names_of_rows_are_unique() -> None:
+    """A name selects one row."""
+    assert len(ROWS) == sum(map(len, LIMITS_ROWS.values()))
