@@ -22,6 +22,7 @@ import orjson
 
 from evaljournal.journal import Blob, Event, Record, events
 from evaljournal.journal.format.lifecycle import END_STAGES, TRIAL_RULES
+from evaljournal.replay.state.known_limits import is_valid, parse_need
 from evaljournal.replay.state.pauses import BREAKER_REASONS
 from evaljournal.replay.state.sessions import BETWEEN_SESSIONS, SessionTime, SessionTimes
 from evaljournal.replay.state.usage import is_amount, noted_usage
@@ -177,10 +178,13 @@ TABLES: Final = {
         *("seq", "trial", "scorer", "call", "session", "outcome", "elapsed", "error", "message", "retry_after", "retry_delay"),
     ),
     "notes": ("seq", "trial", "attempt", "name", "value"),
+    "needs": ("seq", "session", "t", "key", "need"),
+    "rate_limits": ("seq", "session", "t", "key", "unit", "size", "window", "source", "header", "is_believed"),
     "policy": ("seq", "session", "t", "kind", "before", "after", "until", "reason", "evidence", "key", "end_seq"),
 }
 """Table → columns; the first is the key. `steps.attempt` is the id of the attempt, `notes.attempt` its number in the trial. A
-reused step has no `kind`, and only a failed one has an `error`. `scores.end_seq` is the record that replaced or removed it."""
+reused step has no `kind`, and only a failed one has an `error`. `needs` has what attempts, scorer calls and steps took from
+known rate limits, and when they started. `scores.end_seq` is the record that replaced or removed it."""
 
 TRIAL_INDEXES: Final = (("trials", "name"), ("steps", "trial"), ("scores", "trial"), ("calls", "trial"), ("notes", "trial"))
 """Table and column of the indexes that are created when a single trial is read for the first time."""
@@ -361,6 +365,7 @@ class Index:
                     row = [seq, trial.id, event.scorer, event.call, len(self.sessions), "", None, "", "", None, None]
                     trial.calls[event.scorer] = row
                     self._pending["calls"].append(row)
+                    self._add_need(event, t, seq)
                 case events.ScorerCallFailed():
                     self._end_call(self._changed_trial(event.trial, seq), event)
                 case events.RetryScheduled():
@@ -375,6 +380,9 @@ class Index:
                     self._change_policy(event, t, seq)
                 case events.IntakePaused() | events.IntakeResumed():
                     self._pause(event, t, seq)
+                case events.RateLimitSeen() if is_valid(event):
+                    values = event.unit, event.size, event.window, event.source, event.header, event.is_believed
+                    self._pending["rate_limits"].append((seq, len(self.sessions), t, event.key, *values))
                 case _:
                     pass
         self.seq = seq
@@ -504,6 +512,7 @@ class Index:
             None if event.need is None else self._json(event.need),
             seq,
         )
+        self._add_need(event, t, seq)
         trial.earlier_queue_time, trial.earlier_backoff_time = trial.queue_time, trial.backoff_time
         trial.attempt = attempt_id
         trial.attempts += 1
@@ -592,6 +601,17 @@ class Index:
                 row = (0, event.name, event.kind, event.elapsed, event.continues, False, *values, event.error, event.message)
                 row += needs(event)
         self._pending["steps"].append((*position, *row))
+        if not isinstance(event, events.StepReused):
+            self._add_need(event, record.t - event.elapsed, record.seq)
+
+    def _add_need(
+        self,
+        event: events.AttemptStarted | events.ScorerCallStarted | events.StepCompleted | events.StepFailed,
+        t: float,
+        seq: int,
+    ) -> None:
+        if need := parse_need(event.need):
+            self._pending["needs"].append((seq, len(self.sessions), t, event.key, orjson.dumps(need)))
 
     def _step_value(self, value: Any) -> bytes | str | None:
         return self._json(value) if self._has_step_values else None

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import attrs
 
 from evaljournal.journal import Record, events
-from evaljournal.replay.state.known_limits import MINUTE, Need, parse_need
+from evaljournal.replay.state.known_limits import MINUTE, Need, is_valid, parse_need
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.usage import JUDGE_USAGE, noted_usage, real_tokens
 from evaljournal.replay.text import as_words, number, window_text
@@ -108,7 +108,8 @@ class LimitRules:
 
     def see(self, limit: events.RateLimitSeen, record: Record) -> None:
         """Add a limit that was seen."""
-        self._append(_Entry(self._origin + record.t, record.seq, limit.key, {}, None, limit))
+        if is_valid(limit):
+            self._append(_Entry(self._origin + record.t, record.seq, limit.key, {}, None, limit))
 
     def start(self, event: events.AttemptStarted | events.ScorerCallStarted, record: Record) -> None:
         """Add an attempt or a scorer call with a need."""

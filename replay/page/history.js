@@ -6,6 +6,8 @@ const COUNTERS = [
   ["completed", "outputs"], ["failed", "errors"], ["recovered", "retried"], ["limit", "limit"], ["attempts", "attempts"],
 ];
 
+const LIMIT_TINTS = ["pace", "limit", "run-b", "backoff"];
+
 class HistoryView {
   constructor(run, { onSeq, onTrial }) {
     Object.assign(this, { run, onSeq, onTrial, seq: run.seq, isFollowing: true, zoomRange: null, decisions: [] });
@@ -19,6 +21,8 @@ class HistoryView {
     this.workerNames = el("div", { class: "lane-labels" });
     this.upper = el("div", { class: "plot", role: "img", "aria-label": "Attempts in flight, concurrency limit and pace of starts over time" });
     this.lower = el("div", { class: "plot", role: "img", "aria-label": "Trials queued and in backoff over time" });
+    this.limitKey = el("div", { class: "chart-label", hidden: true });
+    this.limits = el("div", { class: "plot", role: "img", "aria-label": "Used share of each rate limit over time, in percent", id: "limits", hidden: true });
     this.veil = el("div", { class: "veil" });
     this.laterShards = el("div", { class: "veil", hidden: true });
     this.line = el("div", { class: "scrub-line" });
@@ -26,12 +30,14 @@ class HistoryView {
     this.area = el("div", { class: "timeline" },
       (this.lanesLabel = el("div", { class: "chart-label" })), this.lanes, this.workerNames,
       this.key([["in flight", "flight", "fill"], ["limit", "limit", "line"], ["pace, starts/s (own scale)", "pace", "line"]]), this.upper,
+      this.limitKey, this.limits,
       this.key([["queued", "queue", "fill"], ["in backoff", "backoff", "line"]]), this.lower,
       this.veil, this.laterShards, this.line, this.tip);
     this.charts = [
       new StepChart(this.upper, [{ name: "in_flight", label: "in flight", tint: "flight", fill: "flight-fill" }, { name: "limit", label: "limit", tint: "limit", dash: [5, 3] }, { name: "pace", label: "pace", tint: "pace", scale: "pace" }], { showsAxis: false, height: 100, showsPolicy: true }),
       new StepChart(this.lower, [{ name: "queued", label: "queued", tint: "queue", fill: "queue-fill" }, { name: "backing_off", label: "in backoff", tint: "backoff" }], { showsAxis: true, height: 108 }),
     ];
+    this.limitChart = new StepChart(this.limits, [], { showsAxis: false, height: 72 });
     this.slider = el("input", { type: "range", min: 1, max: this.run.seq, value: this.seq, step: 1, id: "scrub", "aria-label": "Record whose state is shown", oninput: () => this.go(Number(this.slider.value)) });
     this.field = el("input", { type: "number", min: 1, max: this.run.seq, value: this.seq, id: "seq", "aria-label": "Record number", onchange: () => (this.field.value ? this.go(Number(this.field.value)) : this.show()) });
     this.event = el("p", { class: "event", id: "event", "aria-live": "polite" });
@@ -270,7 +276,18 @@ class HistoryView {
     drawLanes(this.lanes, this.run, this.view, this.width);
     this.labelWorkers(workers || []);
     for (const chart of this.charts) chart.draw(this.run, this.view, this.width);
+    this.drawLimits();
     this.show();
+  }
+
+  // The used share of the known rate limits, if there are any.
+  drawLimits() {
+    const series = this.run.rateLimits.slice(0, LIMIT_TINTS.length).map(({ name, label }, index) => ({ name, label, tint: LIMIT_TINTS[index], dash: LIMIT_TINTS[index] === "limit" ? [5, 3] : undefined }));
+    this.limitKey.hidden = this.limits.hidden = !series.length;
+    if (!series.length) return;
+    this.limitChart.series = series;
+    refill(this.limitKey, "used, % of ", ...this.key(series.map(({ label, tint }) => [oneLine(label, 80), tint, "line"])).children);
+    this.limitChart.draw(this.run, this.view, this.width);
   }
 
   // Changes of the limit and the pace, and pauses, in order, with reason and evidence.

@@ -23,6 +23,7 @@ from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, T
 from evaljournal.replay.page.page_steps import JUDGE_NOTE, KINDS
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.runs.limit_use import LimitSeries, limit_series
 from evaljournal.replay.runs.timeline import SeriesName, points, sums
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import is_summable
@@ -107,6 +108,7 @@ def columns(content: Content, state: RunState, cursor: PageCursor = PageCursor()
         **({"steps": _steps(content, after_seq)} if len(content.steps) else {}),
         **({"judge_calls": _judge_calls(content, after_seq)} if content.steps.judge_calls else {}),
         "trials": _trials(content, state, after_seq),
+        "rate_limits": [{"label": series.label, **_use_columns(series)} for series in limit_series(index)],
         "series": {name: partial(_series, index, name, cursor.points) for name in _SERIES},
     }
 
@@ -360,6 +362,14 @@ def _series(index: Index, name: SeriesName, start: int) -> dict[str, Any]:
         for column, number in zip(columns.values(), (t, value, session), strict=True):
             column.append(number)
     return {column: _deltas(numbers) for column, numbers in columns.items()}
+
+
+def _use_columns(series: LimitSeries) -> dict[str, Iterator[int]]:
+    """Return the use of a rate limit, in percent; times count from the start of the session."""
+    points = series.points
+    columns = [microseconds(point.t) for point in points], [point.percent for point in points]
+    sessions = [point.session for point in points]
+    return dict(zip(("t", "value", "session"), map(_deltas, (*columns, sessions)), strict=True))
 
 
 def _points(index: Index, name: SeriesName, start: int) -> Iterator[tuple[int, int, int]]:

@@ -55,25 +55,42 @@ function pauseRanges(run) {
   return ranges;
 }
 
-// Seconds in which only the pace kept slots idle: trials were queued, and fewer attempts in flight than the limit allows.
-function pacedTime(run) {
-  if (!run.series.pace?.value.some(Boolean)) return { seconds: 0 };
+// The times in which trials were queued, no pause was in force, and fewer attempts were in flight than the limit allows.
+function* idleTimes(run) {
   const names = ["pace", "queued", "in_flight", "limit", "paused"], series = names.map((name) => run.series[name]);
   const indexes = series.map(() => -1);
-  let seconds = 0, low = Infinity, high = 0;
   for (let x = 0; x < run.endX;) {
     series.forEach(({ x: times }, index) => { while (indexes[index] + 1 < times.length && times[indexes[index] + 1] <= x) indexes[index] += 1; });
     const [pace, queued, inFlight, limit, paused] = series.map(({ value }, index) => (indexes[index] < 0 ? 0 : value[indexes[index]]));
     const nextX = Math.min(run.endX, ...series.map(({ x: times }, index) => times[indexes[index] + 1] ?? Infinity));
     const range = run.sessionRanges.findLast(([from]) => from <= x), rangeEnd = range ? Math.min(nextX, range[1]) : x;
-    if (pace && queued && !paused && (!limit || inFlight < limit) && rangeEnd > x) {
-      seconds += rangeEnd - x;
-      low = Math.min(low, pace / 1000);
-      high = Math.max(high, pace / 1000);
-    }
+    if (queued && !paused && (!limit || inFlight < limit) && rangeEnd > x) yield { x, seconds: rangeEnd - x, pace };
     x = nextX;
   }
+}
+
+// Seconds in which only the pace kept slots idle.
+function pacedTime(run) {
+  let seconds = 0, low = Infinity, high = 0;
+  for (const time of run.series.pace?.value.some(Boolean) ? idleTimes(run) : []) {
+    if (!time.pace) continue;
+    seconds += time.seconds;
+    low = Math.min(low, time.pace / 1000);
+    high = Math.max(high, time.pace / 1000);
+  }
   return { seconds, low, high };
+}
+
+// Label of a known rate limit → seconds in which it kept slots idle: of several, the one that was used most.
+function limitedTimes(run) {
+  const seconds = new Map();
+  for (const time of run.rateLimits.length ? idleTimes(run) : []) {
+    if (time.pace) continue;
+    const uses = run.rateLimits.map(({ name, label }) => { const { x, value } = run.series[name], index = lastIndex(x, time.x); return { label, value: index < 0 ? -1 : value[index] }; });
+    const { label, value } = uses.reduce((best, use) => (use.value > best.value ? use : best));
+    if (value >= 0) seconds.set(label, (seconds.get(label) || 0) + time.seconds);
+  }
+  return seconds;
 }
 
 // Why slots were idle, the longest time first: "pace: 4.2 starts/s, 58 s".
@@ -89,6 +106,7 @@ function idleReasons(run) {
     const range = paceNumber(low) === paceNumber(high) ? paceText(high) : `pace: ${paceNumber(low)} to ${paceNumber(high)} starts/s`;
     reasons.push({ seconds, text: `${range}, ${duration(seconds)}` });
   }
+  for (const [label, time] of limitedTimes(run)) reasons.push({ seconds: time, text: `rate limit: ${oneLine(label, 80)}, ${duration(time)}` });
   return reasons.sort((a, b) => b.seconds - a.seconds).map(({ text }) => text);
 }
 

@@ -78,16 +78,22 @@ class Run {
     this.addScores(columns.score_log);
     if (columns.steps) this.addSteps(columns.steps);
     if (columns.judge_calls) this.addJudgeCalls(columns.judge_calls);
-    for (const [name, points] of Object.entries(columns.series)) {
-      const series = (this.series[name] ||= { x: [], value: [] });
-      const sessions = runningSums(points.session), values = runningSums(points.value);
-      runningSums(points.t).forEach((t, index) => {
-        series.x.push(this.base[sessions[index] - 1] + t / 1e6);
-        series.value.push(values[index]);
-      });
-    }
+    for (const [name, points] of Object.entries(columns.series)) this.addPoints((this.series[name] ||= { x: [], value: [] }), points);
+    this.rateLimits = columns.rate_limits.map(({ label, ...points }, index) => {
+      const name = `rate_limit_${index}`;
+      this.addPoints((this.series[name] = { x: [], value: [] }), points);
+      return { name, label };
+    });
     this.seq = columns.seq;
     this.endX = this.sessionRanges.length ? Math.max(this.sessionRanges.at(-1)[1], 1e-3) : 1;
+  }
+
+  addPoints(series, points) {
+    const sessions = runningSums(points.session), values = runningSums(points.value);
+    runningSums(points.t).forEach((t, index) => {
+      series.x.push(this.base[sessions[index] - 1] + t / 1e6);
+      series.value.push(values[index]);
+    });
   }
 
   // Sessions are on one axis; the time in which there was none is a narrow gap, however long it was. Only shards overlap.

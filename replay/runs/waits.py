@@ -87,7 +87,14 @@ class WaitLog:
             self._ready_times.pop(name, None)
             self._waits.pop(name, None)
         parts = [wait for (limit_key, _), wait in waits.items() if limit_key == key and wait.seconds > _MIN_WAIT]
+        parts = [wait if wait.text else attrs.evolve(wait, text=self._limit_text(key)) for wait in parts]
         return sorted(parts, key=lambda wait: -wait.seconds)
+
+    def _limit_text(self, key: str) -> str:
+        """Return the known limit of a key that is used most."""
+        uses = (use for use in self._state.known_limits.uses(self._t) if use.limit.key == key)
+        use = max(uses, key=lambda use: use.used / use.limit.size, default=None)
+        return "" if use is None else rate_limit_text(use.limit.unit, use.limit.size, use.limit.window)
 
     def _add_waits(self, now: float) -> None:
         state = self._state
@@ -123,5 +130,4 @@ class WaitLog:
             return "limit", busy_text if limit == slots else limit_text(limit, slots)
         if key in state.paces:
             return "pace", pace_text(state.paces[key])
-        limits = [rate_limit_text(limit.unit, limit.size, limit.window) for limit in state.known_limits.limits_of(key)]
-        return ("rate_limit", ", ".join(limits)) if limits else None
+        return ("rate_limit", "") if state.known_limits.has_limits(key) else None

@@ -14,6 +14,7 @@ from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.usage import is_amount
 
 MINUTE: Final = 60.0
+_INFINITY: Final = float("inf")
 _DAY: Final = 86_400.0
 BURST: Final = 1.0
 """Seconds of a declared limit that may be used at once."""
@@ -26,12 +27,17 @@ def parse_need(value: Any) -> Need:
     """Return the recorded need of a call; amounts that are no numbers, from 0 on, are ignored."""
     if not isinstance(value, Mapping):
         return {}
-    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < float("inf")}
+    return {str(unit): float(amount) for unit, amount in value.items() if is_amount(amount) and 0 <= amount < _INFINITY}
+
+
+def is_valid(limit: RateLimitSeen) -> bool:
+    """Return whether a limit can be used; in a foreign journal its numbers may be any."""
+    return 0 < limit.size < _INFINITY and 0 < limit.window < _INFINITY
 
 
 def covered_seconds(periods: Iterable[tuple[float, float]]) -> float:
     """Return the seconds that periods cover together; they may overlap."""
-    seconds, covered_until = 0.0, float("-inf")
+    seconds, covered_until = 0.0, -_INFINITY
     for start, end in sorted(periods):
         if end > covered_until:
             seconds += end - max(start, covered_until)
@@ -73,7 +79,8 @@ class RecordedLimits:
 
     def see(self, limit: RateLimitSeen) -> None:
         """Add or replace a limit."""
-        self._limits[limit.key, limit.header] = limit
+        if is_valid(limit):
+            self._limits[limit.key, limit.header] = limit
 
     def add(self, key: str, need: Any, t: float) -> None:
         """Count a call that started at `t`."""
@@ -106,9 +113,9 @@ class RecordedLimits:
         needs += [(max(wall - time, 0.0), need) for time, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])
 
-    def limits_of(self, key: str) -> list[RateLimitSeen]:
-        """Return the known limits of a key that are believed."""
-        return [limit for limit in self._limits.values() if limit.key == key and limit.is_believed]
+    def has_limits(self, key: str) -> bool:
+        """Return whether a limit of a key is known and believed."""
+        return any(limit.key == key and limit.is_believed for limit in self._limits.values())
 
     def uses(self, now: float) -> Iterator[LimitUse]:
         """Yield the known limits that are believed, and how much of each is used at a time, in seconds of `t`."""

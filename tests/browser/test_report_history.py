@@ -17,6 +17,7 @@ from evaljournal.journal.events import (
     IntakeResumed,
     LimitChanged,
     PaceChanged,
+    RateLimitSeen,
 )
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.results.summary import summarize
@@ -176,6 +177,45 @@ def paused_run(path: Path, *, queued: int = 0) -> Path:
         path, [started(), session(), *(event for _, event in timed)], clock=lambda: ("2026-11-15T00:00:00Z", next(times))
     )
     return path
+
+
+def limited_run(path: Path) -> Path:
+    """Write a run of 60 trials, one per second, behind two rate limits; texts in them are markup."""
+    timed: list[tuple[float, Event]] = [
+        (0.0, LimitChanged(before=0, after=4, reason="start")),
+        (0.0, RateLimitSeen(unit="requests", size=120, window=60.0, source="declared", header="rpm")),
+        (0.0, RateLimitSeen(unit="tokens", size=60_000, window=60.0, source="advertised", header=MARKUP)),
+        *((0.0, enqueued(f"trial-{number}")) for number in range(60)),
+    ]
+    for number in range(60):
+        trial, need = f"trial-{number}", {"requests": 1, "tokens": 800}
+        timed.append((number + 0.1, AttemptStarted(trial=trial, attempt=1, slot=0, need=need)))
+        timed.append((number + 0.9, AttemptSucceeded(trial=trial, attempt=1, output="Lima", elapsed=0.8)))
+    times = itertools.chain([0.0, 0.0, 0.0], (t for t, _ in timed), itertools.repeat(60.0))
+    write_sync(
+        path, [started(), session(), *(event for _, event in timed)], clock=lambda: ("2026-11-15T00:00:00Z", next(times))
+    )
+    return path
+
+
+def test_rate_limits(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The chart of rate limits has a line for the used share of each, and the one that is used most kept slots idle."""
+    tab = open_tab(write_report(tmp_path / "report.html", limited_run(tmp_path / "run")), execution=True)
+
+    shares = tab.evaluate("() => page.run.rateLimits.map(({ name }) => page.run.series[name].value.at(-1))")
+    labels = tab.evaluate("() => [...page.history.limitKey.querySelectorAll('.key')].map((key) => key.textContent)")
+    assert [50, 80] == shares
+    assert ["120 requests per minute (declared)", "60k tokens per minute (advertised)"] == labels
+    assert tab.evaluate("() => page.history.limits.querySelector('canvas') !== null")
+    assert "rate limit: 60k tokens per minute (advertised), 5" in tab.text("#idle")
+    assert [] == tab.messages
+
+
+def test_no_rate_limits(tmp_path: Path, open_tab: OpenTab) -> None:
+    """Without known rate limits there is no chart of them."""
+    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")), execution=True)
+
+    assert tab.evaluate("() => page.history.limits.hidden && page.history.limitKey.hidden")
 
 
 def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> None:

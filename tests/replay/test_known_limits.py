@@ -25,8 +25,10 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.index import Index
 from evaljournal.replay.render.trajectory import trajectory_lines
 from evaljournal.replay.runs.idle import reasons
+from evaljournal.replay.runs.limit_use import limit_series
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.replay.runs.trial import AttemptDetails
@@ -299,3 +301,38 @@ def test_waits_of_a_trial() -> None:
         waits += log.apply(record)
 
     assert [Wait("rate_limit", 5.0, "6k tokens per minute")] == waits
+
+
+def test_use_over_time() -> None:
+    """The report has the used share of each limit that is believed, from where it was first seen, with its size at the time."""
+    larger_limit, disbelief = evolve_fact(TPM, size=12_000.0), evolve_fact(TOKENS, is_believed=False)
+    events = [
+        (0.0, disbelief),
+        (1.0, TPM),
+        *calls([2.0, 30.0], need=3_000),
+        (70.0, larger_limit),
+        (100.0, Noted(name="a", value=1)),
+    ]
+    index = Index()
+    for record in records(("00:00:00", events)):
+        index.apply(record)
+    [series] = limit_series(index)
+    shares = {round(point.t): point.percent for point in series.points}
+
+    assert "12k tokens per minute (declared)" == series.label
+    assert [0, 50, 100, 50, 25, 0] == [shares[t] for t in (1, 10, 40, 65, 75, 95)]
+
+
+def test_impossible_limits() -> None:
+    """A limit of a foreign journal that makes no sense is ignored."""
+    limits = [
+        evolve_fact(RPM, size=size, window=window) for size, window in ((0.0, 60.0), (-1.0, 60.0), (5.0, 0.0), (5.0, -1.0))
+    ]
+    events: list[Timed] = [(0.0, limit) for limit in limits]
+    index = Index()
+    for record in records(("00:00:00", [*events, *calls([1.0])])):
+        index.apply(record)
+
+    assert [] == limit_series(index)
+    assert [] == findings(*limits, events=calls([1.0] * 9))
+    assert [] == list(fold(records(("00:00:00", events))).known_limits.uses(1.0))
