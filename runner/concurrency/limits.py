@@ -90,7 +90,6 @@ class _Limit:
     """A limit and its state."""
 
     seen: RateLimitSeen
-    """As it was recorded last."""
     rate: float
     """Units per second that flow in."""
     debt_t: float
@@ -111,6 +110,9 @@ class _Limit:
     """Whether it is spread evenly, whatever its level."""
     is_capped: bool = False
     """Whether its pace is at most that of an even spread: a call was rate limited although there was room for it."""
+    recorded: RateLimitSeen | None = None
+    """As it was recorded last."""
+    recorded_t: float = 0.0
     index: int = field(init=False, default=attrs.Factory(lambda self: _UNITS.index(self.seen.unit), takes_self=True))
     """Position of its unit in `_UNITS`."""
     is_declared: bool = field(init=False, default=attrs.Factory(lambda self: self.seen.source == "declared", takes_self=True))
@@ -123,6 +125,16 @@ class _Limit:
     def even_pace(self) -> float:
         """Units per second if it is spread evenly; a limit per day is not spread over more than a minute."""
         return _EVEN_SHARE * self.seen.size / min(self.seen.window, MINUTE)
+
+    def record_change(self, t: float) -> list[RateLimitSeen]:
+        """Return the limit if it is new or has changed; a size at most once a minute: behind a gateway, sizes may alternate."""
+        seen, recorded = self.seen, self.recorded
+        if recorded is not None and recorded.is_believed == seen.is_believed:
+            is_changed = abs(seen.size - recorded.size) >= _RECORDED_CHANGE * recorded.size
+            if not is_changed or t < self.recorded_t + MINUTE:
+                return []
+        self.recorded, self.recorded_t = seen, t
+        return [seen]
 
     def advance(self, t: float) -> None:
         """Use up debt, and let the level rise, until now."""
@@ -290,18 +302,17 @@ class Limits:
                 # A reset within the window may be rounded to seconds; a longer one shows that the window is longer.
                 rate = (size - remaining) / reset if reset and reset > window and remaining < size else size / window
                 limit = self._limits.get(header)
-                if limit is None or abs(size - limit.seen.size) >= _RECORDED_CHANGE * limit.seen.size:
-                    if limit is None and len(self._limits) >= _MAX_LIMITS:
+                if limit is None:
+                    if len(self._limits) >= _MAX_LIMITS:
                         continue
-                    is_believed = not is_advice if limit is None else limit.seen.is_believed
                     seen = RateLimitSeen(
-                        unit=unit, size=size, window=window, source="advertised", header=header, is_believed=is_believed
+                        unit=unit, size=size, window=window, source="advertised", header=header, is_believed=not is_advice
                     )
-                    changes.append(seen)
-                    if limit is None:
-                        limit = self._limits[header] = _Limit(seen, rate, t, is_even=reset is None)
-                        limit.debt = self._first_debt(limit, t)
-                    limit.seen = seen
+                    limit = self._limits[header] = _Limit(seen, rate, t, is_even=reset is None)
+                    limit.debt = self._first_debt(limit, t)
+                elif size != limit.seen.size:
+                    limit.seen = evolve_fact(limit.seen, size=size, window=window)
+                changes += limit.record_change(t)
                 limit.rate = rate
                 limit.is_even = reset is None
                 longest = min(window, MINUTE) / 2
@@ -312,7 +323,7 @@ class Limits:
                     limit.is_capped |= remaining >= call.needs[limit.index]
                     if not limit.seen.is_believed:
                         limit.seen = evolve_fact(limit.seen, is_believed=True)
-                        changes.append(limit.seen)
+                        changes += limit.record_change(t)
                 if call.t > limit.newest_sent:
                     limit.newest_sent = call.t
                     later_needs = self._needs[limit.index] - call.all_needs[limit.index]
@@ -335,6 +346,8 @@ class Limits:
         with self._lock:
             self._calibrate(call.size, real_amounts)
             for limit in self._limits.values():
+                if not limit.is_even:
+                    continue  # The headers say what was counted.
                 real = real_amounts[limit.index]
                 if limit.seen.unit == "tokens" and call.size.max_output is not None:
                     real = self._need(call.size)[limit.index]  # What is reserved is not returned; its estimate improves.
