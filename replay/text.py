@@ -40,6 +40,7 @@ _REASONS: Final = {
 }
 """Why a trial has an error → its words, where they differ."""
 _WINDOWS: Final = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _VARIABLE_PARTS: Final = re.compile(r"\breq_\w+|[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-f]+|\d+(?:\.\d+)?")
 """Request ids, UUIDs, addresses and numbers."""
 
@@ -94,7 +95,9 @@ def printable(value: Any, width: int = _WIDTH) -> str:
     """Return a value in at most `width` characters, with control characters escaped."""
     if isinstance(value, Blob):
         return f"({value.bytes:,} bytes in a blob)"
-    text = "".join(char if char.isprintable() else escape_char(char) for char in as_text(value)[: width + 1])
+    text = as_text(value)[: width + 1]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else escape_char(char) for char in text)
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
@@ -107,7 +110,9 @@ def cell_width(text: str) -> int:
     """Return how many columns of a terminal a text takes: two for a wide character, such as 東, none for a combining one."""
     if text.isascii():
         return len(text)
-    return sum(2 if east_asian_width(char) in "WF" else category(char) not in {"Mn", "Me"} for char in text)
+    others = _NOT_ASCII.findall(text)
+    widths = (2 if east_asian_width(char) in "WF" else category(char) not in {"Mn", "Me"} for char in others)
+    return len(text) - len(others) + sum(widths)
 
 
 def pad(text: str, width: int) -> str:
@@ -119,7 +124,7 @@ def shorten(text: str, width: int) -> str:
     """Return text in at most `width` columns, at least one, with control characters escaped; a long one lacks its middle."""
     width = max(1, width)
     ends = text if len(text) <= 2 * width else f"{text[:width]}…{text[-width:]}"
-    escaped_text = "".join(char if char.isprintable() else escape_char(char) for char in ends)
+    escaped_text = ends if ends.isprintable() else "".join(c if c.isprintable() else escape_char(c) for c in ends)
     if cell_width(escaped_text) <= width:
         return escaped_text
     tail = width // 3
@@ -128,6 +133,8 @@ def shorten(text: str, width: int) -> str:
 
 def _crop(text: str, width: int) -> str:
     """Return the start of a text that takes at most `width` columns."""
+    if text[: width + 1].isascii():
+        return text[:width]
     ends = accumulate(map(cell_width, text))
     return text[: sum(1 for _ in takewhile(width.__ge__, ends))]
 
