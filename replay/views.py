@@ -63,7 +63,7 @@ def _side(run: Run | Side) -> Side:
     loaded_run = _open(run)
     if problem := variant_problem(loaded_run, variant):
         raise JournalError(problem, path=loaded_run.path)
-    return side_of(loaded_run, variant)
+    return Side(loaded_run.state, output_digests(loaded_run.records()), variant)
 
 
 def split_variant(reference: str, *directories: Path) -> tuple[str, str | None]:
@@ -83,8 +83,3 @@ def variant_problem(run: LoadedRun, variant: str | None) -> str:
         return ""
     variants = ", ".join(printable(name, 40) for name in names)
     return f"{run.path} has {f'no variant {variant!r}; its variants: {variants}' if names else 'no variants'}"
-
-
-def side_of(run: LoadedRun, variant: str | None) -> Side:
-    """Return a run, or a variant of it, as a side of a comparison, with digests of its outputs."""
-    return Side(run.state, output_digests(run.records()), variant)

@@ -122,12 +122,17 @@ def output_digests(records: Iterable[Record]) -> dict[str, bytes]:
     """Return a digest of each trial's last output; the order of keys in it does not matter, except in a blob."""
     digests: dict[str, bytes] = {}
     for record in records:
-        event = record.event
-        if isinstance(event, AttemptSucceeded):
-            value = event.output
-            content = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-            digests[event.trial] = hashlib.sha256(content).digest()[:_DIGEST_BYTES]
+        add_digest(digests, record)
     return digests
+
+
+def add_digest(digests: dict[str, bytes], record: Record) -> None:
+    """Add the digest of the output in a record, if it has one."""
+    event = record.event
+    if isinstance(event, AttemptSucceeded):
+        value = event.output
+        content = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+        digests[event.trial] = hashlib.sha256(content).digest()[:_DIGEST_BYTES]
 
 
 @attrs.frozen

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from evaljournal.journal import JournalError
+from evaljournal.journal import JournalError, Record
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay import LoadedRun, RunState, load
 from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.render.screen import panel
-from evaljournal.replay.results.comparison import Side
+from evaljournal.replay.results.comparison import Side, add_digest
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, reject_invalid_record
 from evaljournal.replay.text import cell_width, pad
-from evaljournal.replay.views import side_of, variant_problem
+from evaljournal.replay.views import variant_problem
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.terminal.errors import render
@@ -49,9 +49,15 @@ def open_run(path: Path, seq: int | None = None, *, apply: Apply = LoadedRun.app
 
 def open_side(reference: RunReference, *, apply: Apply = LoadedRun.apply) -> tuple[LoadedRun, Side]:
     """Read the run that a reference names; return it, and its side of a comparison with digests of its outputs."""
-    view = open_run(reference.path, apply=apply)
+    digests: dict[str, bytes] = {}
+
+    def apply_and_digest(run: LoadedRun, record: Record) -> None:
+        apply(run, record)
+        add_digest(digests, record)
+
+    view = open_run(reference.path, apply=apply_and_digest)
     check_variant(view, reference.variant)
-    return view, side_of(view, reference.variant)
+    return view, Side(view.state, digests, reference.variant)
 
 
 def check_variant(view: LoadedRun, variant: str | None) -> None:
