@@ -104,6 +104,8 @@ class _Limit:
     """The time of `level`."""
     horizon: float = 1.0
     """Seconds in which the level is used."""
+    surplus_horizon: float = 1.0
+    """Seconds in which what exceeds a quarter of the limit is used."""
     newest_sent: float = float("-inf")
     """When the request of the newest reply was sent."""
     is_even: bool = False
@@ -151,7 +153,8 @@ class _Limit:
         if self.is_even:
             return self.debt / self.pace - _BURST
         seen, level = self.seen, self.level
-        pace = level / self.horizon
+        # What exceeds a quarter is not needed by others soon, and short runs need not wait for it.
+        pace = level / self.horizon + max(level - seen.size / 4, 0.0) / self.surplus_horizon
         if self.is_capped:
             pace = min(pace, self.even_pace)
         if self.grows_slowly:
@@ -197,9 +200,13 @@ class Limits:
                     self._limits[name].pace = self._limits[name].even_pace
             return [self._limits[name].seen for name in limits]
 
-    def restore(self, starts: Iterable[tuple[float, Mapping[LimitUnit, float]]]) -> None:
+    def restore(self, starts: Iterable[tuple[float, Mapping[str, float]]]) -> None:
         """Count calls of earlier sessions against declared limits: time and need of each, in order."""
         with self._lock:
+            if self._last_start > float("-inf"):
+                return  # They are counted: another run of this process uses the limits.
+            for limit in self._limits.values():
+                limit.debt_t = float("-inf")
             for t, need in starts:
                 requests, tokens, input_tokens, output_tokens = (need.get(unit, 0.0) for unit in _UNITS)
                 self._count(t, (requests, tokens, input_tokens, output_tokens))
@@ -316,7 +323,7 @@ class Limits:
                 limit.rate = rate
                 limit.is_even = reset is None
                 longest = min(window, MINUTE) / 2
-                limit.horizon = min(max(horizon, longest / 2), longest)
+                limit.horizon, limit.surplus_horizon = min(max(horizon, longest / 2), longest), max(horizon, _BURST)
                 if limit.is_even:
                     limit.pace = limit.even_pace
                 if is_429:

@@ -1,6 +1,6 @@
 """The known rate limits of a session: who waits for them, and what is recorded of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -102,11 +102,16 @@ class KnownLimits:
         record: Callable[[RateLimitSeen], object],
         wall: Callable[[], float],
         declared: Callable[[str], Mapping[str, float]],
+        recent_needs: Callable[[str, float], Iterable[tuple[float, Mapping[str, float]]]],
     ) -> None:
-        """`declared` returns the declared limits of a model."""
+        """`declared` returns the declared limits of a model.
+
+        `recent_needs` returns the recorded needs of a key at a wall time, each with the seconds since.
+        """
         self._record = record
         self._wall = wall
         self._declared = declared
+        self._recent_needs = recent_needs
         self._by_identity: dict[object, KeyLimits] = {}
 
     def of(self, identity: object, *, key: str, model: str, host: str) -> KeyLimits:
@@ -115,6 +120,8 @@ class KnownLimits:
         if limits is None:
             limits = KeyLimits(key, shared_limits(identity, host), host, self._record, self._wall)
             self._by_identity[identity] = limits
-            for seen in limits.limits.declare(self._declared(model), shared_time()):
+            now = shared_time()
+            for seen in limits.limits.declare(self._declared(model), now):
                 self._record(evolve_fact(seen, key=key))
+            limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key, self._wall()))
         return limits

@@ -306,7 +306,7 @@ class Session:
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
                 estimate=plan.estimate if tasks else None,
                 limits_of=limits_by_key(
-                    KnownLimits(recorder.record, recorder.clock.wall, plan.declared_limits),
+                    KnownLimits(recorder.record, recorder.clock.wall, plan.declared_limits, state.known_limits.recent_needs),
                     plan.keys,
                     plan.evaluation.scorers,
                     sees_calls=bool(settings.durable or settings.gateway),
