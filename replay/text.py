@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import accumulate, takewhile
 from textwrap import wrap
 from typing import Any, Final
@@ -20,6 +21,8 @@ UNKNOWN: Final = "-"
 _WIDTH: Final = 60
 _MINUTE: Final = 60
 _HOUR: Final = 3600
+_DAY: Final = 86_400
+_YEAR: Final = 366 * _DAY
 _MAX_IN_FULL: Final = 1e15
 """Numbers from here on are shown with an exponent."""
 _STAGES: Final = {
@@ -230,3 +233,15 @@ def window_text(seconds: float) -> str:
 def rate_limit_text(unit: str, size: float, window: float) -> str:
     """Return a rate limit: `500 requests per minute`."""
     return f"{short_amount(size)} {as_words(unit)} per {window_text(window)}"
+
+
+def resume_text(seconds: float, wall: float) -> str:
+    """Return when a run can be resumed: `resume after 00:00 UTC (9 h 54 min)`; empty if that is more than a year away.
+
+    `wall` is the time in seconds since 1970. The time is rounded up to a minute, and has a date from 24 hours on.
+    """
+    if not 0 <= seconds <= _YEAR:
+        return ""
+    time = datetime.fromtimestamp(-(-(wall + seconds) // _MINUTE) * _MINUTE, UTC)
+    date = f"{time:%Y-%m-%d} " if seconds >= _DAY else ""
+    return f"resume after {date}{time:%H:%M} UTC ({duration(seconds)})"

@@ -35,7 +35,7 @@ _OUTCOMES: Final = {
     "failed_fast": "stopped (too many errors)",
     "same_error": "stopped (every trial ended with the same error)",
     "unauthorized": "stopped (unauthorized: check the key, its permissions and the credit)",
-    "quota": "stopped (a quota of the provider is used up)",
+    "quota": "stopped (a quota is used up)",
     "deadline": "stopped at its deadline",
     "disk_full": "stopped (disk full)",
     "dataset_failed": "stopped (the cases could not be read)",

@@ -44,7 +44,7 @@ _STOP_REASONS: Final = {
     "failed_fast": "too many errors",
     "same_error": "every trial ended with the same error",
     "unauthorized": "unauthorized",
-    "quota": "a quota of the provider is used up",
+    "quota": "a quota is used up",
     "deadline": "deadline reached",
     "disk_full": "disk full",
     "dataset_failed": "the cases could not be read",

@@ -16,7 +16,7 @@ from evaljournal.journal.events import IntakePaused, LimitUnit, TrialCompleted
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
-from evaljournal.replay.text import duration
+from evaljournal.replay.text import resume_text
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import CallEvent, Change
 from evaljournal.runner.data.case import Case
@@ -264,7 +264,8 @@ class Scheduler:
             job.admitted, job.usage = limits.start(size), None
             return True
         if (day_wait := limits.day_wait()) > 0:
-            self.shutdown.stop("quota", f"the declared limit per day is used up; it resets in {duration(day_wait)}")
+            resume = resume_text(day_wait, self.recorder.clock.wall())
+            self.shutdown.stop("quota", f"{resume}; the declared limit of requests per day (rpd) is used up")
             return False
         lane.closed_until = now + wait
         self._call_policy_at(lane, now + wait)

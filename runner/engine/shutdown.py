@@ -37,7 +37,7 @@ class Shutdown:
     def stop_after(self, failure: Failure, error: Description) -> None:
         """Stop if every other call would fail in the same way."""
         if failure.stop_reason is not None:
-            resets = f"it resets {failure.resets}; " if failure.resets else ""
+            resets = f"{failure.resets}; " if failure.resets else ""
             self.stop(
                 failure.stop_reason, f"{resets}every other call would fail in the same way: {error.type}: {error.message}"
             )

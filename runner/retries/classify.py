@@ -20,10 +20,17 @@ import outcome
 from attrs import field, frozen
 
 from evaljournal.journal.events import FailureCategory
-from evaljournal.replay.text import duration
+from evaljournal.replay.text import resume_text
 from evaljournal.runner.retries.providers import matching_rule
 from evaljournal.runner.retries.providers.rule import ErrorFields, Rule, error_fields
-from evaljournal.runner.retries.retry_after import LONGEST_WAIT, MAX_RESET, requested_wait, wait_in_error, wait_until_reset
+from evaljournal.runner.retries.retry_after import (
+    LONGEST_WAIT,
+    MAX_RESET,
+    requested_wait,
+    seconds_to_date,
+    wait_in_error,
+    wait_until_reset,
+)
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.signals import is_from_signal
 
@@ -64,7 +71,7 @@ class Failure:
     """Why the run stops, if every other call would fail in the same way: the API key is unauthorized or the account has no
     credit, or a quota of a day or month is used up."""
     resets: str = ""
-    """When that quota resets: `in 10 h 17 min`; empty if unknown."""
+    """When that quota resets: `resume after 03:17 UTC (10 h 17 min)`; empty if unknown."""
 
 
 @frozen(kw_only=True)
@@ -90,6 +97,7 @@ class RemoteError(Exception):
         self.description = description
 
 
+_HOUR, _DAY = 3_600, 86_400
 _TEMPORARY_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY}
 """Statuses below 500 that may succeed later; 409 means that a lock was held."""
 
@@ -333,8 +341,10 @@ def _failure_of_rule(rule: Rule, exc: BaseException, now: float) -> Failure:
         case "unauthorized":
             return Failure(category="fatal", stop_reason="unauthorized")
         case "quota":
-            resets = rule.resets or (f"in {duration(wait)}" if wait else "")
-            return Failure(category="fatal", stop_reason="quota", resets=resets)
+            # The reply may name the wait for a limit of a minute, which was exceeded, too.
+            reset = None if rule.reset_hour is None else _DAY - (now - _HOUR * rule.reset_hour) % _DAY
+            wait = reset or wait or seconds_to_date(_fields(exc), now)
+            return Failure(category="fatal", stop_reason="quota", resets=resume_text(wait, now) if wait else "")
         case "fatal" | "declined":
             return Failure(category="fatal")
 

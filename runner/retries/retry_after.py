@@ -32,6 +32,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LAST_OF_DURATION = frozenset("smhd")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _AGAIN = re.compile(rf"(?:try again|retry) in ((?:{_DURATION_PART.pattern})+)", re.IGNORECASE)
+_DATE = re.compile(r"\bon (\d{4}-\d\d-\d\d) at (\d\d:\d\d) UTC\b", re.ASCII)
 _RESET = re.compile(r"(?:[a-z]+-)?ratelimit-(?:(?P<kind>reset|renewalperiod)(?:-.+)?|(?P<resource>.+)-reset)")
 
 
@@ -80,6 +81,13 @@ def wait_in_error(fields: ErrorFields) -> float | None:
     matches = [match for text in fields.get("message", ()) for match in _AGAIN.finditer(text)]
     texts = [*fields.get("retryDelay", ()), *(match[1] for match in matches)]
     return next((seconds for text in texts if (seconds := parse_seconds(text, 0.0))), None)
+
+
+def seconds_to_date(fields: ErrorFields, now: float) -> float | None:
+    """Return the seconds until the date in the message of an error: "You will regain access on 2026-12-01 at 00:00 UTC"."""
+    match = next((match for text in fields.get("message", ()) if (match := _DATE.search(text))), None)
+    timestamp = None if match is None else _timestamp(f"{match[1]}T{match[2]}:00Z")
+    return None if timestamp is None else max(timestamp - now, 0.0)
 
 
 def server_time(headers: Mapping[str, str], now: float) -> float:

@@ -6,7 +6,7 @@ from evaljournal.journal import Blob
 from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.tally import Tally
-from evaljournal.replay.text import cell_width, digits, duration, number, pad, printable, shorten, wrap_cells
+from evaljournal.replay.text import cell_width, digits, duration, number, pad, printable, resume_text, shorten, wrap_cells
 
 
 def test_durations() -> None:
@@ -60,3 +60,13 @@ def test_wide_characters() -> None:
 def test_long_wide_texts_are_wrapped_in_linear_time() -> None:
     """A long text is not read again for each line; with a quadratic rule, this would take minutes."""
     assert ["東" * 10] * 20_000 == wrap_cells("東" * 200_000, 20)
+
+
+def test_when_to_resume() -> None:
+    """The time is rounded up to a minute in UTC, with a date from 24 hours on; a time in the far future is not shown."""
+    wall = 1_794_700_800.0 + 14 * 3600 + 6 * 60  # 2026-11-15 14:06 UTC
+
+    assert "resume after 00:00 UTC (9 h 54 min)" == resume_text(9 * 3600 + 54 * 60, wall)
+    assert "resume after 14:07 UTC (12 s)" == resume_text(12.0, wall)
+    assert "resume after 2026-12-01 00:00 UTC (369 h 54 min)" == resume_text(15 * 86400 + 9 * 3600 + 54 * 60, wall)
+    assert ["", "", ""] == [resume_text(seconds, wall) for seconds in (1e12, -1.0, float("nan"))]

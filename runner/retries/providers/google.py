@@ -8,10 +8,11 @@ from typing import Final
 
 from evaljournal.runner.retries.providers.rule import Rule
 
-_DAY_RESETS: Final = "at midnight Pacific time"
+_MIDNIGHT: Final = 8
+"""Quotas of a day reset at midnight Pacific time; in summer an hour earlier."""
 
 RULES: Final = (
-    Rule("quota", statuses=(429,), fields={"quotaId": r"PerDay"}, resets=_DAY_RESETS),
+    Rule("quota", statuses=(429,), fields={"quotaId": r"PerDay"}, reset_hour=_MIDNIGHT),
     Rule("unauthorized", statuses=(429,), fields={"quotaValue": r"^0$"}),  # The plan does not include the model.
     Rule("unauthorized", statuses=(429,), fields={"message": r"quota exceeded for metric: .{0,200}, limit: 0\b"}),
     Rule("unauthorized", statuses=(400,), fields={"reason": r"^API_KEY_INVALID$"}),

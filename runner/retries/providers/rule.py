@@ -31,8 +31,8 @@ class Rule:
     """HTTP statuses; empty: any, and errors without a status, as in streams."""
     fields: Mapping[str, re.Pattern[str]] = field(kw_only=True, converter=_compile, factory=dict[str, str])
     """Key of the error → regular expression, which ignores case; an empty one requires the key only."""
-    resets: str = field(kw_only=True, default="")
-    """When a quota resets, as the provider's documentation says; empty if only the reply can say it."""
+    reset_hour: int | None = field(kw_only=True, default=None)
+    """Hour in UTC by which a quota of a day has been reset, by the provider's documentation; None: only the reply says it."""
 
     def matches(self, status: int | None, fields: ErrorFields) -> bool:
         """Return whether the rule is about an error with this status and these fields."""
