@@ -448,15 +448,11 @@ class Adaptive:
             self._count_unexplained(start)
 
     def _revise_limit(self, start: Start) -> None:
-        """Lower the limit after enough 429s above it; if most calls clearly below it fail, discard it."""
+        """Lower the limit after enough 429s above it."""
         self._pace.starts_without_token += 1
         is_tested = self._in_flight.is_doubtful and self._count_unexplained(start)
-        if is_tested or not self._in_flight.has_enough_evidence():
-            return
-        if not self._in_flight.is_below(start):
+        if not is_tested and self._in_flight.has_enough_evidence():
             self._learn_limit(start)
-        elif self._in_flight.is_refuted:
-            self._in_flight.doubt(self._now)
 
     def _process_rate_limited_probe(self, start: Start, retry_after: float | None) -> None:
         breaker = self._breaker

