@@ -1,5 +1,6 @@
 """docs/concurrency.md is true: its pictures can be drawn again, and its texts are those of the screen."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from evaljournal.replay.runs.idle import IdleReason, limit_text, pace_text, pause_text
 from evaljournal.replay.state.pauses import PAUSE_TEXTS, Pause
+from evaljournal.runner.concurrency.in_flight import Phase
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()
@@ -53,3 +55,36 @@ def test_the_page_has_the_texts_of_the_screen(text: str) -> None:
 def test_the_page_names_every_reason() -> None:
     """Every reason that `status --json` can have is in the table."""
     assert [] == [reason for reason in get_args(IdleReason) if f"| `{reason}` |" not in PAGE]
+
+
+def _reasons(module: str, *functions: str) -> set[str]:
+    """Return the literal reasons that a module of the policy passes to functions."""
+    tree = ast.parse((ROOT / "runner" / "concurrency" / f"{module}.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named = [call for call in calls if getattr(call.func, "attr", getattr(call.func, "id", "")) in functions]
+    arguments = [argument for call in named for argument in (*call.args, *(keyword.value for keyword in call.keywords))]
+    texts = [str(argument.value) for argument in arguments if isinstance(argument, ast.Constant)]
+    return {text for text in texts if re.fullmatch("[a-z][a-z_0-9]+", text)}
+
+
+def test_the_tables_have_the_reasons_and_states_of_the_policy() -> None:
+    """The section on the policy names every reason that the code records, no other, and the states of its parts."""
+    section = PAGE.partition("## The inferring policy")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    states = {state for row in rows for cell in (row[0], row[2]) for state in re.findall("[a-z]+", cell.partition(":")[0])}
+    recorded = (
+        _reasons("adaptive", "_record_limit", "begin", "begin_retry_after")
+        | _reasons("pause", "begin", "IntakePaused")
+        | _reasons("key_policy", "LimitChanged")
+        | _reasons("breaker", "begin")
+        | set(re.findall('"([a-z_]+)"', _pace_reasons()))
+    )
+
+    assert recorded == {reason for row in rows for reason in re.findall("`([a-z_0-9]+)`", row[-1])} - {"reason"}
+    assert {*get_args(Phase), "searching", "plateau", "testing", "paused", "open", "closed"} <= states
+
+
+def _pace_reasons() -> str:
+    """Return the lines of the policy that choose the reason of a pace."""
+    source = (ROOT / "runner" / "concurrency" / "adaptive.py").read_text()
+    return source.partition("def _record_pace")[2].partition("self._recorded_pace = pace")[0]

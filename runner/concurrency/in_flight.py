@@ -9,7 +9,7 @@ There are three phases:
     trying    a slightly higher or lower limit is tried, in case the endpoint's limit has changed
 """
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from attrs import define
 
@@ -34,6 +34,8 @@ from evaljournal.runner.concurrency.constants import (
 )
 from evaljournal.runner.concurrency.start import Start
 
+Phase: TypeAlias = Literal["climbing", "holding", "trying"]
+
 
 def lower_load(load: int) -> int:
     """Return the load to compare with this one: a third less, because chance would hide a smaller difference."""
@@ -54,7 +56,7 @@ class InFlight:
     limit: int = FIRST_LIMIT
     is_short: bool = False
     """Whether the run is too short for measuring a lower load first."""
-    phase: Literal["climbing", "holding", "trying"] = "climbing"
+    phase: Phase = "climbing"
     known_limit: int = 0
     """The limit that is known to be good, while holding or trying."""
     by_latency: bool = False
