@@ -16,8 +16,6 @@ from evaljournal.replay.state.usage import is_amount
 MINUTE: Final = 60.0
 _INFINITY: Final = float("inf")
 _DAY: Final = 86_400.0
-BURST: Final = 1.0
-"""Seconds of a declared limit that may be used at once."""
 
 Need = dict[str, float]
 """Unit → amount."""
@@ -51,7 +49,7 @@ class LimitUse:
 
     limit: RateLimitSeen
     used: float
-    """What the calls of the last window needed."""
+    """What the calls of the last window needed, at most the limit: the real tokens may have been fewer."""
     next_start: float
     """Seconds until another call fits, as far as the recorded calls show; 0: now."""
 
@@ -129,12 +127,17 @@ class RecordedLimits:
         if limit.window > MINUTE:
             minutes = self._minutes.get(limit.key, ())
             used += sum(total.get(limit.unit, 0.0) for time, total in minutes if time > wall - limit.window)
-            return LimitUse(limit=limit, used=used, next_start=0.0)
-        declared, level, debt, previous = limit.source == "declared", limit.size, 0.0, wall - MINUTE
-        rate = limit.size / (limit.window + BURST if declared else limit.window)
+        next_start = self._next_start(limit, calls, wall) if calls and limit.window <= MINUTE else 0.0
+        return LimitUse(limit=limit, used=min(used, limit.size), next_start=next_start)
+
+    def _next_start(self, limit: RateLimitSeen, calls: list[tuple[float, float]], wall: float) -> float:
+        """Return the seconds until another call like the last one fits."""
+        last_time, last_amount = max(calls)
+        rate = limit.size / limit.window
+        if limit.source == "declared":  # It is spread evenly.
+            return max(last_time + last_amount / rate - wall, 0.0)
+        level, previous = limit.size, wall - MINUTE
         for time, amount in [*calls, (wall, 0.0)]:
-            flow = rate * max(time - previous, 0.0)
-            level, debt = min(level + flow, limit.size) - amount, max(debt - flow, 0.0) + amount
+            level = min(level + rate * max(time - previous, 0.0), limit.size) - amount
             previous = max(time, previous)
-        missing = debt - rate * BURST if declared else (calls[-1][1] if calls else 0.0) - level
-        return LimitUse(limit=limit, used=used, next_start=max(missing / rate, 0.0))
+        return max((last_amount - level) / rate, 0.0)

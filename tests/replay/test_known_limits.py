@@ -100,8 +100,8 @@ def test_uses() -> None:
     uses = list(fold(records(("00:00:00", events))).known_limits.uses(3.0))
 
     assert [("rpm", 2.0), ("tpm", 6_000.0), ("rpd", 2.0)] == [(use.limit.header, use.used) for use in uses]
-    # Two needs of half a limit each, the first at 1 s; a second of the limit may be used at once.
-    assert [0.0, 58.0, 0.0] == [round(use.next_start, 3) for use in uses]
+    # Half of the limit lasts for 30 s after the last start, at 1.5 s.
+    assert [0.0, 28.5, 0.0] == [round(use.next_start, 3) for use in uses]
 
 
 def test_invalid_needs() -> None:
@@ -268,7 +268,7 @@ def test_agents_wait_in_their_slots() -> None:
     state = fold(records(("00:00:00", events)))
     state.settings["slots"] = 1
 
-    assert ["requests: 2 of 2 per minute used, next start in 57 s (declared)"] == [
+    assert ["requests: 2 of 2 per minute used, next start in 27 s (declared)"] == [
         reason.text for reason in reasons(state, now=4.0, total=1)
     ]
 
