@@ -10,12 +10,18 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from evaljournal.replay.runs.idle import IdleReason, limit_text, pace_text, pause_text
+from evaljournal.journal.events import RateLimitSeen
+from evaljournal.replay.runs.idle import IdleReason, limit_text, pace_text, pause_text, rate_limit_use_text
+from evaljournal.replay.state.known_limits import LimitUse
 from evaljournal.replay.state.pauses import PAUSE_TEXTS, Pause
+from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.in_flight import Phase
+from evaljournal.runner.concurrency.limits import DECLARED
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "concurrency.md").read_text()
+TOKENS = RateLimitSeen(unit="tokens", size=150_000, window=60.0, source="advertised", header="x-ratelimit-limit-tokens")
+HEADERS = re.findall(r"^\| `([a-z_-]*ratelimit[a-z_-]*)` \| ([a-z ]+) \| (.*) \|$", PAGE, re.MULTILINE)
 PICTURES = re.findall(r"\]\((concurrency-[a-z0-9-]+\.svg)\)", PAGE)
 
 
@@ -45,6 +51,7 @@ def test_the_pictures_exist() -> None:
         pause_text(Pause(3.0, "unavailable"), 0.0),
         PAUSE_TEXTS["no_response"],
         PAUSE_TEXTS["all_rate_limited"],
+        rate_limit_use_text(LimitUse(limit=TOKENS, used=148_000, next_start=0.8)),
     ],
 )
 def test_the_page_has_the_texts_of_the_screen(text: str) -> None:
@@ -88,3 +95,28 @@ def _pace_reasons() -> str:
     """Return the lines of the policy that choose the reason of a pace."""
     source = (ROOT / "runner" / "concurrency" / "adaptive.py").read_text()
     return source.partition("def _record_pace")[2].partition("self._recorded_pace = pace")[0]
+
+
+def test_the_headers() -> None:
+    """Each header of the table is read as the table says: what it counts, its window, and whether it needs a 429."""
+    for header, unit, text in HEADERS:
+        names = {header: "100"}
+        for field, value in (("remaining", "40"), ("reset", "30")):
+            start, _, end = header.rpartition("limit")
+            names[f"{start}{field}{end}"] = value
+        [limit] = advertised_limits(names, 0.0)
+
+        is_advice = "only after a 429" in text
+        assert (header, unit, is_advice) == (limit.header, limit.unit.replace("_", " "), limit.is_advice)
+        assert limit.window == (30.0 if text.startswith("until the reset") else 60.0)
+        assert is_advice or "60 s" in text
+        if period := re.match(r"`(x-ratelimit-renewalperiod-\w+)`", text):
+            assert 10.0 == advertised_limits({**names, period[1]: "10"}, 0.0)[0].window
+        if "api.groq.com a day" in text:
+            assert 86_400.0 == advertised_limits(names, 0.0, "api.groq.com")[0].window
+    assert 13 == len(HEADERS)
+
+
+def test_declared_limits() -> None:
+    """The page names every limit that can be declared."""
+    assert [] == [name for name in DECLARED if f"| `--{name} " not in PAGE]
