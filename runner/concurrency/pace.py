@@ -9,7 +9,7 @@ There are three phases:
     plateau    the rate was measured; the pace starts below it, stays near it, and rises above it along a cubic
 
 If every call is rate limited for a while, also probes, as by a server that bans clients after a few 429s, the pace then grows
-only as slowly as on the longest plateau beyond the rate that was certainly accepted before, and one 429 is enough to lower it.
+only slowly beyond the rate that was certainly accepted before, and one 429 is enough to lower it.
 
 While measurements agree, plateaus get longer and flatter, so that there are fewer 429s. If a plateau ends without a 429, the
 limit was raised, and the search starts again.
@@ -26,6 +26,7 @@ from evaljournal.runner.concurrency.constants import (
     FIRST_RATE_SHARE,
     FLATTEST_SWING,
     GROWTH_STEP,
+    LONG_TIME,
     MEASURED_CALLS,
     MIN_PACE,
     PLATEAU_CALLS,
@@ -36,6 +37,7 @@ from evaljournal.runner.concurrency.constants import (
     SWING,
     WINDOW,
 )
+from evaljournal.runner.concurrency.headers import MINUTE
 from evaljournal.runner.concurrency.start import Start
 
 
@@ -69,10 +71,14 @@ class Pace:
     """The latest rate-limited starts that may be random."""
     frozen_starts: int = 0
     """Starts during which the pace does not grow, to see whether there is another 429."""
-    accepted_rate: float = 0.0
-    """The rate that was certainly accepted before the last 429."""
+    accepted_calls: int = 0
+    """Calls that were accepted before the last 429 that ended a measurement."""
+    accepted_seconds: float = 1.0
+    """The time in which they were."""
     safe_rate: float | None = None
     """Above this rate the pace hardly grows, because every call was rate limited for a while after a higher one."""
+    swing_seconds: float = 2 * PLATEAU_LONGEST
+    """Seconds in which the pace then grows by `SWING`."""
     fixed_pace: float | None = None
     """A pace that was not measured: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
@@ -140,7 +146,7 @@ class Pace:
                 self._search(pace, t)
         elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             if self.safe_rate is not None and self.estimate >= self.safe_rate:
-                self.estimate *= 1 + SWING * gap / (2 * PLATEAU_LONGEST)  # As on the longest plateau.
+                self.estimate *= 1 + SWING * gap / self.swing_seconds
                 return
             # The longer the search, the further away the limit must be.
             round_trips = (t - self.phase_start) / round_trip
@@ -172,9 +178,7 @@ class Pace:
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted_calls >= MEASURED_CALLS and seconds >= round_trip
         if is_enough or not is_measured:
-            # A short time may include the content of a full bucket.
-            share = 1.0 if seconds >= PLATEAU_LONGEST else FIRST_RATE_SHARE / 2
-            self.accepted_rate = share * granted_calls / max(seconds, 0.5)
+            self.accepted_calls, self.accepted_seconds = granted_calls, max(seconds, 0.5)
         if self.estimate is None:
             self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -195,9 +199,19 @@ class Pace:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
 
-    def record_limited_probe(self) -> None:
-        """Record that a single call was rate limited, too: be careful from now on."""
-        self.safe_rate = max(self.accepted_rate, MIN_PACE)
+    def record_limited_probe(self, outage_seconds: float) -> None:
+        """Record that a single call was rate limited, too: be careful from now on.
+
+        A limit per minute accepts single calls after half a minute; if nothing is accepted for longer, the client is banned.
+        Then the calls before may have been the content of a full bucket, as much as a minute's refill.
+        """
+        rate = self.accepted_calls / self.accepted_seconds
+        if outage_seconds >= PLATEAU_LONGEST:
+            rate, self.swing_seconds = self.accepted_calls / (self.accepted_seconds + MINUTE), 2 * LONG_TIME
+        elif self.accepted_seconds < PLATEAU_LONGEST:
+            rate *= FIRST_RATE_SHARE / 2  # A short time may include the content of a full bucket.
+        self.safe_rate = max(rate, MIN_PACE)
+        self.estimate = min(self.estimate or self.safe_rate, self.safe_rate)
 
     def resume(self, t: float) -> None:
         """Start again after every call was rate limited."""
