@@ -75,6 +75,8 @@ class Pace:
     """Calls that were accepted before the last 429 that ended a measurement."""
     accepted_seconds: float = 1.0
     """The time in which they were."""
+    includes_burst: bool = False
+    """Whether they may include the content of a full bucket, because no 429 preceded them."""
     safe_rate: float | None = None
     """Above this rate the pace hardly grows, because every call was rate limited for a while after a higher one."""
     swing_seconds: float = 2 * PLATEAU_LONGEST
@@ -178,7 +180,7 @@ class Pace:
         # On some endpoints rejected calls use tokens too, so a short measurement is inexact.
         is_enough = granted_calls >= MEASURED_CALLS and seconds >= round_trip
         if is_enough or not is_measured:
-            self.accepted_calls, self.accepted_seconds = granted_calls, max(seconds, 0.5)
+            self.accepted_calls, self.accepted_seconds, self.includes_burst = granted_calls, max(seconds, 0.5), not is_measured
         if self.estimate is None:
             self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
@@ -203,13 +205,14 @@ class Pace:
         """Record that a single call was rate limited, too: be careful from now on.
 
         A limit per minute accepts single calls after half a minute; if nothing is accepted for longer, the client is banned.
-        Then the calls before may have been the content of a full bucket, as much as a minute's refill.
+        Then the content of a full bucket may have been as much as a minute's refill.
         """
         rate = self.accepted_calls / self.accepted_seconds
         if outage_seconds >= PLATEAU_LONGEST:
-            rate, self.swing_seconds = self.accepted_calls / (self.accepted_seconds + MINUTE), 2 * LONG_TIME
-        elif self.accepted_seconds < PLATEAU_LONGEST:
-            rate *= FIRST_RATE_SHARE / 2  # A short time may include the content of a full bucket.
+            self.swing_seconds = 2 * LONG_TIME
+            rate = self.accepted_calls / (self.accepted_seconds + MINUTE) if self.includes_burst else rate
+        elif self.includes_burst and self.accepted_seconds < PLATEAU_LONGEST:
+            rate *= FIRST_RATE_SHARE / 2
         self.safe_rate = max(rate, MIN_PACE)
         self.estimate = min(self.estimate or self.safe_rate, self.safe_rate)
 
