@@ -339,9 +339,12 @@ class Limits:
 
     def _first_debt(self, limit: _Limit, t: float) -> float:
         """Return the debt of the calls that started before a limit was seen; a bucket's level includes them."""
-        if limit.is_even or limit.grows_slowly:
-            pace = limit.even_pace / 2 if limit.grows_slowly else limit.even_pace
-            return max(self._needs[limit.index] - pace * (t - self._first_start), 0.0)
+        needs, elapsed = self._needs[limit.index], t - self._first_start
+        if limit.is_even:
+            return max(needs - limit.even_pace * elapsed, 0.0)
+        if limit.grows_slowly:  # There is room for them, so that they delay growth only for a while.
+            half_pace = limit.even_pace / 2
+            return min(max(needs - half_pace * elapsed, 0.0), half_pace * MINUTE / 4)
         return 0.0
 
     def end(self, call: AdmittedCall, usage: Mapping[str, object] | None) -> None:
