@@ -31,6 +31,7 @@ CallEnd: TypeAlias = AttemptEnd | ScorerCallFailed | TrialScored | ScoringFailed
 CallEvent: TypeAlias = CallStart | CallEnd
 """The start or the end of an attempt or a scorer call. A call that returns several scores ends with the first."""
 STARTS: Final = (AttemptStarted, ScorerCallStarted)
+_SCORER_EVENTS: Final = (ScorerCallStarted, ScorerCallFailed, TrialScored, ScoringFailed)
 
 Outcome: TypeAlias = Literal["succeeded", "timed_out", "interrupted"] | FailureCategory
 """The category of a failure, or how else a call ended. One that this process interrupted is no evidence about the endpoint."""
@@ -58,7 +59,7 @@ def call_id(trial: str, scorer: str) -> str:
 
 def call_of(event: CallEvent) -> str:
     """Return the id of the attempt or the scorer call that an event belongs to."""
-    if isinstance(event, ScorerCallStarted | ScorerCallFailed | TrialScored | ScoringFailed):
+    if isinstance(event, _SCORER_EVENTS):
         return call_id(event.trial, event.scorer.partition(".")[0])
     return event.trial
 
