@@ -15,7 +15,7 @@ room, it is spread evenly, too.
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -406,7 +406,7 @@ def shared_limits(identity: object, host: str = "") -> Limits:
         return limits
 
 
-def shared_time() -> float:
-    """Return the time of the clock that runs with shared limits have in common."""
+def shared_clock() -> Callable[[], float]:
+    """Return a function that returns the time of the clock that runs with shared limits have in common, in any thread."""
     clock = trio.lowlevel.current_clock()
-    return time.monotonic() if type(clock).__name__ == "SystemClock" else clock.current_time()
+    return time.monotonic if type(clock).__name__ == "SystemClock" else clock.current_time

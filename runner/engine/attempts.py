@@ -22,14 +22,15 @@ from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.data.to_json import is_large, to_json
-from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
-from evaljournal.runner.engine.known_limits import OverLimit
+from evaljournal.runner.engine.call import AttemptCalls, CallOutcome, CallScope, Interrupted, OverBudget, Returned, TimedOut
+from evaljournal.runner.engine.known_limits import KnownLimits
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import TrialWork
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
 from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_secrets
+from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Key, RecordedResult
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.tasks import LateOutcome, Task
@@ -60,12 +61,17 @@ class Attempts:
         *,
         max_failures: float,
         in_thread: InThread,
+        known_limits: KnownLimits | None = None,
         fail_ambiguous: bool = False,
     ) -> None:
-        """`fail_ambiguous`: a trial fails if its attempt ended with its worker, because its call may have had an effect."""
+        """The calls inside attempts wait for `known_limits`.
+
+        `fail_ambiguous`: a trial fails if its attempt ended with its worker, because its call may have had an effect.
+        """
         self._tasks = tasks
         self._scheduler = scheduler
         self._late_recorder = late_recorder
+        self._known_limits = known_limits
         self._in_thread = in_thread
         self._settings = scheduler.settings
         self._requests = {
@@ -109,21 +115,28 @@ class Attempts:
         self._scheduler.inform_policy(record, work)
         if self._settings.write_ahead:
             await self._recorder.journal.wait_durable(record.seq)
-        steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step)
+        calls = self._new_calls(work, scope)
+        steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step, gate=calls)
         if reuses:
             await self._offer_results(work, steps)
         try:
             self._scheduler.check_size(work)
         except OverLimit as exc:
             return self.end(work, exc)
-        outcome = await scope.call(
-            task,
-            work if task.takes_trial else work.case.input,
-            timeout=work.timeout,
-            steps=steps,
-            sink=self._late_recorder.sink(work, job=work),
-            on_late=partial(self._record_late_return, trial, number, record.t),
-        )
+        try:
+            outcome = await scope.call(
+                task,
+                work if task.takes_trial else work.case.input,
+                timeout=work.timeout,
+                steps=steps,
+                sink=self._late_recorder.sink(work, job=work),
+                on_late=partial(self._record_late_return, trial, number, record.t),
+            )
+        finally:
+            if calls is not None:
+                calls.close()
+        if calls is not None and calls.failure is not None and isinstance(outcome, Returned | Exception):
+            outcome = calls.failure  # Whatever the task made of it.
         if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
             self._note_blocking_calls(work)
         if sent_secrets and isinstance(outcome, Returned):
@@ -131,6 +144,17 @@ class Attempts:
         if self._recorder.journal.has_slow_blobs and isinstance(outcome, Returned) and is_large(outcome.output, _LARGE_OUTPUT):
             outcome = await self._write_blobs(work, outcome)
         return self.end(work, outcome)
+
+    def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
+        """Return where the model calls inside the attempt wait for rate limits."""
+        work.waited = 0.0
+        if self._known_limits is None:
+            return None
+        scheduler = self._scheduler
+        own_limits = scheduler.queues.lanes[work.key].limits
+        return AttemptCalls(
+            work, scope, own_limits, self._known_limits, loop=scheduler.loop, on_day_limit=scheduler.stop_at_day_limit
+        )
 
     def _note_blocking_calls(self, work: TrialWork) -> None:
         """Note that calls of an async task block its event loop, if others could have run at the same time."""

@@ -22,7 +22,7 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
-from evaljournal.runner.engine.known_limits import KeyLimits
+from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
@@ -55,6 +55,7 @@ class TrialExecutor:
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
         estimate: Callable[[Case, str], Amounts] | None = None,
+        known_limits: KnownLimits | None = None,
         limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
         size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
@@ -63,8 +64,8 @@ class TrialExecutor:
         """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
 
         `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
-        without `estimate`, which returns what an attempt may use, there is no budget. `limits_of` returns the known limits of
-        a key, and `size_of` the size of the call that a job makes.
+        without `estimate`, which returns what an attempt may use, there is no budget. The calls inside attempts wait for
+        `known_limits`; `limits_of` returns those of a key, and `size_of` the size of the call that a job makes.
         """
         self._recorder = recorder
         self._now = recorder.clock.now
@@ -92,7 +93,13 @@ class TrialExecutor:
         late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget, self.scheduler.read_reply)
         self._has_tasks = bool(tasks)
         self._attempts = Attempts(
-            tasks, self.scheduler, late_recorder, max_failures=max_failures, in_thread=in_thread, fail_ambiguous=fail_ambiguous
+            tasks,
+            self.scheduler,
+            late_recorder,
+            max_failures=max_failures,
+            in_thread=in_thread,
+            known_limits=known_limits,
+            fail_ambiguous=fail_ambiguous,
         )
         self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
         self._admission = Admission(self.scheduler, in_thread, key_of)

@@ -9,8 +9,8 @@ import trio
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.concurrency.headers import advertised_limits
-from evaljournal.runner.concurrency.limits import AdmittedCall, Limits, shared_limits, shared_time
-from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.concurrency.limits import AdmittedCall, Limits, shared_clock, shared_limits
+from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.tasks.call_size import CallSize
 
 _TOO_MANY_REQUESTS: Final = 429
@@ -18,13 +18,9 @@ _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
 
 
-class OverLimit(Fatal):
-    """A request needs more than a rate limit allows in a whole window; nothing was sent."""
-
-
 @attrs.define(eq=False)
 class KeyLimits:
-    """The known limits of one rate-limit key, as a session uses them. Call everything in the loop of the run."""
+    """The known limits of one rate-limit key, as a session uses them. Call it in the loop of the run, except `start`."""
 
     key: str
     """Its name in records."""
@@ -33,12 +29,14 @@ class KeyLimits:
     _host: str
     _record: Callable[[RateLimitSeen], object]
     _wall: Callable[[], float]
+    now: Callable[[], float] = attrs.field(init=False, factory=shared_clock)
+    """Returns the time that `limits` use."""
     _queue: trio.StrictFIFOLock = attrs.field(init=False, factory=trio.StrictFIFOLock)
     """The calls inside attempts start in the order in which they came, so that none is overtaken again and again."""
 
     def wait(self, size: CallSize) -> float:
         """Return the seconds until a call may start; 0 or less: now."""
-        return self.limits.wait(size, shared_time())
+        return self.limits.wait(size, self.now())
 
     @property
     def needs_sizes(self) -> bool:
@@ -47,7 +45,7 @@ class KeyLimits:
 
     def day_wait(self) -> float:
         """Return the seconds until the declared limit per day allows another call; 0: now."""
-        return self.limits.day_limit_wait(shared_time())
+        return self.limits.day_limit_wait(self.now())
 
     def recorded_need(self, call: AdmittedCall) -> dict[LimitUnit, float] | None:
         """Return what a call takes from the limits that are known; None if there is none."""
@@ -55,7 +53,7 @@ class KeyLimits:
 
     def start(self, size: CallSize) -> AdmittedCall:
         """Take the need of a call that starts now from the limits."""
-        return self.limits.start(size, shared_time())
+        return self.limits.start(size, self.now())
 
     async def admit(self, size: CallSize) -> AdmittedCall:
         """Wait until a call inside an attempt may start, and start it; raise `OverLimit` if it never can."""
@@ -79,7 +77,7 @@ class KeyLimits:
         """Read the limits in the headers of the reply to a call."""
         advertised = advertised_limits(headers, self._wall(), self._host)
         if advertised:
-            self._record_all(self.limits.read(call, advertised, shared_time(), is_429=status == _TOO_MANY_REQUESTS))
+            self._record_all(self.limits.read(call, advertised, self.now(), is_429=status == _TOO_MANY_REQUESTS))
 
     def end(self, call: AdmittedCall, usage: Mapping[str, Any] | None) -> None:
         """Count a call that was answered, with the tokens that it used."""
@@ -114,13 +112,17 @@ class KnownLimits:
         self._recent_needs = recent_needs
         self._by_identity: dict[object, KeyLimits] = {}
 
+    def get(self, identity: object) -> KeyLimits | None:
+        """Return the limits of an endpoint, API key and model, if they were used before. Call it from any thread."""
+        return self._by_identity.get(identity)
+
     def of(self, identity: object, *, key: str, model: str, host: str) -> KeyLimits:
         """Return the limits of an endpoint, API key and model (`identity`), which may contain a secret; `key` is their name."""
         limits = self._by_identity.get(identity)
         if limits is None:
             limits = KeyLimits(key, shared_limits(identity, host), host, self._record, self._wall)
             self._by_identity[identity] = limits
-            now = shared_time()
+            now = limits.now()
             for seen in limits.limits.declare(self._declared(model), now):
                 self._record(evolve_fact(seen, key=key))
             limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key, self._wall()))

@@ -31,6 +31,7 @@ from evaljournal.runner.engine.trial_work import Job, TrialWork
 from evaljournal.runner.notes import REPLY_NOTE, Sink
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
 
 _MAX_NOTE_NAME: Final = 1_000
@@ -69,6 +70,10 @@ class Timer:
         if when < self._time:
             self._time = when
             self._reschedule_event.set()
+
+    def now(self) -> float:
+        """Return the time of the session's clock."""
+        return self._clock.now()
 
     def schedule_in(self, seconds: float) -> float:
         """Fire after some seconds; return the time."""
@@ -182,8 +187,13 @@ class LateRecorder:
         """
         return partial(self._loop.call, self._note, work.trial, work.state.attempts, job)
 
-    def steps(self, work: TrialWork, *, wait: bool, is_step: Callable[[str, str], bool] | None) -> AttemptSteps:
-        """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk."""
+    def steps(
+        self, work: TrialWork, *, wait: bool, is_step: Callable[[str, str], bool] | None, gate: CallGate | None
+    ) -> AttemptSteps:
+        """Return the steps of the attempt in flight; with `wait`, each step waits until it is on disk.
+
+        Model calls wait for rate limits at `gate`.
+        """
         loop, attempt = self._loop, work.state.attempts
         record = partial(loop.call, self._record_step, work, attempt)
         return AttemptSteps(
@@ -194,6 +204,7 @@ class LateRecorder:
             token=loop.token,
             wait_durable=self._wait_durable if wait else None,
             is_step=is_step,
+            gate=gate,
         )
 
     def _record_step(self, work: TrialWork, attempt: int, event: StepEvent) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Final, cast
 import trio
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import IntakePaused, LimitUnit, TrialCompleted
+from evaljournal.journal.events import AttemptSucceeded, IntakePaused, LimitUnit, TrialCompleted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
@@ -263,13 +264,18 @@ class Scheduler:
         if wait <= 0:
             job.admitted, job.usage = limits.start(size), None
             return True
-        if (day_wait := limits.day_wait()) > 0:
-            resume = resume_text(day_wait, self.recorder.clock.wall())
-            self.shutdown.stop("quota", f"{resume}; the declared limit of requests per day (rpd) is used up")
+        if self.stop_at_day_limit(limits):
             return False
         lane.closed_until = now + wait
         self._call_policy_at(lane, now + wait)
         return False
+
+    def stop_at_day_limit(self, limits: KeyLimits) -> bool:
+        """Stop the session if a declared limit per day is used up; return whether it is."""
+        if (day_wait := limits.day_wait()) > 0:
+            resume = resume_text(day_wait, self.recorder.clock.wall())
+            self.shutdown.stop("quota", f"{resume}; the declared limit of requests per day (rpd) is used up")
+        return day_wait > 0
 
     def need_of(self, job: Job) -> dict[LimitUnit, float] | None:
         """Return what a job that starts takes from the known limits, to be recorded; None if none is known."""
@@ -354,7 +360,10 @@ class Scheduler:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
-        events = lane.policy.observe(cast("CallEvent", record.event), record.t)
+        event = cast("CallEvent", record.event)
+        if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
+            event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
+        events = lane.policy.observe(event, record.t)
         if events or lane.policy.limit != lane.counted_limit:
             self._apply(lane, events)
         self._set_timer(lane, record.t)

@@ -22,7 +22,6 @@ from evaljournal.runner.concurrency.constants import SEVERAL
 from evaljournal.runner.concurrency.policy import call_id
 from evaljournal.runner.data.to_json import is_large
 from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, Returned, TimedOut
-from evaljournal.runner.engine.known_limits import OverLimit
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import ScorerCall, TrialWork
@@ -30,6 +29,7 @@ from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import NoRetry, RetryIn, jitter
 from evaljournal.runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from evaljournal.runner.signals import is_from_signal
+from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.workers.pool import WorkerEnded
 from evaljournal.runner.workers.remote_task import PlacedInput
 

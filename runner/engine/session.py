@@ -295,6 +295,9 @@ class Session:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
             policy = policy_maker(settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory)
+            known_limits = KnownLimits(
+                recorder.record, recorder.clock.wall, plan.declared_limits, state.known_limits.recent_needs
+            )
             executor = TrialExecutor(
                 recorder,
                 tasks,
@@ -305,8 +308,9 @@ class Session:
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
                 estimate=plan.estimate if tasks else None,
+                known_limits=known_limits,
                 limits_of=limits_by_key(
-                    KnownLimits(recorder.record, recorder.clock.wall, plan.declared_limits, state.known_limits.recent_needs),
+                    known_limits,
                     plan.keys,
                     plan.evaluation.scorers,
                     sees_calls=bool(settings.durable or settings.gateway),

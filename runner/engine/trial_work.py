@@ -12,6 +12,7 @@ from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
 from evaljournal.runner.steps.durable import model_step
 from evaljournal.runner.tasks import ReportedStep
+from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.driver import Worker
 
 
@@ -33,6 +34,8 @@ class _QueuedJob:
     """Whether the call in flight probes an endpoint whose circuit breaker is open."""
     admitted: AdmittedCall | None = None
     """The call in flight, as the known limits of its key count it."""
+    waited: float = 0.0
+    """Seconds that the call in flight has waited for rate limits, inside it."""
     usage: Mapping[str, Any] | None = None
     """Tokens of the call in flight, once they are noted."""
     place: Worker | None = None
@@ -67,9 +70,11 @@ class TrialWork(_QueuedJob):
     reserved: dict[str, float] | None = None
     """Amounts that the budget reserves for the next attempt; None without a budget."""
 
-    async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
+    async def model_step(
+        self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
+    ) -> Any:
         """Record a model call as a step of the attempt in flight; see `TrialInput`."""
-        return await model_step(name, request, call, usage)
+        return await model_step(name, request, call, usage, size)
 
     def record_steps(self, steps: Sequence[ReportedStep], duration: float) -> None:
         """Record steps of the attempt in flight that were executed elsewhere; see `TrialInput`."""

@@ -24,8 +24,10 @@ from evaljournal.runner.http.reply_memory import MAX_BYTES, ReplyMemory, ReplyTo
 from evaljournal.runner.http.server import ClientConnection, ReplyAborted
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.secrets import mask
+from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
 from evaljournal.runner.steps.model_calls import COMPARED_HEADERS, NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
+from evaljournal.runner.steps.waiting import admit_in_loop
 
 LAST_REPLY_TIMEOUT: Final = 1.0
 """Seconds that an agent has to read the reply that ends its attempt."""
@@ -140,7 +142,12 @@ class Call:
             await self._replay(earlier_result.output)
             return
         try:
+            if step is not None:
+                await admit_in_loop(attempt.steps, step)
             await self._forward(step, body)
+        except OverLimit as exc:
+            attempt.fail(exc)
+            await connection.reject(HTTPStatus.BAD_REQUEST, str(exc), _NO_RETRY)
         except (NoResponse, ReplyTooLarge, KeyMissing) as exc:
             if self._is_recorded:
                 await connection.finish()  # The provider failed after the last event of a stream.
@@ -156,7 +163,9 @@ class Call:
             check_values(body, label="the request")
             headers = {name: value.decode("latin-1") for key, value in self.request.headers if (name := _HEADER_NAMES.get(key))}
             url = f"{self.route.origin}{self.target}"
-            return step_of_request(self.route.method, url, headers, body, earlier_inputs=self.attempt.steps.inputs)
+            keys = self.route.provider.api_keys
+            inputs = self.attempt.steps.inputs
+            return step_of_request(self.route.method, url, headers, body, earlier_inputs=inputs, api_keys=keys)
 
         with ReplyMemory("the request", places=self.places) as memory:
             await memory.add(len(body))
@@ -188,7 +197,7 @@ class Call:
             async with await self.client.send(route.method, content, *forwarded_headers, target=self.target) as response:
                 head = response.head
                 headers = list(_filter_headers(head.headers))
-                reader = StepReply(head.status, head.text_headers)
+                reader = self._open_reply(step, head)
                 if reader.is_event_stream and reader.is_success:
                     await connection.begin(head.status, headers)
                 while chunk := await response.read():
@@ -212,6 +221,12 @@ class Call:
             await connection.finish()
         else:
             await connection.send(head.status, headers, b"".join(chunks))
+
+    def _open_reply(self, step: Step | None, head: ResponseHead) -> StepReply:
+        headers = head.text_headers
+        if step is not None:
+            self.attempt.steps.read_reply(step, head.status, headers)
+        return StepReply(head.status, headers)
 
     async def _read_to_end(self, response: Response) -> None:
         """Read what follows the last event, so that the provider's connection can be reused even if the agent disconnects."""

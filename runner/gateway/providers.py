@@ -12,6 +12,7 @@ import attrs
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.address import Address
+from evaljournal.runner.secret_shapes import is_secret_name
 from evaljournal.runner.secrets import MIN_LENGTH
 from evaljournal.runner.steps.durable_requests import model_endpoint
 from evaljournal.runner.tasks.dialects.anthropic import Anthropic
@@ -63,6 +64,12 @@ class Provider:
     """The address of its base URL."""
     missing_key: str = ""
     """The environment variable that must be set before it can be called; empty if none is missing."""
+
+    @property
+    def api_keys(self) -> list[str]:
+        """The API keys that it is called with."""
+        headers = ((name.decode(), value.decode("latin-1")) for name, value in self.address.headers)
+        return [value.rpartition(" ")[2] for name, value in headers if is_secret_name(name)]
 
     def masked_url(self, path: str) -> str:
         """Return the URL of a path with secrets masked."""

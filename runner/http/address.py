@@ -10,7 +10,8 @@ import hashlib
 import os
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
@@ -29,6 +30,9 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _DIGEST_KEY: Final = os.urandom(32)
 """Key of the digests in this process, so that no secret can be recognized by its digest."""
 PORTS: Final = {"http": 80, "https": 443}
+MODEL_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
+"""Ends of the paths of model calls, in the APIs of OpenAI and Anthropic and compatible ones."""
+_MODEL_PATH: Final = re.compile(rf"/(?:{'|'.join(MODEL_ENDPOINTS)}|models/[^/]+:\w+)/?$")
 _DOT_PARTS: Final = frozenset({".", ".."})
 """Parts of a path that a server resolves to another path."""
 _SAFE_CHARACTERS: Final = "/%:@!$&'()*+,;=~?-._"
@@ -46,6 +50,25 @@ def _expand(text: str, label: str, escape: Callable[[str], str] = str) -> tuple[
             raise MissingVariable(f"{label} needs the environment variable {name}; set it: export {name}=…")
         variables[name] = os.environ[name]
     return template.substitute({name: escape(value) for name, value in variables.items()}), variables
+
+
+@lru_cache(maxsize=256)
+def base_of(url: str) -> str:
+    """Return a URL without a query as `scheme://host:port/path`, without the end of the path that names a model endpoint."""
+    parts = urlsplit(url)
+    path = _MODEL_PATH.sub("", parts.path).rstrip("/")
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or PORTS.get(parts.scheme)}{path}"
+
+
+@lru_cache(maxsize=256)
+def key_digest(key: bytes) -> str:
+    """Return a digest of an API key, the same in all processes."""
+    return hashlib.sha256(key).hexdigest()
+
+
+def rate_limit_identity(base_url: str, key_digests: Iterable[str]) -> str:
+    """Return a value that calls to the same API with the same API keys share, meaningless outside this process."""
+    return hashlib.blake2b("\0".join([base_url, *sorted(key_digests)]).encode(), key=_DIGEST_KEY).hexdigest()
 
 
 @attrs.frozen
@@ -87,12 +110,10 @@ class Address:
     @property
     def rate_limit_identity(self) -> str:
         """A digest of the base URL and the API key, meaningless outside this process and never recorded."""
-        base = f"{self.origin}{self.target.partition('?')[0]}".rstrip("/").removesuffix("/chat/completions")
-        digest = hashlib.blake2b(base.encode(), key=_DIGEST_KEY)
-        keys = {value for name, value in self.headers if is_secret_name(name.decode())}
-        for secret in sorted({*self.secrets, *keys}):
-            digest.update(b"\0" + secret)
-        return digest.hexdigest()
+        keys = {value.rpartition(b" ")[2] for name, value in self.headers if is_secret_name(name.decode())}
+        return rate_limit_identity(
+            base_of(f"{self.origin}{self.target.partition('?')[0]}"), {key_digest(key) for key in {*self.secrets, *keys}}
+        )
 
     def target_for(self, fields: Fields) -> str:
         """Return path and query for a case; values are escaped, so that none can change the path."""

@@ -6,7 +6,7 @@ order in which the steps ended.
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import trio
 from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepReused
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask_output
+from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, CallGate, LimitedCall, OverLimit
 from evaljournal.runner.steps.inputs import RecordedInputs, StepInput, step_input
 from evaljournal.runner.tasks import ReportedStep
 
@@ -49,6 +50,9 @@ class Step:
     parent: int = 0
     """Number of the step that started it; 0: the task itself."""
     started_at: float = 0.0
+    call: LimitedCall | None = None
+    """The model call that it makes, if it waits for rate limits."""
+    admission: CallAdmission = NO_ADMISSION
 
 
 class AttemptSteps:
@@ -64,6 +68,7 @@ class AttemptSteps:
         token: trio.lowlevel.TrioToken,
         wait_durable: Callable[[], Awaitable[None]] | None = None,
         is_step: Callable[[str, str], bool] | None = None,
+        gate: CallGate | None = None,
     ) -> None:
         self.trial, self.attempt = trial, attempt
         self.record = record
@@ -76,6 +81,8 @@ class AttemptSteps:
         """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
         self.is_step = is_step
         """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
+        self.gate = gate
+        """Where model calls wait for rate limits; None: they do not wait."""
         self._results: dict[Key, deque[RecordedResult]] = {}
         self.inputs = RecordedInputs()
         """The inputs of the steps that ended."""
@@ -115,8 +122,35 @@ class AttemptSteps:
             self._add_usage(step, result.usage)
         return result
 
+    def admit_now(self, step: Step, *, can_wait: bool = True) -> bool:
+        """Return whether the model call of a step need not, or cannot, wait; it has started then."""
+        if step.call is None or self.gate is None:
+            return True
+        if (admission := self.gate.admit_now(step.number, step.call, can_wait=can_wait)) is None:
+            return False
+        step.admission = admission
+        return True
+
+    async def admit(self, step: Step) -> None:
+        """Wait in the loop of the run, or of the worker, until the model call of a step may start."""
+        assert step.call is not None
+        assert self.gate is not None
+        try:
+            step.admission = await self.gate.admit(step.number, step.call)
+        except (OverLimit, AttemptEnded) as exc:
+            self.fail(step, exc)
+            raise
+        step.started_at = self._clock()
+
+    def read_reply(self, step: Step, status: int, headers: Mapping[str, str]) -> None:
+        """Read the rate limits in the head of the reply to a model call; names of headers are in lower case."""
+        if step.call is not None and self.gate is not None:
+            self.gate.read(step.number, status, headers)
+
     def complete(self, step: Step, output: Any, usage: Any) -> None:
         """Record the result of a step."""
+        if step.call is not None and self.gate is not None:
+            self.gate.end(step.number, usage)
         if usage or self._inner_usage_parents:
             self._add_usage(step, usage)
         input_to_record, continues = self.inputs.record(step.number, step.input)
@@ -134,6 +168,9 @@ class AttemptSteps:
             parent=step.parent,
             continues=continues,
             reusable=step.reusable,
+            key=step.admission.key,
+            need=step.admission.need,
+            waited=step.admission.waited,
         )
         self.record(event)
 
@@ -168,6 +205,9 @@ class AttemptSteps:
             elapsed=self._elapsed(step),
             parent=step.parent,
             continues=continues,
+            key=step.admission.key,
+            need=step.admission.need,
+            waited=step.admission.waited,
         )
         self.record(event)
 
@@ -198,6 +238,9 @@ def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
         message=error.message,
         elapsed=event.elapsed,
         parent=event.parent,
+        key=event.key,
+        need=event.need,
+        waited=event.waited,
     )
 
 

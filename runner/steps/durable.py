@@ -21,10 +21,12 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.secrets import mask_output, sent_secrets
+from evaljournal.runner.steps.admission import LimitedCall
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step, current_steps, enter_step, leave_step
 from evaljournal.runner.steps.inputs import step_input
-from evaljournal.runner.steps.waiting import wait_in_loop, wait_in_thread
+from evaljournal.runner.steps.waiting import admit_in_loop, wait_in_loop, wait_in_thread
 from evaljournal.runner.tasks import is_async
+from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.tasks.usage import usage_of_response
 
 P = ParamSpec("P")
@@ -47,6 +49,8 @@ class _Definition:
     reuse: bool
     key: Callable[..., Any] | None
     usage: Callable[[Any], Any] | None
+    call_size: CallSize | None = None
+    """The size of the model call that the task itself makes; it waits for rate limits."""
     parameters: tuple[str, ...] = attrs.field(
         init=False, default=attrs.Factory(lambda self: _parameters(self.function), takes_self=True)
     )
@@ -186,9 +190,12 @@ def step(name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     return (_async_wrapper(definition) if is_async(function) else _plain_wrapper(definition))(*args, **kwargs)
 
 
-async def model_step(name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
+async def model_step(
+    name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
+) -> Any:
     """Record a model call as a step of the attempt in flight; see `TrialInput`."""
-    return await durable(name=name, kind="model", key=lambda: request, usage=lambda _: usage())(call)()
+    definition = _Definition(call, name, "model", True, lambda: request, lambda _: usage(), size)  # noqa: FBT003  # as named in the class
+    return await _async_wrapper(definition)()
 
 
 def _plain_wrapper(definition: _Definition) -> Callable[..., Any]:
@@ -224,6 +231,9 @@ def _async_wrapper(definition: _Definition) -> Callable[..., Any]:
         step = definition.step(steps, args, kwargs)
         if (earlier_result := steps.begin(step)) is not None:
             return earlier_result.output
+        if definition.call_size is not None:
+            step.call = LimitedCall("", (), "", definition.call_size)
+            await admit_in_loop(steps, step)
         return await _await_and_record(definition, steps, step, definition.function(*args, **kwargs))
 
     return call

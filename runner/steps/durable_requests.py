@@ -7,13 +7,12 @@ from urllib.parse import urlsplit
 import attrs
 
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.address import PORTS
+from evaljournal.runner.http.address import MODEL_ENDPOINTS, PORTS
 from evaljournal.runner.secrets import mask
 
 MODEL_CALLS: Final = "http"
 """Stands for the model calls in the setting; its other values are addresses."""
 
-_MODEL_ENDPOINTS: Final = ("chat/completions", "responses", "messages", "embeddings")
 _GEMINI_METHODS: Final = ("generateContent", "streamGenerateContent")
 _Origin = tuple[str, str, int]
 
@@ -50,7 +49,7 @@ def model_endpoint(method: str, path: str) -> str | None:
     path = path.rstrip("/")
     if is_gemini(path):
         return path.rpartition(":")[2]
-    return next((endpoint for endpoint in _MODEL_ENDPOINTS if path.endswith(f"/{endpoint}")), None)
+    return next((endpoint for endpoint in MODEL_ENDPOINTS if path.endswith(f"/{endpoint}")), None)
 
 
 def is_gemini(path: str) -> bool:

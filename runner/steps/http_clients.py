@@ -9,14 +9,16 @@ import functools
 import importlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from http import HTTPStatus
 from types import ModuleType
 from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.secrets import add_secret, mask
+from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, current_steps
 from evaljournal.runner.steps.model_calls import NO_SDK_RETRY, StepReply, reply_from_output, step_of_request
-from evaljournal.runner.steps.waiting import wait_in_loop, wait_in_thread
+from evaljournal.runner.steps.waiting import admit_in_loop, admit_in_thread, wait_in_loop, wait_in_thread
 
 _LIBRARIES: Final = ("httpx", "httpx2")
 _API_KEY_HEADERS: Final = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
@@ -72,6 +74,10 @@ class _RecordedTransport:
         if (earlier_result := steps.begin(call.step)) is not None:
             return _response(self._module, earlier_result.output)
         try:
+            admit_in_thread(steps, call.step)
+        except OverLimit as exc:
+            return _rejection(self._module, exc)
+        try:
             response = self._transport.handle_request(request)
         except Exception as exc:
             steps.fail(call.step, exc)
@@ -87,6 +93,10 @@ class _RecordedTransport:
         call = _Call(steps, request, await request.aread())
         if (earlier_result := steps.begin(call.step)) is not None:
             return _response(self._module, earlier_result.output)
+        try:
+            await admit_in_loop(steps, call.step)
+        except OverLimit as exc:
+            return _rejection(self._module, exc)
         try:
             response = await self._transport.handle_async_request(request)
         except Exception as exc:
@@ -110,6 +120,12 @@ def _response(module: ModuleType, output: Any) -> Any:
     return module.Response(status, headers=headers, stream=module.ByteStream(content))
 
 
+def _rejection(module: ModuleType, error: OverLimit) -> Any:
+    """Return a reply that makes an SDK raise the error of a request that was not sent, and not retry it."""
+    body = {"type": "error", "error": {"type": "evaljournal_limit", "code": "evaljournal_limit", "message": str(error)}}
+    return module.Response(HTTPStatus.BAD_REQUEST, headers=dict([NO_SDK_RETRY]), json=body)
+
+
 def _headers(message: Any) -> dict[str, str]:
     """Return the headers of a request or a response with lower-case names; the library's own class is slow."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message.headers.raw}
@@ -122,10 +138,10 @@ class _Call:
         self.steps = steps
         self._url = str(request.url)
         headers = _headers(request)
-        for name in _API_KEY_HEADERS:
-            if value := headers.get(name):
-                add_secret(value.rpartition(" ")[2])
-        self.step = step_of_request(request.method, self._url, headers, body, earlier_inputs=steps.inputs)
+        api_keys = [value.rpartition(" ")[2] for name in _API_KEY_HEADERS if (value := headers.get(name))]
+        for key in api_keys:
+            add_secret(key)
+        self.step = step_of_request(request.method, self._url, headers, body, earlier_inputs=steps.inputs, api_keys=api_keys)
         self._reader: StepReply
         self._is_recorded = False
         if not _UNREADABLE_ENCODINGS.isdisjoint(headers.get("accept-encoding", "").replace(" ", "").split(",")):
@@ -137,6 +153,7 @@ class _Call:
             return False
         is_http2 = response.extensions.get("http_version") == b"HTTP/2"
         headers = _headers(response)
+        self.steps.read_reply(self.step, response.status_code, headers)
         if response.is_stream_consumed:  # The transport has read and decoded it.
             headers.pop("content-encoding", None)
         self._reader = StepReply(response.status_code, headers, ends_by_closing=False if is_http2 else None)

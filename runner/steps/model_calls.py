@@ -5,7 +5,7 @@ Requests and replies are untrusted. Headers may contain API keys; only the conte
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final
@@ -22,6 +22,7 @@ from evaljournal.runner.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.http.sse import StreamEvents
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import mask, mask_output
+from evaljournal.runner.steps.admission import limited_call
 from evaljournal.runner.steps.attempt_steps import Step
 from evaljournal.runner.steps.durable_requests import is_gemini, model_endpoint
 from evaljournal.runner.steps.inputs import RecordedInputs, step_input
@@ -36,14 +37,22 @@ _MAX_NAME: Final = 200
 
 
 def step_of_request(
-    method: str, url: str, headers: Mapping[str, str], body: bytes, *, earlier_inputs: RecordedInputs | None = None
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    earlier_inputs: RecordedInputs | None = None,
+    api_keys: Iterable[str] = (),
 ) -> Step:
     """Return the step of a request; `headers` have lower-case names, and `earlier_inputs` are those of earlier steps.
+
+    `api_keys` are those of a model call, which waits for the rate limits of its key.
 
     Two requests are the same step only if method, URL, body and some headers are equal, byte by byte. In the URL of a model
     call, API keys are not compared: they may be replaced between two sessions.
     """
-    parts = urlsplit(url)
+    plain_url, parts = url, urlsplit(url)
     endpoint = model_endpoint(method, parts.path)
     content = _request_content(body)
     if endpoint is not None:
@@ -62,7 +71,10 @@ def step_of_request(
         request_input = step_input(value, name, key=key, earlier_inputs=earlier_inputs)
     except (UsageError, Unserializable):  # A number may have more than 64 bits.
         request_input = step_input(_text(body), name, key=key)
-    return Step(name, "tool" if endpoint is None else "model", request_input, reusable=True)
+    step = Step(name, "tool" if endpoint is None else "model", request_input, reusable=True)
+    if endpoint is not None:
+        step.call = limited_call(plain_url, api_keys, content, body)
+    return step
 
 
 def _request_content(body: bytes) -> Any:

@@ -1,40 +1,28 @@
-"""Waiting until the steps of an attempt are on disk, in an async function or a thread; see `Settings.write_ahead`."""
+"""Waiting in the loop of the run for a step of an attempt, from an async function or a thread.
+
+Steps wait until they are on disk (see `Settings.write_ahead`), and model calls until known rate limits allow them.
+"""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 import trio
 
 from evaljournal.journal.errors import JournalError
-from evaljournal.runner.steps.attempt_steps import AttemptSteps
+from evaljournal.runner.steps.attempt_steps import AttemptSteps, Step
 
 
 async def wait_in_loop(steps: AttemptSteps) -> None:
-    """Wait in an async function, of trio or asyncio."""
+    """Wait until the steps are on disk, in an async function of trio or asyncio."""
     if steps.wait_durable is None:
         return
     if trio.lowlevel.in_trio_task():
         await steps.wait_durable()
         return
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
-
-    def finish() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    async def wait() -> None:
-        try:
-            with suppress(JournalError):  # The journal has failed, which ends the run.
-                assert steps.wait_durable is not None
-                await steps.wait_durable()
-        finally:
-            with suppress(RuntimeError):  # The loop may be closed.
-                loop.call_soon_threadsafe(finish)
-
-    with suppress(trio.RunFinishedError):
-        steps.token.run_sync_soon(trio.lowlevel.spawn_system_task, wait)
-        await done
+    with suppress(JournalError):  # The journal has failed, which ends the run.
+        await _wait_in_asyncio(steps, steps.wait_durable)
 
 
 def wait_in_thread(steps: AttemptSteps) -> None:
@@ -43,3 +31,54 @@ def wait_in_thread(steps: AttemptSteps) -> None:
         return
     with suppress(trio.RunFinishedError, JournalError):
         trio.from_thread.run(steps.wait_durable, trio_token=steps.token)
+
+
+async def admit_in_loop(steps: AttemptSteps, step: Step) -> None:
+    """Wait until the model call of a step may start, in an async function of trio or asyncio; see `CallGate.admit`."""
+    if steps.admit_now(step):
+        return
+    if trio.lowlevel.in_trio_task():
+        await steps.admit(step)
+    else:
+        await _wait_in_asyncio(steps, partial(steps.admit, step))
+
+
+def admit_in_thread(steps: AttemptSteps, step: Step) -> None:
+    """Wait in a plain function until the model call of a step may start; in the loop of the run it cannot wait."""
+    if not steps.admit_now(step, can_wait=not trio.lowlevel.in_trio_run()):
+        with suppress(trio.RunFinishedError):
+            trio.from_thread.run(steps.admit, step, trio_token=steps.token)
+
+
+async def _wait_in_asyncio(steps: AttemptSteps, function: Callable[[], Awaitable[None]]) -> None:
+    """Call a function in the loop of the run, from another event loop, until it returns or the caller is cancelled."""
+    loop = asyncio.get_running_loop()
+    done = loop.create_future()
+    scope = trio.CancelScope()
+
+    def finish(error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    async def call() -> None:
+        error: Exception | None = None
+        try:
+            with scope:
+                await function()
+        except Exception as exc:  # noqa: BLE001  # raised in the other loop
+            error = exc
+        finally:
+            with suppress(RuntimeError):  # The loop may be closed.
+                loop.call_soon_threadsafe(finish, error)
+
+    with suppress(trio.RunFinishedError):
+        steps.token.run_sync_soon(trio.lowlevel.spawn_system_task, call)
+        try:
+            await done
+        except asyncio.CancelledError:
+            steps.token.run_sync_soon(scope.cancel)
+            raise

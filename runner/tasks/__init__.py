@@ -53,10 +53,12 @@ class TrialInput(Protocol):
         """Its case."""
         ...
 
-    async def model_step(self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any]) -> Any:
+    async def model_step(
+        self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize
+    ) -> Any:
         """Make a model call as a step of the attempt; an earlier result for the same request may be returned instead.
 
-        `usage` returns the usage of the call after it.
+        It waits for the known rate limits. `usage` returns the usage of the call after it.
         """
         ...
 

@@ -413,7 +413,8 @@ class OpenChat:
             return {**_message(answer), **answer.facts}
 
         request = self._chat.recorded_request(messages, trial.case)
-        message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None)
+        size = self._chat.size_of(messages)
+        message = await trial.model_step(f"turn {number}", request, call, lambda: usages[0] or None, size)
         if number < turn_count and message.get("tool_calls"):
             raise Fatal(f"turn {number}: the model calls a tool; a scripted conversation cannot answer it")
         outcomes.add(message.get("outcome", ""))

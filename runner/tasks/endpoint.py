@@ -25,6 +25,7 @@ from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidRe
 from evaljournal.runner.secret_shapes import mask_shapes
 from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import ReportedStep, Task, TrialInput
+from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.tasks.nat_steps import read_steps
 from evaljournal.runner.tasks.turns import Message, converse, turns_of
 
@@ -39,7 +40,9 @@ class _SingleCall:
     case: Case
     trial: str = "single call"
 
-    async def model_step(self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any]) -> Any:
+    async def model_step(
+        self, _: str, __: Any, call: Callable[[], Awaitable[Any]], ___: Callable[[], Any], ____: CallSize
+    ) -> Any:
         """Only call the model: there is no attempt."""
         return await call()
 
@@ -217,7 +220,8 @@ class _OpenEndpoint:
         async def reply_to(number: int, messages: list[Message]) -> Any:
             fields = turn_fields(trial.case, messages)
             send = partial(self._send, fields, trial, f"{trial.trial}\0{number}")
-            return await trial.model_step(f"turn {number}", self._endpoint.request_with(fields), send, lambda: None)
+            request = self._endpoint.request_with(fields)
+            return await trial.model_step(f"turn {number}", request, send, lambda: None, CallSize())
 
         return await converse(turns_of(trial.case, self._endpoint.turns), [], reply_to)
 

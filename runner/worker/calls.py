@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -32,6 +32,7 @@ from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.secrets import add_environment, mask_output, mask_values, sent_secrets
+from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
 from evaljournal.runner.steps.durable import model_step
 from evaljournal.runner.steps.durable_requests import DurableRequests
@@ -126,6 +127,55 @@ class _TrialInput:
     model_step = staticmethod(model_step)
 
 
+@attrs.define(eq=False)
+class _Answer:
+    event: trio.Event = attrs.field(factory=trio.Event)
+    fields: dict[str, Any] = attrs.field(factory=dict[str, Any])
+
+
+@attrs.frozen
+class _RemoteGate:
+    """Where the model calls of an attempt wait until the session admits them; see `CallGate`."""
+
+    _number: int
+    _send: Callable[[bytes], None]
+    _admissions: dict[tuple[int, int], _Answer]
+    _silent_keys: set[tuple[object, ...]]
+
+    def admit_now(self, step: int, call: LimitedCall, *, can_wait: bool) -> CallAdmission | None:
+        """Admit a call if no limit of its key is known, or if it cannot wait."""
+        if not can_wait:
+            self._request(step, call)
+        return NO_ADMISSION if not can_wait or call[:3] in self._silent_keys else None
+
+    async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
+        """Wait until the session admits a call, and records what it waited."""
+        self._admissions[self._number, step] = answer = _Answer()
+        self._request(step, call)
+        try:
+            await answer.event.wait()
+        finally:
+            self._admissions.pop((self._number, step), None)
+        if error := answer.fields.get("error"):
+            raise OverLimit(error)
+        if answer.fields["silent"]:
+            self._silent_keys.add(call[:3])
+        return NO_ADMISSION
+
+    def _request(self, step: int, call: LimitedCall) -> None:
+        self._send(orjson.dumps({"admit": self._number, "step": step, "call": [*call[:3], *call.size]}))
+
+    def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head of a reply to the session."""
+        if any("ratelimit" in name for name in headers):
+            self._silent_keys.clear()
+            relevant_headers = {name: text for name, text in headers.items() if "ratelimit" in name or name == "date"}
+            self._send(orjson.dumps({"reply": self._number, "step": step, "status": status, "headers": relevant_headers}))
+
+    def end(self, step: int, usage: Any) -> None:
+        """The session reads the usage of the step."""
+
+
 class Calls:
     """The calls in flight."""
 
@@ -138,6 +188,10 @@ class Calls:
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
         self._scopes: dict[int, trio.CancelScope] = {}
         self._syncs: dict[int, trio.Event] = {}
+        self._admissions: dict[tuple[int, int], _Answer] = {}
+        """Call and step → the answer of the session about a model call, once it arrives."""
+        self._silent_keys: set[tuple[object, ...]] = set()
+        """Rate-limit keys of which no limit is known."""
         self._tasks: dict[str, Task] = {}
         """Variant → its task."""
         self._scorers: dict[str, OpenScorer] = {}
@@ -171,6 +225,10 @@ class Calls:
             case "cancel":
                 if value in self._scopes:
                     self._scopes[value].cancel()
+            case "admitted":
+                if (answer := self._admissions.pop((value, fields["step"]), None)) is not None:
+                    answer.fields = fields
+                    answer.event.set()
             case "synced":
                 if (event := self._syncs.pop(fields["request"], None)) is not None:
                     event.set()
@@ -195,6 +253,7 @@ class Calls:
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
+            gate=_RemoteGate(number, self._send, self._admissions, self._silent_keys),
         )
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
         set_steps(steps)

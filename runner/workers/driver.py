@@ -17,14 +17,23 @@ import orjson
 import trio
 
 from evaljournal.journal.errors import JournalError, RecordTooLarge
-from evaljournal.journal.events import StepEvent, StepReused
+from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepReused
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.codec import decode
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.notes import Sink
+from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps
-from evaljournal.runner.workers.frames import CANCELLED, MAX_NOTE, InvalidFrame, parse_end, parse_frame
+from evaljournal.runner.workers.frames import (
+    CANCELLED,
+    MAX_NOTE,
+    InvalidFrame,
+    parse_admit,
+    parse_end,
+    parse_frame,
+    parse_reply,
+)
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
 from evaljournal.runner.workers.streams import print_error
 
@@ -41,7 +50,7 @@ FAILED_START_WINDOW: Final = 10.0
 STOP_GRACE: Final = 0.5
 """Seconds that a call gets to end when the run is stopped; shorter than the executor's own wait."""
 MAX_PER_CALL: Final = 10_000
-"""Maximum notes, steps and syncs of one call; a worker that sends more of one kind is killed."""
+"""Maximum notes, steps and other frames of one call; a worker that sends more of one kind is killed."""
 _LARGE_FRAME: Final = 2 << 20
 """Bytes above which a frame is parsed in a thread."""
 _FRAMES_PER_CHECKPOINT: Final = 50
@@ -75,8 +84,10 @@ class RemoteCall:
     _counts: dict[str, int] = attrs.field(factory=dict[str, int])
     _steps_ended: set[int] = attrs.field(factory=set[int])
     _reused_seqs: set[int] = attrs.field(factory=set[int])
+    admissions: dict[int, CallAdmission] = attrs.field(factory=dict[int, CallAdmission])
+    """Step → what is recorded of its model call."""
 
-    def count(self, kind: Literal["notes", "steps", "syncs"], number: int = 1) -> None:
+    def count(self, kind: Literal["notes", "steps", "syncs", "admissions", "replies"], number: int = 1) -> None:
         """Count what its worker sent; raise `InvalidFrame` if it is too much."""
         self._counts[kind] = count = self._counts.get(kind, 0) + number
         if count > MAX_PER_CALL:
@@ -105,11 +116,26 @@ class RemoteCall:
         else:
             if event.continues and event.continues not in self._steps_ended:
                 raise InvalidFrame(f"it sent a step that continues step {event.continues}")
-            seconds = trio.current_time() - self._started_at
-            if event.elapsed > seconds:
-                event = evolve_fact(event, elapsed=round(seconds, 6))
+            event = self._end_step(event)
         self._steps_ended.add(event.step)
         self.steps.record(event)
+
+    def read_reply(self, fields: dict[str, Any]) -> None:
+        """Read the rate limits in the head of the reply to a model call in the worker."""
+        self.count("replies")
+        if self.steps is not None and self.steps.gate is not None:
+            self.steps.gate.read(*parse_reply(fields))
+
+    def _end_step(self, event: StepCompleted | StepFailed) -> StepCompleted | StepFailed:
+        """Return the end of a step with what is known here: the longest time that it can have taken, and its admission."""
+        seconds = trio.current_time() - self._started_at
+        changes: dict[str, Any] = {"elapsed": round(seconds, 6)} if event.elapsed > seconds else {}
+        admission = self.admissions.pop(event.step, NO_ADMISSION)
+        if admission != (event.key, event.need, event.waited):
+            changes |= admission._asdict()
+        if isinstance(event, StepCompleted) and self.steps is not None and self.steps.gate is not None:
+            self.steps.gate.end(event.step, event.usage)
+        return evolve_fact(event, **changes) if changes else event
 
     def end(self, outcome: Any) -> None:
         """Set the outcome; only the first one counts."""
@@ -404,11 +430,28 @@ class Workers:
                     call.sink(values)
             case "step":
                 call.record_step(fields.get("event"))
+            case "admit":
+                call.count("admissions")
+                self._nursery.start_soon(self._admit, worker, number, *parse_admit(fields), call)
+            case "reply":
+                call.read_reply(fields)
             case "sync":
                 call.count("syncs")
                 self._nursery.start_soon(self._sync, worker, number, fields.get("request"), call)
             case _:
                 raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
+
+    async def _admit(self, worker: Worker, number: int, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
+        """Report to the worker when a model call may start, or why it never can."""
+        answer: dict[str, Any] = {"silent": True}
+        if call.steps is not None and (gate := call.steps.gate) is not None:
+            try:
+                admission = gate.admit_now(step, limited_call, can_wait=True)
+                answer = {"silent": admission is not None}
+                call.admissions[step] = admission if admission is not None else await gate.admit(step, limited_call)
+            except (OverLimit, AttemptEnded) as exc:
+                answer = {"error": str(exc)}
+        worker.pipe.send(orjson.dumps({"admitted": number, "step": step, **answer}))
 
     async def _sync(self, worker: Worker, number: int, request: Any, call: RemoteCall) -> None:
         """Report to the worker when the steps of a call are on disk."""

@@ -1,7 +1,8 @@
 """The frames between a session and its workers: lines of JSON, each an object whose first key is its kind.
 
-From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel`, and `synced`.
-From a worker: `ready` or `rejected`, then for each call any number of `note`, `step` and `sync`, and one `end`.
+From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel`, `admitted`
+and `synced`. From a worker: `ready` or `rejected`, then for each call any number of `note`, `step`, `sync`, `admit` (a model
+call waits for rate limits) and `reply` (its head), and one `end`.
 """
 
 from typing import Any, Final, get_args
@@ -10,8 +11,11 @@ import attrs
 import orjson
 
 from evaljournal.journal.events import FailureCategory
+from evaljournal.runner.errors import is_whole_number
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.scorers.scorer import Score
+from evaljournal.runner.steps.admission import LimitedCall
+from evaljournal.runner.tasks.call_size import CallSize
 
 MAX_FRAME: Final = 64 << 20
 """Maximum bytes of a frame from a worker; one that sends more is killed."""
@@ -49,6 +53,26 @@ def parse_frame(frame: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InvalidFrame(f"it sent a line that is not an object: {frame[:80]!r}")
     return fields
+
+
+def parse_admit(fields: dict[str, Any]) -> tuple[int, LimitedCall]:
+    """Return the number of the step and the model call in an `admit` frame."""
+    try:
+        step, (base_url, digests, model, input_bytes, max_output) = fields["step"], fields["call"]
+        texts, numbers = [base_url, model, *digests], [step, input_bytes, *([] if max_output is None else [max_output])]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InvalidFrame("it sent an invalid model call") from exc
+    if not all(isinstance(text, str) for text in texts) or not all(is_whole_number(number, 0) for number in numbers):
+        raise InvalidFrame("it sent an invalid model call")
+    return step, LimitedCall(base_url, tuple(digests), model, CallSize(input_bytes, max_output))
+
+
+def parse_reply(fields: dict[str, Any]) -> tuple[int, int, dict[str, str]]:
+    """Return the number of the step, the status and the headers in a `reply` frame."""
+    step, status, headers = (fields.get(name) for name in ("step", "status", "headers"))
+    if not isinstance(step, int) or not isinstance(status, int) or not isinstance(headers, dict):
+        raise InvalidFrame("it sent an invalid reply")
+    return step, status, {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
 def parse_end(fields: dict[str, Any]) -> Any:

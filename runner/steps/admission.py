@@ -1,0 +1,70 @@
+"""Model calls inside an attempt: each waits for the known rate limits of its key before it is sent."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
+
+from evaljournal.runner.http.address import base_of, key_digest
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.tasks.call_size import CallSize, max_output, text_bytes
+
+
+class OverLimit(Fatal):
+    """A request needs more than a rate limit allows in a whole window; nothing was sent."""
+
+
+class AttemptEnded(Exception):
+    """The attempt of a call that waited for a rate limit has ended; nothing was sent."""
+
+
+class LimitedCall(NamedTuple):
+    """A model call before it is sent."""
+
+    base_url: str
+    """The URL without the part that names the endpoint of the API; empty: the task itself calls its model."""
+    key_digests: tuple[str, ...]
+    """Digests of the API keys, which are never recorded."""
+    model: str
+    size: CallSize
+
+
+class CallAdmission(NamedTuple):
+    """What is recorded of a call that was admitted."""
+
+    key: str = ""
+    """Name of its rate-limit key."""
+    need: dict[Any, float] | None = None
+    """What it takes from the known limits; None: none is known."""
+    waited: float = 0.0
+    """Seconds that it waited for them."""
+
+
+NO_ADMISSION: Final = CallAdmission()
+
+
+class CallGate(Protocol):
+    """Where the model calls of an attempt wait. A call is identified by the number of its step."""
+
+    def admit_now(self, step: int, call: LimitedCall, /, *, can_wait: bool) -> CallAdmission | None:
+        """Admit a call if no limit of its key is known, or if it cannot wait; None: it may have to wait. From any thread."""
+        ...
+
+    async def admit(self, step: int, call: LimitedCall, /) -> CallAdmission:
+        """Wait, in the loop of the run or the worker, until a call may start; raise `OverLimit` if it never can."""
+        ...
+
+    def read(self, step: int, status: int, headers: Mapping[str, str], /) -> None:
+        """Read the limits in the head of the reply to a call; names of headers are in lower case. From any thread."""
+        ...
+
+    def end(self, step: int, usage: Any, /) -> None:
+        """Count a call that was answered. From any thread."""
+        ...
+
+
+def limited_call(url: str, keys: Iterable[str], content: Any, body: bytes) -> LimitedCall:
+    """Return the model call of a request: its URL, API keys, body as a JSON value, and body."""
+    parameters = content if isinstance(content, dict) else {}
+    model = parameters.get("model")
+    size = CallSize(text_bytes(body), max_output(parameters))
+    digests = tuple(sorted({key_digest(key.encode()) for key in keys}))
+    return LimitedCall(base_of(url.partition("?")[0]), digests, model if isinstance(model, str) else "", size)
