@@ -496,10 +496,11 @@ class RunState(Totals):
     def _add_step_need(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
         if event.need is not None:
             self.known_limits.inner_keys.add(event.key)
-            self.steps.seconds_waited += event.waited
             start = record.t - event.elapsed
-            self._waits_in_flight.setdefault(event.trial, []).append((start - event.waited, start))
-            self.known_limits.add(event.key, event.need, record.t - event.elapsed)
+            self.known_limits.add(event.key, event.need, start)
+            if event.waited > 0:
+                self.steps.seconds_waited += event.waited
+                self._waits_in_flight.setdefault(event.trial, []).append((start - event.waited, start))
 
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
         self.steps.fail(event, record)
