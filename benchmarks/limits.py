@@ -117,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     seeds = range(options.seed, options.seed + options.seeds)
     names = [] if options.quick or options.only_ours else list(POLICIES)
     checks = Checks()
-    print(print(f"seeds {', '.join(map(str, seeds))}; {LEGEND}"))
+    print(f"seeds {', '.join(map(str, seeds))}; {LEGEND}")
     for family in options.family or LIMITS_ROWS:
         rows = select(family, options.rows, quick=options.quick)
         if not rows:
