@@ -7,6 +7,7 @@ import evaljournal
 from evaljournal import journal, replay
 from evaljournal.runner import scorers
 from evaljournal.runner.cli.commands.run import run
+from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.settings import SettingOptions, Settings
 from evaljournal.runner.engine.options import Options, RunOptions
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS
@@ -97,9 +98,9 @@ def test_parameters_of_tasks_without_code() -> None:
 
 
 def test_every_setting_has_a_flag() -> None:
-    """Each setting, retry budget and task parameter has a command-line flag, and so a key in the configuration file."""
+    """Each setting, retry budget, rate limit and task parameter has a flag, and so a key in the configuration file."""
     flags = {option.removeprefix("--").replace("-", "_") for parameter in run.params for option in parameter.opts}
-    settings = {field.name for field in attrs.fields(Settings)} - {"loop", "retry"}
+    settings = {field.name for field in attrs.fields(Settings)} - {"loop", "retry", "limits"}
     renamed_settings = {"record_requests": "requests", "only_variants": "only_variant"}
     renamed_parameters = {
         "seed": "model_seed",
@@ -115,6 +116,7 @@ def test_every_setting_has_a_flag() -> None:
 
     assert {renamed_settings.get(name, name) for name in settings} <= flags
     assert {f"retry_{name}" for name in NUMERIC_FIELDS} <= flags
+    assert set(DECLARED) <= flags
     assert {renamed_parameters.get(name, name) for name in tasks} <= flags
 
 
