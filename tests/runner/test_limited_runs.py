@@ -1,0 +1,149 @@
+"""Chat models and judges follow known rate limits, over real HTTP; requests that never fit are not sent."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from benchmarks._provider_server import Served, serving
+from benchmarks.simulated.providers import Anthropic, OpenAI, Server, per_minute
+from evaljournal import Case, Chat, Retry, verify
+from evaljournal.journal.events import AttemptFailed, AttemptStarted, RateLimitSeen, ScorerCallStarted, ScoringFailed
+from evaljournal.runner.scorers.llm_judge import Judge
+from tests.processes import Process
+from tests.runs import define_real, events, run_real
+from tests.sdk_agents import KEY
+
+RETRY: Final = Retry(rate_limits=30.0, errors=1, base_delay=0.01)
+CALLS: Final = 40
+CASES: Final[list[Case[Any, Any]]] = [Case(name=f"case{number}", input=f"question {number}") for number in range(CALLS)]
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+
+def chat_of(provider: type[Server], served: Served, **options: Any) -> Chat:
+    if provider is Anthropic:
+        return Chat("anthropic:claude", base_url=f"{served.root}/v1", **options)
+    return Chat("gpt", base_url=f"{served.root}/v1", **options)
+
+
+def limited(provider: type[Server]) -> Server:
+    """Return a server whose limit the calls of a run nearly use up, or that must not be used quickly at first."""
+    if provider is Anthropic:
+        return Anthropic(limits=per_minute(requests=1200, input_tokens=1e6, output_tokens=1e6), median=0.05)
+    return OpenAI(limits=per_minute(requests=50), median=0.05)
+
+
+def echo(value: str) -> str:
+    return value
+
+
+def unlimited() -> Server:
+    return OpenAI(limits=(), median=0.05)
+
+
+@pytest.mark.parametrize("provider", [OpenAI, Anthropic])
+def test_a_chat_model_follows_advertised_limits(path: Path, provider: type[Server]) -> None:
+    """No call is rejected, and starts record what they need."""
+    with serving(lambda: limited(provider)) as served:
+        run_real(define_real(chat_of(provider, served), CASES, retry=RETRY, slots=8), path)
+    [server] = served.servers.values()
+    assert (CALLS, 0) == (server.accepted, server.rejected)
+    assert sum(start.need is not None and start.need["requests"] == 1 for start in events(path, AttemptStarted)) >= CALLS - 8
+    assert {"advertised"} == {event.source for event in events(path, RateLimitSeen)}
+    assert verify(path).ok
+
+
+def test_a_chat_model_follows_declared_limits(path: Path) -> None:
+    """Without headers, starts follow the limits that the user declares."""
+    with serving(unlimited) as served:
+        started = time.monotonic()
+        run_real(define_real(chat_of(OpenAI, served), CASES, slots=8, limits={"rpm": 900}), path)
+    assert time.monotonic() - started > 0.9 * CALLS / 15 - 1
+    assert CALLS == sum(start.need == {"requests": 1} for start in events(path, AttemptStarted))
+    assert verify(path).ok
+
+
+def test_a_judge_follows_advertised_limits(path: Path) -> None:
+    """Calls of a judge wait for the limits of its model."""
+    with serving(lambda: limited(OpenAI)) as served:
+        defined = define_real(echo, CASES, slots=8)
+        defined.score(Judge(chat=chat_of(OpenAI, served), rubric="{output}\ncorrect"))
+        run_real(defined, path)
+    [server] = served.servers.values()
+    assert (CALLS, 0) == (server.accepted, server.rejected)
+    assert any(start.need == {"requests": 1} for start in events(path, ScorerCallStarted))
+    assert verify(path).ok
+
+
+def test_a_request_of_a_chat_model_that_never_fits(path: Path) -> None:
+    """It fails its trial for good before anything is sent, and names the limit and the numbers."""
+    with serving(unlimited) as served:
+        run_real(define_real(chat_of(OpenAI, served, max_tokens=5000), "lima", limits={"tpm": 1000}, retry=RETRY), path)
+    assert {} == served.servers
+    [failure] = events(path, AttemptFailed)
+    assert ("fatal", "OverLimit") == (failure.category, failure.error.rpartition(".")[2])
+    assert "but the limit is 1,000 per minute (tpm, declared)" in failure.message
+    assert verify(path).ok
+
+
+def test_a_request_of_a_judge_that_never_fits(path: Path) -> None:
+    """The score fails, and nothing is sent."""
+    with serving(unlimited) as served:
+        defined = define_real(echo, "lima", limits={"gpt": {"tpm": 1000}}, retry=RETRY)
+        defined.score(Judge(chat=chat_of(OpenAI, served, max_tokens=5000), rubric="{output}\ncorrect"))
+        run_real(defined, path)
+    assert {} == served.servers
+    [failure] = events(path, ScoringFailed)
+    assert "but the limit is 1,000 per minute (tpm, declared)" in failure.message
+
+
+AGENT: Final = """
+import os
+import httpx2, openai
+from evaljournal import Case, evaluation
+
+CASES = [Case(name=f"case{number}", input=f"question {number}") for number in range(6)]
+
+@evaluation(cases=CASES, durable="http", loop="asyncio", slots=6, timeout=20.0, limits={"rpm": 600})
+async def agent(value):
+    http_client = httpx2.AsyncClient(verify=False)
+    async with openai.AsyncOpenAI(base_url=os.environ["SERVER"] + "/v1", api_key="a-key", http_client=http_client) as client:
+        for number in range(8):
+            messages = [{"role": "user", "content": f"{value} {number}"}]
+            await client.chat.completions.create(model="m", messages=messages)
+"""
+
+
+def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
+    """After `kill -9` and a resume, the calls of both sessions together follow the limit; completed steps are not repeated."""
+    (tmp_path / "it.py").write_text(AGENT)
+    arguments = [sys.executable, "-m", "evaljournal", "run", "it.py:agent", "-o", "run"]
+    times: list[float] = []
+
+    class Recording(OpenAI):
+        def start(self, t: float, request: Any) -> Any:
+            times.append(time.monotonic())
+            return super().start(t, request)
+
+    with serving(lambda: Recording(limits=(), median=0.05)) as served:
+        options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "SERVER": served.root}}
+        with Process(arguments, **options) as process:
+            while len(times) < 15:
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+        with Process(arguments, **options) as process:
+            assert 0 == process.wait()
+    assert 48 <= len(times) <= 48 + 6
+    for index, first in enumerate(times):
+        assert sum(t < first + 1 for t in times[index:]) <= 10 + 6  # Late arrivals, on a busy machine.
+    assert verify(tmp_path / "run").ok
