@@ -11,13 +11,7 @@ later were answered, do not count: the trial may be the reason.
 from attrs import define, field
 
 from evaljournal.replay.state.pauses import PROBE_PATIENCE
-from evaljournal.runner.concurrency.constants import (
-    MANY,
-    OUTNUMBER_FACTOR,
-    PLATEAU_LONGEST,
-    PROBE_SOONEST,
-    SEVERAL,
-)
+from evaljournal.runner.concurrency.constants import MANY, OUTNUMBER_FACTOR, PLATEAU_LONGEST, PROBE_SOONEST, SEVERAL
 from evaljournal.runner.concurrency.start import Start
 
 

@@ -25,31 +25,32 @@ class Fixed:
         """Attempts that may be in flight."""
         self._in_flight = set(in_flight)
         self._pause = CurrentPause(pause)
-        self._default_decision = Decision(limit=slots)
 
     def observe(self, event: CallEvent, t: float) -> Decision:
         """Count attempts in flight, and pause for a Retry-After."""
-        pause = self._pause
-        changes: list[PolicyEvent] = [] if pause.event is None else pause.end(t)
+        changes = self._pause.end(t)
         if isinstance(event, STARTS):
             self._in_flight.add(call_of(event))
         else:
             self._in_flight.discard(call_of(event))
             result = result_of(event)
+            changes += self._adjust(result.outcome, t)
             if result.retry_after is not None:
                 evidence = f"{result.cause} at {len(self._in_flight) + 1} in flight"
-                changes += pause.begin_retry_after(t, result.retry_after, evidence)
-        return Decision(limit=self.limit, changes=tuple(changes)) if changes else self._default_decision
+                changes += self._pause.begin_retry_after(t, result.retry_after, evidence)
+        return Decision(limit=self.limit, changes=tuple(changes))
+
+    def _adjust(self, outcome: str, t: float) -> list[PolicyEvent]:  # noqa: ARG002  # `Aimd` uses them
+        """Change the limit after a call with this outcome; return the changes."""
+        return []
 
     def elapse(self, t: float) -> Decision:
         """End a pause whose time is over."""
         return Decision(limit=self.limit, changes=tuple(self._pause.end(t)))
 
     def may_start(self, t: float) -> StartPermit:
-        """Return whether fewer than `slots` attempts are in flight and no pause is in force."""
+        """Return whether fewer attempts than the limit are in flight and no pause is in force."""
         if len(self._in_flight) >= self.limit:
             return FULL
-        if self._pause.event is None:
-            return OPEN
         start_at = self._pause.earliest_start(t)
         return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)

@@ -31,6 +31,9 @@ class ConcurrencyController:
         """Vary between 1 and `max_concurrency`, starting at `initial_target`; `clock` returns seconds."""
         self.inactive_check_interval = inactive_check_interval
         """Kept for compatibility; nothing is checked at intervals."""
+        self.latency: float | None = None
+        """Smoothed latency of successful calls in seconds; None before the first."""
+        self._smoothing_factor = smoothing_factor
         self._clock = clock
         self._policy = Aimd(
             max_concurrency,
@@ -40,7 +43,6 @@ class ConcurrencyController:
             decrease_ratio=decrease_ratio,
             collapse_window_seconds=collapse_window_seconds,
             collapse_error_threshold=collapse_error_threshold,
-            smoothing=smoothing_factor,
         )
         self._start()
 
@@ -49,13 +51,10 @@ class ConcurrencyController:
         """How many calls may run concurrently."""
         return self._policy.limit
 
-    @property
-    def latency(self) -> float | None:
-        """Smoothed latency of successful calls in seconds; None before the first."""
-        return self._policy.latency
-
     def record_success(self, latency_seconds: float) -> None:
         """Record a successful call and its latency."""
+        latency = latency_seconds if self.latency is None else self.latency
+        self.latency = latency + self._smoothing_factor * (latency_seconds - latency)
         self._record(AttemptSucceeded(**_CALL, output=None, elapsed=latency_seconds))
 
     def record_error(self) -> None:
