@@ -314,7 +314,7 @@ class Adaptive:
         """Raise the limit if it is used and nothing indicates a limit."""
         in_flight = self._in_flight
         proven_limit = int(GROWTH_PER_PROOF * (self._latency.load or 0))
-        load = round(self._latency.latest_group[0]) if self._latency.latest_group else 0
+        load = round(self._latency.latest_group[0])
         is_in_use = min(start.wave.load, load) >= BUSY_SHARE * self.limit
         if in_flight.is_unchecked and is_in_use and self._start_count >= in_flight.first_check:
             self._measure_lower(lower_load(min(self.limit, load)), f"testing whether fewer than {self.limit} are as fast")
@@ -333,18 +333,13 @@ class Adaptive:
         comparison = latency.record_end(start, elapsed, in_flight.last_lowered)
         if comparison is None:
             return
-        newest_group = (
-            (comparison.high, comparison.high_seconds)
-            if comparison.newest_is_high
-            else (comparison.low, comparison.low_seconds)
-        )
         if in_flight.is_comparing:
             if comparison.raises_throughput == in_flight.is_upward:
-                latency.restart(*newest_group)
+                latency.restart()
             in_flight.end_comparison(self._now, self._start_count, raises_throughput=comparison.raises_throughput)
             self._record_limit("latency", str(comparison))
             return
-        latency.restart(*newest_group)
+        latency.restart()
         if not comparison.raises_throughput and comparison.newest_is_high and not self._breaker.open:
             # The baseline may be out of date, because the endpoint became slower by itself: measure the lower load again.
             self._measure_lower(min(int(comparison.low + 0.5), lower_load(int(comparison.high))), str(comparison))

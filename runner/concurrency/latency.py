@@ -26,7 +26,7 @@ from evaljournal.runner.concurrency.constants import (
 from evaljournal.runner.concurrency.start import Group, Start
 
 
-@define(kw_only=True)
+@define
 class LoadComparison:
     """Two loads and their latencies."""
 
@@ -68,8 +68,8 @@ class LatencyBaseline:
     """Groups in the baseline."""
     slow_groups: int = 0
     """Groups in a row that were too slow for their load."""
-    latest_group: tuple[float, float] | None = None
-    """Load and latency of the newest group."""
+    latest_group: tuple[float, float] = 0.0, 0.0
+    """Load and latency of the newest group; 0 before the first."""
 
     def group_for_start(self, order: int, limit: int, last_lowered: int) -> Group:
         """Return the group of a start; a group that began before the limit was last lowered is not continued."""
@@ -117,7 +117,7 @@ class LatencyBaseline:
         self.latest_group = (load, seconds)
         old_load, old_seconds = self.load, self.seconds
         if old_load is None:
-            self.restart(load, seconds)
+            self.restart()
             return None
         if (1 + SAME) * old_load > load > old_load / (1 + SAME):
             self.weight = min(self.weight + 1, 4)
@@ -126,13 +126,8 @@ class LatencyBaseline:
             return None
         if OTHER_LOAD * old_load > load > old_load / OTHER_LOAD:
             return None  # Neither the same load nor clearly another one.
-        is_high = load > old_load
-        low, low_seconds, high, high_seconds = (
-            (old_load, old_seconds, load, seconds) if is_high else (load, seconds, old_load, old_seconds)
-        )
-        comparison = LoadComparison(
-            low=low, low_seconds=low_seconds, high=high, high_seconds=high_seconds, newest_is_high=is_high
-        )
+        low, high = sorted(((old_load, old_seconds), (load, seconds)))
+        comparison = LoadComparison(*low, *high, newest_is_high=load > old_load)
         self.slow_groups = 0 if comparison.raises_throughput else self.slow_groups + 1
         if self.slow_groups == 1 and not comparison.is_decisive:
             return None  # Chance can make one group slow.
@@ -141,11 +136,9 @@ class LatencyBaseline:
 
     def refresh(self) -> None:
         """Make the newest group the baseline, before another load is tried, unless its load is that of the baseline."""
-        if self.latest_group is not None and (
-            self.load is None or not self.load / (1 + SAME) < self.latest_group[0] < (1 + SAME) * self.load
-        ):
-            self.restart(*self.latest_group)
+        if self.load is not None and not self.load / (1 + SAME) < self.latest_group[0] < (1 + SAME) * self.load:
+            self.restart()
 
-    def restart(self, load: float, seconds: float) -> None:
-        """Make this load and latency the baseline."""
-        self.load, self.seconds, self.weight = load, seconds, 1
+    def restart(self) -> None:
+        """Make the newest group the baseline."""
+        (self.load, self.seconds), self.weight = self.latest_group, 1
