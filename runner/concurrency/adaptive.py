@@ -395,13 +395,12 @@ class Adaptive:
         self._total_429s += 1
         if self._breaker.open:
             self._process_rate_limited_probe(start, retry_after)
-        elif self._rate_limits[start.trial] >= SEVERAL:
-            self._pace.starts_without_token += 1  # The trial may be the reason.
-        elif start.order <= self._last_change:
-            self._pace.starts_without_token += 1
-            if retry_after is None and self._in_flight.lower(start):
+            return
+        self._pace.starts_without_token += 1
+        if start.order <= self._last_change:
+            if retry_after is None and self._rate_limits[start.trial] < SEVERAL and self._in_flight.lower(start):
                 self._record_limit("in_flight", f"429 at {start.in_flight} in flight, at the same time")
-        else:
+        elif self._rate_limits[start.trial] < SEVERAL:  # Otherwise the trial may be the reason.
             limited_starts = [
                 self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
             ]
@@ -409,9 +408,7 @@ class Adaptive:
             is_mostly_limited = len(limited_starts) >= max(needed_429s, WINDOW_SHARE * min(WINDOW, start.order))
             if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FEW:
                 is_mostly_limited = is_mostly_limited or limited_starts[-FEW].order > start.order - FEW
-            if start.is_repeated and not is_mostly_limited:
-                self._pace.starts_without_token += 1  # Calls between its two 429s were accepted: the trial may be the reason.
-            else:
+            if not start.is_repeated or is_mostly_limited:  # Otherwise calls between the two 429s of the trial were accepted.
                 self._explain(start, retry_after, limited_starts, is_mostly_limited=is_mostly_limited)
 
     def _explain(
@@ -429,7 +426,6 @@ class Adaptive:
                 self._in_flight.doubt(self._now)
             self._learn_rate(start, retry_after, in_a_row=True)
         elif self._random_429s.is_testing or len(limited_starts) <= self._random_429s.expected(WINDOW):
-            self._pace.starts_without_token += 1
             self._count_unexplained(start)
             if self._random_429s.is_decided and len(limited_starts) < SEVERAL:
                 self._end_test(start.order)
@@ -439,12 +435,10 @@ class Adaptive:
         elif may_be_over_limit and self._in_flight.explains(start, self._now):
             self._revise_limit(start)
         else:
-            self._pace.starts_without_token += 1
             self._count_unexplained(start)
 
     def _revise_limit(self, start: Start) -> None:
         """Lower the limit after enough 429s above it."""
-        self._pace.starts_without_token += 1
         is_tested = self._in_flight.is_doubtful and self._count_unexplained(start)
         if not is_tested and self._in_flight.has_enough_evidence():
             self._learn_limit(start)
@@ -460,7 +454,6 @@ class Adaptive:
             self._close_breaker(start)
 
     def _learn_limit(self, start: Start) -> None:
-        self._pace.starts_without_token += 1
         self._last_change = self._start_count
         self._limited_starts.clear()
         self._last_limited.clear()

@@ -123,7 +123,8 @@ class InFlight:
         if in_flight > self.highest_accepted_load:
             self.highest_accepted_load, self.limited_above = in_flight, 0
             if self.known_limit and not self.by_latency and self._safe_load() > self.known_limit + 1:
-                self.release()
+                # The number in flight was not the reason.
+                self.known_limit, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._safe_load(), self.slots))
 
     def record_success(self, start: Start, t: float, proven_limit: int, *, patience: float) -> None:
         """Raise the limit if it is used, up to `proven_limit`; abandon a test without a result after `patience` seconds."""
@@ -209,12 +210,6 @@ class InFlight:
         is_test = self.phase == "trying" and not self.by_latency and self.accepted_above < MEASURED_CALLS
         return is_test and start.in_flight > self.known_limit
 
-    def release(self) -> None:
-        """Discard the limit: the number in flight was not the reason."""
-        if self.known_limit and not self.by_latency:
-            self.known_limit, self.phase, self.limit = 0, "climbing", max(self.limit, min(self._safe_load(), self.slots))
-        self.limited_above = 0
-
     def is_above(self, start: Start, t: float) -> bool:
         """Return whether a start had at least as many in flight as were ever accepted."""
         return t >= self.doubt_until and start.in_flight > max(self.highest_accepted_load - 1, FEW)
@@ -243,10 +238,6 @@ class InFlight:
         """
         return self.limited_above >= min(FEW, self.limit) and not (self.is_short and not self.known_limit)
 
-    @property
-    def _share(self) -> float:
-        return self.limited_above / (self.last_limited_above - self.first_limited_above + 1)
-
     def follow_pace(self, in_flight: int) -> bool:
         """Lower an unmeasured limit to twice what a pace needs, and return whether it was higher.
 
@@ -266,9 +257,14 @@ class InFlight:
     def record_rate_limit(self, start: Start, t: float, last_start: int) -> str:
         """Hold the limit just below the load that was rate limited; return the evidence."""
         limit = max(min(start.in_flight - 1, self.limit), 1)
-        self.limited_share = self._share if self.limited_above >= FEW else 1.0
+        starts = self.last_limited_above - self.first_limited_above + 1
+        self.limited_share = self.limited_above / starts if self.limited_above >= FEW else 1.0
         self.earlier_lowered = self.last_lowered
-        self._hold(limit, t, last_start)
+        is_same = self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)
+        self.period = min(2 * self.period, LONG_TIME) if is_same else SHORT_TIME
+        self.phase, self.phase_start, self.known_limit, self.last_lowered = "holding", t, limit, last_start
+        self.limit, self.by_latency, self.highest_accepted_load = limit, False, min(self.highest_accepted_load, limit)
+        self.limited_above = self.timeouts = self.successes = 0
         return f"429 at {start.in_flight} in flight, {self.highest_accepted_load} accepted before"
 
     def lower(self, start: Start) -> bool:
@@ -276,24 +272,11 @@ class InFlight:
 
         Of calls that start together, those in excess may be rate limited in any order.
         """
-        is_lower = (
-            self.phase == "holding"
-            and not self.by_latency
-            and start.order > self.earlier_lowered
-            and max(self.highest_accepted_load, FEW) < start.in_flight <= self.limit
-        )
+        is_new = self.phase == "holding" and not self.by_latency and start.order > self.earlier_lowered
+        is_lower = is_new and max(self.highest_accepted_load, FEW) < start.in_flight <= self.limit
         if is_lower:
             self.known_limit = self.limit = start.in_flight - 1
         return is_lower
-
-    def _is_known(self, limit: int) -> bool:
-        return self.phase != "climbing" and abs(limit - self.known_limit) <= max(1, self.known_limit // 10)
-
-    def _hold(self, limit: int, t: float, last_start: int) -> None:
-        self.period = min(2 * self.period, LONG_TIME) if self._is_known(limit) else SHORT_TIME
-        self.phase, self.phase_start, self.known_limit, self.last_lowered = "holding", t, limit, last_start
-        self.limit, self.by_latency, self.highest_accepted_load = limit, False, min(self.highest_accepted_load, limit)
-        self.limited_above = self.timeouts = self.successes = 0
 
     def measure_lower(self, t: float, last_start: int, limit: int) -> None:
         """Measure a lower load now, to compare it with the current one."""

@@ -114,7 +114,6 @@ class Pace:
         if len(self.suspects) >= needed_429s and start.order - self.suspects[-needed_429s] <= WINDOW * (needed_429s - 1):
             return True
         self.frozen_starts = WINDOW
-        self.starts_without_token += 1
         return False
 
     def _needed_429s(self, start: Start) -> int:
@@ -124,7 +123,7 @@ class Pace:
             return 1
         if anchor is None or self.is_searching:
             return 2
-        if start.order - anchor.order - self.starts_without_token < self.measured_rate * (start.t - anchor.t):
+        if start.order - anchor.order - self.starts_without_token + 1 < self.measured_rate * (start.t - anchor.t):
             return 3
         return 1
 
@@ -172,7 +171,6 @@ class Pace:
         first estimate includes it, because nothing is granted meanwhile. Within a `round_trip`, calls that started before the
         last 429 may have used the tokens (an attempt of an agent makes many calls), so a shorter time is no measurement.
         """
-        self.starts_without_token += 1
         self.frozen_starts, self.suspects = 0, [start.order]
         anchor_order, anchor_t = (0, 0.0) if self.anchor is None else (self.anchor.order, self.anchor.t)
         granted_calls, seconds = max(start.order - anchor_order - self.starts_without_token, 0), start.t - anchor_t
