@@ -1,6 +1,6 @@
 """Why slots are idle, derived from a `RunState` and a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator
 from typing import Final, Literal
 
 import attrs
@@ -71,9 +71,7 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
         is_busy = state.running or state.scorer_calls
         attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
-    inner_keys = [key for key in state.known_limits.inner_keys if key not in {reason.key for reason in attempts}]
-    inner_reasons = (_rate_limit_reason(key, _name_prefix(key, inner_keys), _limit_use(state, key, now)) for key in inner_keys)
-    attempts += [reason for reason in inner_reasons if reason is not None and reason.seconds is not None]
+    attempts += _inner_reasons(state, now, {reason.key for reason in attempts})
     return attempts + list(_scorer_reasons(state, keys, now))
 
 
@@ -129,15 +127,19 @@ def _limit_use(state: RunState, key: str, now: float) -> LimitUse | None:
     return max(uses, key=lambda use: (use.next_start, use.used / use.limit.size), default=None)
 
 
-def _rate_limit_reason(key: str, name: str, use: LimitUse | None) -> Reason | None:
-    if use is None:
-        return None
+def _rate_limit_reason(key: str, name: str, use: LimitUse) -> Reason:
     text, seconds = f"{name}{rate_limit_use_text(use)}", use.next_start or None
     return Reason(key=key, reason="rate_limit", number=use.used, seconds=seconds, evidence=use.limit.header, text=text)
 
 
-def _name_prefix(key: str, keys: Sequence[str]) -> str:
-    return f"{_name(key)}: " if len(keys) > 1 or key.startswith(SCORER_PREFIX) else ""
+def _inner_reasons(state: RunState, now: float, other_keys: Container[str]) -> Iterator[Reason]:
+    """Yield the limits for which calls inside attempts wait: the last one did, or the next one has to."""
+    waits = state.known_limits.inner_waits if state.running else {}
+    for key, waited in waits.items():
+        use = None if key in other_keys else _limit_use(state, key, now)
+        if use is not None and (waited > 0 or use.next_start > 0):
+            name = f"{_name(key)}: " if len(waits) > 1 else ""
+            yield _rate_limit_reason(key, name, use)
 
 
 def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials: int, total: int | None) -> Iterator[Reason]:
@@ -186,8 +188,7 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
             yield Reason(key=key, reason=kind, seconds=seconds_left, evidence=pause.evidence, text=text)
         elif use is not None and (use.next_start > 0 or not (is_full or key in state.paces)):
             # Without another reason, it is the limit: others may use it, too.
-            if (reason := _rate_limit_reason(key, name, use)) is not None:
-                yield reason
+            yield _rate_limit_reason(key, name, use)
         elif is_waiting and is_full and limit is not None and slots is not None and limit < slots:
             change = state.limit_changes[key]
             evidence = change.evidence or (_FIRST_LIMIT if change.reason == "start" else "")

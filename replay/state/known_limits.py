@@ -66,13 +66,13 @@ class RecordedLimits:
     """Rate-limit key → sums of earlier calls, of a minute each, in the last 24 hours."""
     _origin: float = 0.0
     """Wall time when `t` was 0."""
-    inner_keys: set[str] = attrs.field(factory=set[str])
-    """Keys of calls inside attempts, which wait for limits in their slots."""
+    inner_waits: dict[str, float] = attrs.field(factory=dict[str, float])
+    """Rate-limit key of calls inside attempts → seconds that the last of them has waited in its slot."""
 
     def begin_session(self, at: str, t: float) -> None:
         """Start a session, given the times of its first record. Its limits are recorded again."""
         self._limits.clear()
-        self.inner_keys.clear()
+        self.inner_waits.clear()
         self._origin = datetime.fromisoformat(at).timestamp() - t
 
     def see(self, limit: RateLimitSeen) -> None:

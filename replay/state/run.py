@@ -495,7 +495,7 @@ class RunState(Totals):
 
     def _add_step_need(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
         if event.need is not None:
-            self.known_limits.inner_keys.add(event.key)
+            self.known_limits.inner_waits[event.key] = event.waited
             start = record.t - event.elapsed
             self.known_limits.add(event.key, event.need, start)
             if event.waited > 0:

@@ -271,6 +271,7 @@ def test_agents_wait_in_their_slots() -> None:
     assert ["requests: 2 of 2 per minute used, next start in 27 s (declared)"] == [
         reason.text for reason in reasons(state, now=4.0, total=1)
     ]
+    assert ["requests: 2 of 2 per minute used (declared)"] == [reason.text for reason in reasons(state, now=40.0, total=1)]
 
 
 def test_waits_are_not_latency() -> None:
