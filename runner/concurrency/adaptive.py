@@ -20,30 +20,10 @@ from typing import Final, assert_never
 from evaljournal.journal.events import IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.replay.state.pauses import PACE_CHANGE
 from evaljournal.runner.concurrency.breaker import Breaker
-from evaljournal.runner.concurrency.constants import (
-    BUSY_SHARE,
-    FEW,
-    FIRST_LIMIT,
-    FIRST_PACE,
-    GROWTH_PER_PROOF,
-    LONG_TIME,
-    MANY,
-    SAME,
-    SETTLE_SHARE,
-    SEVERAL,
-    SHORT_RUN,
-    SHORT_TIME,
-    SHORTEST_ROUND_TRIP,
-    SHORTEST_RUN,
-    SMALL_PART,
-    SMOOTHING,
-    TEST_PACE,
-    WINDOW,
-    WINDOW_SHARE,
-)
-from evaljournal.runner.concurrency.in_flight import InFlight, lower_load
-from evaljournal.runner.concurrency.latency import LatencyBaseline
-from evaljournal.runner.concurrency.pace import Pace
+from evaljournal.runner.concurrency.constants import FEW, LONG_TIME, MANY, SEVERAL, SHORT_TIME, SMOOTHING, WINDOW
+from evaljournal.runner.concurrency.in_flight import BUSY_SHARE, FIRST_LIMIT, SHORT_RUN, SHORTEST_RUN, InFlight, lower_load
+from evaljournal.runner.concurrency.latency import SAME, SMALL_PART, LatencyBaseline
+from evaljournal.runner.concurrency.pace import FIRST_PACE, SHORTEST_ROUND_TRIP, Pace
 from evaljournal.runner.concurrency.pause import CurrentPause
 from evaljournal.runner.concurrency.policy import (
     FULL,
@@ -57,9 +37,18 @@ from evaljournal.runner.concurrency.policy import (
     call_of,
     result_of,
 )
-from evaljournal.runner.concurrency.random_429s import Random429s
+from evaljournal.runner.concurrency.random_429s import TEST_PACE, Random429s
 from evaljournal.runner.concurrency.start import Start, Wave
 
+_GROWTH_PER_PROOF: Final = 1.75
+"""The limit may grow to this many times the load whose latency was last found acceptable (TCP slow start uses 2). With 2:
++0.6."""
+_SETTLE_SHARE: Final = 0.5
+"""After the first 429 for a while, nothing starts for this share of its own duration, at most of a second: more may follow.
+With 1: +0.2."""
+_WINDOW_SHARE: Final = 0.65
+"""A limit is exceeded if this share of the latest `WINDOW` starts, and at least `MANY`, were rate limited. With 20 % of random
+429s that happens about once in 30,000 starts. With 0.5: +0.9."""
 _NEVER: Final = float("inf")
 _QUIET_GAP: Final = 4 * WINDOW
 """Starts without a 429, at least, after which the next 429 pauses starts until it is processed, unless random ones are as
@@ -280,7 +269,7 @@ class Adaptive:
         gap = max(_QUIET_GAP, 4 * self.limit) if self._last_429 >= 0 and self._pace.estimate is None else _QUIET_GAP
         is_first = start.order - self._last_429 >= gap and _QUIET_GAP * self._random_429s.share < 1
         if is_first or self._pause.is_settling:
-            self._changes += self._pause.settle(self._now, SETTLE_SHARE * min(elapsed, 1.0))
+            self._changes += self._pause.settle(self._now, _SETTLE_SHARE * min(elapsed, 1.0))
         if self._last_429 < 0 and not self._in_flight.is_short:  # Refill the slots slowly: it may be a rate limit.
             self._pace.fixed_pace = max(FIRST_PACE, FEW / max(elapsed, 0.001))
         self._last_429 = max(self._last_429, start.order)
@@ -313,7 +302,7 @@ class Adaptive:
     def _grow(self, start: Start) -> None:
         """Raise the limit if it is used and nothing indicates a limit."""
         in_flight = self._in_flight
-        proven_limit = int(GROWTH_PER_PROOF * (self._latency.load or 0))
+        proven_limit = int(_GROWTH_PER_PROOF * (self._latency.load or 0))
         load = round(self._latency.latest_group[0])
         is_in_use = min(start.wave.load, load) >= BUSY_SHARE * self.limit
         if in_flight.is_unchecked and is_in_use and self._start_count >= in_flight.first_check:
@@ -405,7 +394,7 @@ class Adaptive:
                 self._limited_starts[n] for n in range(start.order - WINDOW + 1, start.order + 1) if n in self._limited_starts
             ]
             needed_429s = min(max(MANY, self._random_429s.expected(WINDOW)), WINDOW - 1)
-            is_mostly_limited = len(limited_starts) >= max(needed_429s, WINDOW_SHARE * min(WINDOW, start.order))
+            is_mostly_limited = len(limited_starts) >= max(needed_429s, _WINDOW_SHARE * min(WINDOW, start.order))
             if not self._last_answered and self._pace.fixed_pace and len(limited_starts) == FEW:
                 is_mostly_limited = is_mostly_limited or limited_starts[-FEW].order > start.order - FEW
             if not start.is_repeated or is_mostly_limited:  # Otherwise calls between the two 429s of the trial were accepted.

@@ -8,11 +8,20 @@ longer than failures take; sporadic errors do not open it. Failures of a trial t
 later were answered, do not count: the trial may be the reason.
 """
 
+from typing import Final
+
 from attrs import define, field
 
 from evaljournal.replay.state.pauses import PROBE_PATIENCE
-from evaljournal.runner.concurrency.constants import MANY, OUTNUMBER_FACTOR, PLATEAU_LONGEST, PROBE_SOONEST, SEVERAL
+from evaljournal.runner.concurrency.constants import MANY, SEVERAL
+from evaljournal.runner.concurrency.pace import PLATEAU_LONGEST
 from evaljournal.runner.concurrency.start import Start
+
+_OUTNUMBER_FACTOR: Final = 1.5
+"""Failures per call still in flight that open it, so that up to half of all calls may fail without opening it. With 3: +0.0."""
+PROBE_SOONEST: Final = 1.0
+"""Minimum seconds between two probes; otherwise a tenth of the outage so far, or a quarter if every call is rate limited. With
+3: +0.0."""
 
 
 @define(kw_only=True)
@@ -44,7 +53,7 @@ class Breaker:
 
     def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
         """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""
-        if len(self.failures) <= OUTNUMBER_FACTOR * survivors:
+        if len(self.failures) <= _OUTNUMBER_FACTOR * survivors:
             return None
         first_failure_at = min(self.failures.values())
         evidence = f"{len(self.failures)} calls failed in {t - first_failure_at:.1f} s, and none was answered"

@@ -9,30 +9,38 @@ There are three phases:
     trying    a slightly higher or lower limit is tried, in case the endpoint's limit has changed
 """
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from attrs import define
 
-from evaljournal.runner.concurrency.constants import (
-    BUSY_SHARE,
-    DOUBTFUL_SHARE,
-    FAST_GROWTH,
-    FEW,
-    FIRST_LIMIT,
-    GROWTH_STEP,
-    LONG_TIME,
-    MEASURED_CALLS,
-    OTHER_LOAD,
-    OVERLOAD_CUT,
-    OVERLOAD_SHARE,
-    PACED_LIMIT,
-    SEVERAL,
-    SHORT_TIME,
-    SHORTEST_RUN,
-    TIMEOUT_CUT,
-    WINDOW,
-)
+from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, SEVERAL, SHORT_TIME, WINDOW
 from evaljournal.runner.concurrency.start import Start
+
+FIRST_LIMIT: Final = 32
+"""The first limit; the limit may grow to twice as many before a lower load was measured. With 16: +1.5, but three times the
+429s, and short runs took 1.6 times as long; with 100, the mean of ordinary rows fell by 5 points."""
+SHORTEST_RUN, SHORT_RUN = 200, 1000
+"""A run of up to the first number of trials may start all of them immediately; one of up to the second may grow to the first
+before a lower load was measured: finding a limit takes longer than the run. With 100 instead of 200, runs of 200 trials took up
+to 1.6 times as long as with a fixed limit; with 200 instead of 1000, runs of 500 trials 1.6 times instead of 1.2 times."""
+BUSY_SHARE: Final = 0.85
+"""Share of the limit that must be in use before a higher one is tried. 429s at more than this share of a known limit belong to
+it, and a limit that was an overload twice is not exceeded by more than this share again. With 0.7: +0.2."""
+OTHER_LOAD: Final = 1.2
+"""Ratio from which two loads are compared. With 1.1: +1.0."""
+_FAST_GROWTH: Final = 2
+"""Slots per success up to twice the first limit; beyond it one, within `GROWTH_STEP` per round trip. With 1: +1.1."""
+_DOUBTFUL_SHARE: Final = 0.5
+"""Share of rate-limited starts up to which a limit on attempts in flight is doubtful. Without it, 5 % of random 429s lowered a
+limit of 32 to 23."""
+_PACED_LIMIT: Final = 2
+"""Limit per attempt in flight at a 429, once measurements of the rate agree. Without it, a paced server that slows down by
+chance gets ever more calls, until they time out. With 3: +0.0."""
+_OVERLOAD_SHARE, _OVERLOAD_CUT, _TIMEOUT_CUT = 0.2, 0.5, 0.33
+"""Share of timeouts among ended attempts that is an overload, and the share of the load to which the limit falls when nothing
+responds, and when calls time out. With 0.33 for both, a server with 48 places that did not respond for 2 minutes reached 33 %
+instead of 89 %; with 0.5 for both, servers that collapse beyond 4 calls 30 % instead of 79 %. With `_OVERLOAD_SHARE` 0.4:
++0.0."""
 
 Phase: TypeAlias = Literal["climbing", "holding", "trying"]
 
@@ -115,7 +123,7 @@ class InFlight:
     @property
     def is_doubtful(self) -> bool:
         """Whether fewer than half of the starts were rate limited when the limit was found: the 429s may have been random."""
-        return self.known_limit > 0 and self.limited_share < DOUBTFUL_SHARE
+        return self.known_limit > 0 and self.limited_share < _DOUBTFUL_SHARE
 
     def accept(self, in_flight: int) -> None:
         """Record that a call was accepted with this many in flight."""
@@ -158,7 +166,7 @@ class InFlight:
     def _step(self) -> int:
         """Return by how much a success raises the limit."""
         if self.threshold is None or self.limit < self.threshold:
-            return FAST_GROWTH if self.limit < self._unproven_limit else 1
+            return _FAST_GROWTH if self.limit < self._unproven_limit else 1
         self.growth += 1
         if self.growth < self.limit:
             return 0
@@ -170,13 +178,13 @@ class InFlight:
         if start.order <= self.last_lowered:
             return None
         self.timeouts += 1
-        if self.timeouts < FEW or self.timeouts < OVERLOAD_SHARE * (self.timeouts + self.successes):
+        if self.timeouts < FEW or self.timeouts < _OVERLOAD_SHARE * (self.timeouts + self.successes):
             return None
         evidence = f"{self.timeouts} calls timed out and {self.successes} succeeded"
-        self.record_overload(start.in_flight, t, last_start, load_share=TIMEOUT_CUT)
+        self.record_overload(start.in_flight, t, last_start, load_share=_TIMEOUT_CUT)
         return evidence
 
-    def record_overload(self, load: int, t: float, last_start: int, *, load_share: float = OVERLOAD_CUT) -> None:
+    def record_overload(self, load: int, t: float, last_start: int, *, load_share: float = _OVERLOAD_CUT) -> None:
         """Lower the limit: the endpoint is overloaded or does not respond at `load`."""
         is_repeated = self.ceiling is not None and load <= OTHER_LOAD * self.ceiling
         self.ceiling, self.ceiling_until = load, t + 10 * LONG_TIME if is_repeated else t
@@ -245,7 +253,7 @@ class InFlight:
         """
         old_limit = self.limit
         if self.phase == "climbing":
-            self.limit = min(self.limit, max(PACED_LIMIT * in_flight, MEASURED_CALLS))
+            self.limit = min(self.limit, max(_PACED_LIMIT * in_flight, MEASURED_CALLS))
         return self.limit < old_limit
 
     def doubt(self, t: float) -> None:

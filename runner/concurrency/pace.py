@@ -16,29 +16,39 @@ limit was raised, and the search starts again.
 """
 
 import math
+from typing import Final
 
 from attrs import define, field
 
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
-from evaljournal.runner.concurrency.constants import (
-    FEW,
-    FIRST_PACE_END,
-    FIRST_RATE_SHARE,
-    FLATTEST_SWING,
-    GROWTH_STEP,
-    LONG_TIME,
-    MEASURED_CALLS,
-    MIN_PACE,
-    PLATEAU_CALLS,
-    PLATEAU_LONGEST,
-    PLATEAU_SHORTEST,
-    SEARCH_DOUBLING,
-    SEARCH_GROWTH,
-    SWING,
-    WINDOW,
-)
+from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, WINDOW
 from evaljournal.runner.concurrency.headers import MINUTE
 from evaljournal.runner.concurrency.start import Start
+
+FIRST_PACE, _FIRST_PACE_END = 20.0, 100.0
+"""Starts per second at the beginning of a longer run and after its first 429, and the pace at which pacing ends: the first 429
+arrives before all slots are filled, which halves the 429s of endpoints with a small bucket. With `FIRST_PACE` 40: +1.9. With
+`_FIRST_PACE_END` 50: +0.0."""
+_FIRST_RATE_SHARE: Final = 0.7
+"""Share of the first observed rate that is used, because that rate includes the content of a full bucket. With 1: +1.6."""
+_SEARCH_GROWTH: Final = 0.2
+"""Growth of the pace per round trip while the rate is only roughly known. With 0.1 per second instead, agents with 8 calls per
+attempt behind 10/s reached 46 to 70 % of it instead of 77 to 88 %: the pace grew far beyond it before they were in flight."""
+_SEARCH_DOUBLING: Final = 1.5
+"""Round trips of searching after which the growth has doubled; after twice as many it has tripled. With 3: -0.1."""
+_SWING, _FLATTEST_SWING = 0.1, 0.04
+"""How far a plateau goes below and above the measured rate, at first and after measurements that agree. The first is also the
+maximum growth of the pace per start of a search. With `_SWING` 0.2: +0.0. With `_FLATTEST_SWING` 0.08: +0.1."""
+_PLATEAU_SHORTEST, PLATEAU_LONGEST = 3.0, 30.0
+"""Seconds to the middle of a plateau, and maximum seconds between two probes. With `_PLATEAU_SHORTEST` 6: -0.3. With
+`PLATEAU_LONGEST` 15: +0.3."""
+_PLATEAU_CALLS: Final = 200
+"""Calls to the middle of the longest plateau on slow endpoints, so that one 429 per plateau stays below 0.5 %. With 100:
++0.0."""
+_MIN_PACE: Final = 1 / 60
+"""Minimum starts per second: what the smallest limits of providers, one request per minute, allow."""
+SHORTEST_ROUND_TRIP: Final = 2.0
+"""Minimum seconds of a round trip, which is the mean latency, for a search and for a measurement. With 1: +0.2."""
 
 
 @define(kw_only=True)
@@ -52,7 +62,7 @@ class Pace:
     """When the plateau or the search began, plus the time in which something else limited the starts."""
     period: float = 0.0
     """Seconds from the beginning of the plateau to its middle, where the pace equals the estimated rate."""
-    swing: float = SWING
+    swing: float = _SWING
     steady_since: float = 0.0
     """The time since which measurements agree."""
     next_start: float = 0.0
@@ -80,14 +90,14 @@ class Pace:
     safe_rate: float | None = None
     """Above this rate the pace hardly grows, because every call was rate limited for a while after a higher one."""
     swing_seconds: float = 2 * PLATEAU_LONGEST
-    """Seconds in which the pace then grows by `SWING`."""
+    """Seconds in which the pace then grows by `_SWING`."""
     fixed_pace: float | None = None
     """A pace that was not measured: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
     @property
     def is_steady(self) -> bool:
         """Whether the last three measurements agree."""
-        return not self.is_searching and self.swing <= FLATTEST_SWING
+        return not self.is_searching and self.swing <= _FLATTEST_SWING
 
     def pace_at(self, t: float) -> float | None:
         """Return the starts per second to aim at; None while starts are not paced."""
@@ -147,16 +157,16 @@ class Pace:
                 self._search(pace, t)
         elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             if self.safe_rate is not None and self.estimate >= self.safe_rate:
-                self.estimate *= 1 + SWING * gap / self.swing_seconds
+                self.estimate *= 1 + _SWING * gap / self.swing_seconds
                 return
             # The longer the search, the further away the limit must be.
             round_trips = (t - self.phase_start) / round_trip
-            self.estimate *= 1 + min(SEARCH_GROWTH * gap / round_trip * (1 + round_trips / SEARCH_DOUBLING), SWING)
+            self.estimate *= 1 + min(_SEARCH_GROWTH * gap / round_trip * (1 + round_trips / _SEARCH_DOUBLING), _SWING)
 
     def speed_up(self) -> None:
         """Raise the first pace of a run after an answer; finally, stop pacing."""
         if self.fixed_pace is not None:
-            self.fixed_pace = GROWTH_STEP * self.fixed_pace if self.fixed_pace < FIRST_PACE_END else None
+            self.fixed_pace = GROWTH_STEP * self.fixed_pace if self.fixed_pace < _FIRST_PACE_END else None
 
     def postpone(self, t: float) -> None:
         """Start nothing before `t`: the bucket fills meanwhile."""
@@ -180,7 +190,7 @@ class Pace:
         if is_enough or not is_measured:
             self.accepted_calls, self.accepted_seconds, self.includes_burst = granted_calls, max(seconds, 0.5), not is_measured
         if self.estimate is None:
-            self._search(FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
+            self._search(_FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
         elif not is_measured:
             # The bucket may have overflowed, so this is not a measurement; only an estimated pace is lowered.
             self._lower_guess(t)
@@ -194,7 +204,7 @@ class Pace:
             self._search(min(max(granted_calls / max(seconds, 0.001), self.estimate / 2), highest_rate), t)
         else:
             self._settle(granted_calls / seconds, self.pace_at(start.t) or self.estimate, t)
-        self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or MIN_PACE), granted_calls
+        self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or _MIN_PACE), granted_calls
         if is_enough or not is_measured:
             self._count_from(start)
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
@@ -210,8 +220,8 @@ class Pace:
             self.swing_seconds = 2 * LONG_TIME
             rate = self.accepted_calls / (self.accepted_seconds + MINUTE) if self.includes_burst else rate
         elif self.includes_burst and self.accepted_seconds < PLATEAU_LONGEST:
-            rate *= FIRST_RATE_SHARE / 2
-        self.safe_rate = max(rate, MIN_PACE)
+            rate *= _FIRST_RATE_SHARE / 2
+        self.safe_rate = max(rate, _MIN_PACE)
         self.estimate = min(self.estimate or self.safe_rate, self.safe_rate)
 
     def resume(self, t: float) -> None:
@@ -223,7 +233,7 @@ class Pace:
             start,
             0,
             0,
-            self.estimate or MIN_PACE,
+            self.estimate or _MIN_PACE,
         )
 
     def restart_at(self, start: Start, t: float) -> float:
@@ -236,20 +246,20 @@ class Pace:
 
     def adopt(self, rate: float, t: float) -> None:
         """Begin a plateau at a rate that a test has confirmed."""
-        self.estimate, self.measured_rate, self.is_searching = max(rate, MIN_PACE), rate, False
-        self.phase_start, self.period, self.swing, self.anchor, self.fixed_pace = t, self._min_period(rate), SWING, None, None
+        self.estimate, self.measured_rate, self.is_searching = max(rate, _MIN_PACE), rate, False
+        self.phase_start, self.period, self.swing, self.anchor, self.fixed_pace = t, self._min_period(rate), _SWING, None, None
 
     def _search(self, rate: float, t: float) -> None:
-        self.estimate, self.is_searching, self.phase_start = max(rate, MIN_PACE), True, t
+        self.estimate, self.is_searching, self.phase_start = max(rate, _MIN_PACE), True, t
 
     def _lower_guess(self, t: float) -> None:
         if self.is_searching and self.estimate is not None:
-            self._search(FIRST_RATE_SHARE * self.estimate, t)
+            self._search(_FIRST_RATE_SHARE * self.estimate, t)
         else:
             self.phase_start = t
 
     def _min_period(self, rate: float) -> float:
-        return max(PLATEAU_SHORTEST if self.safe_rate is None else PLATEAU_LONGEST, MEASURED_CALLS / rate)
+        return max(_PLATEAU_SHORTEST if self.safe_rate is None else PLATEAU_LONGEST, MEASURED_CALLS / rate)
 
     def _settle(self, rate: float, pace: float, t: float) -> None:
         """Begin a plateau around a measured rate; `pace` is the pace at the 429."""
@@ -258,18 +268,18 @@ class Pace:
             # The pace was much lower for a while, and the bucket overflowed: the rate is between the two.
             self._search(math.sqrt(rate * pace), t)
             return
-        is_higher, is_same = rate > 1.02 * self.measured_rate, abs(rate - self.measured_rate) <= SWING * self.measured_rate
+        is_higher, is_same = rate > 1.02 * self.measured_rate, abs(rate - self.measured_rate) <= _SWING * self.measured_rate
         self.measured_rate = rate
         if is_higher and not self.is_searching and pace > estimate * (1 + self.swing):
             # A late 429 at a higher accepted rate: a small bucket overflowed while the pace was below the rate.
             rate += (pace - rate) / 3
-        elif self.period and (is_same or abs(rate - estimate) <= SWING * estimate):
+        elif self.period and (is_same or abs(rate - estimate) <= _SWING * estimate):
             # Two measurements agree: exceed the rate half as often, and by half as much.
-            longest_period = min(max(PLATEAU_LONGEST, PLATEAU_CALLS / rate), (t - self.steady_since) / FEW)
+            longest_period = min(max(PLATEAU_LONGEST, _PLATEAU_CALLS / rate), (t - self.steady_since) / FEW)
             self.period = max(min(2 * self.period, longest_period), self.period)
-            self.swing = max(self.swing / 2, FLATTEST_SWING)
+            self.swing = max(self.swing / 2, _FLATTEST_SWING)
         else:
             self.period = self._min_period(rate)
-            self.swing = SWING
+            self.swing = _SWING
             self.steady_since = t
-        self.estimate, self.is_searching, self.phase_start = max(rate, MIN_PACE), False, t
+        self.estimate, self.is_searching, self.phase_start = max(rate, _MIN_PACE), False, t

@@ -10,18 +10,17 @@ from typing import Final
 
 from attrs import define
 
-from evaljournal.runner.concurrency.constants import (
-    FEW,
-    MANY,
-    MEASURED_CALLS,
-    SEVERAL,
-    TEST_EXPECTED_429S,
-    TESTED_SHARE,
-    WINDOW,
-)
+from evaljournal.runner.concurrency.constants import FEW, MANY, MEASURED_CALLS, SEVERAL, WINDOW
 from evaljournal.runner.concurrency.start import Start
 
-_MEMORY: Final = int(2 * TEST_EXPECTED_429S / TESTED_SHARE)
+_TESTED_SHARE: Final = 0.02
+"""Minimum share of random 429s for which a test is worth its cost. With 0.05: +0.6."""
+TEST_PACE: Final = 0.8
+"""Pace of a test, as a share of the accepted rate: below any rate limit that could explain the 429s. With 0.9: +0.3."""
+_TEST_EXPECTED_429S: Final = 10
+"""429s expected in a test if they are random; none means a rate limit. A test begins where 429s happen to be frequent, so fewer
+occur: with 6, and one tolerated, 1 % of random 429s were taken for a rate limit in one of three tests."""
+_MEMORY: Final = int(2 * _TEST_EXPECTED_429S / _TESTED_SHARE)
 """Starts after which counts of random 429s are halved: twice the longest test."""
 
 
@@ -92,12 +91,12 @@ class Random429s:
             return False
         # Between two 429s a rate limit grants exactly its rate.
         self.rate = accepted_calls / seconds
-        return self.observed_share > TESTED_SHARE
+        return self.observed_share > _TESTED_SHARE
 
     def begin_test(self, newest_start: int) -> None:
         """Test the starts after `newest_start`."""
         self.first_test_start = newest_start + 1
-        self.last_test_start = newest_start + max(int(TEST_EXPECTED_429S / self.observed_share), 2 * WINDOW)
+        self.last_test_start = newest_start + max(int(_TEST_EXPECTED_429S / self.observed_share), 2 * WINDOW)
         self.signs, self.unexplained_429s = self.unexplained_429s, 0
 
     def end_test(self, last_start: int) -> bool:

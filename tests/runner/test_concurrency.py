@@ -8,7 +8,9 @@ import pytest
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, IntakePaused, IntakeResumed, LimitChanged, PaceChanged, PolicyEvent
 from evaljournal.runner.concurrency.adaptive import Adaptive
-from evaljournal.runner.concurrency.constants import FIRST_LIMIT, LONG_TIME, PROBE_SOONEST, SHORTEST_RUN
+from evaljournal.runner.concurrency.breaker import PROBE_SOONEST
+from evaljournal.runner.concurrency.constants import LONG_TIME
+from evaljournal.runner.concurrency.in_flight import FIRST_LIMIT, SHORTEST_RUN
 from evaljournal.runner.concurrency.policy import FULL, CallEvent, Change, Decision
 from evaljournal.runner.testing import SimulatedEndpoint
 from tests.journal.disk import SimulatedDisk
