@@ -417,7 +417,7 @@ class RunState(Totals):
     def _latency(self, event: events.AttemptSucceeded) -> float:
         latency, steps = event.elapsed, self.steps.open.get(event.trial)
         if self._waits_in_flight:
-            latency = max(0.0, round(latency - covered_seconds(self._waits_in_flight.pop(event.trial, ())), 6))
+            latency = self._without_waits(event.trial, latency)
         if steps is not None and steps.reused_seqs:
             latency = round(latency + steps.reused_seconds(event.attempt), 6)
         return latency
@@ -433,6 +433,12 @@ class RunState(Totals):
         durable = self.settings.get("durable")
         return isinstance(durable, list) and "http" in durable
 
+    def _without_waits(self, trial: str, seconds: float) -> float:
+        """Return the seconds of an attempt that ends without those in which its steps waited for rate limits."""
+        if not self._waits_in_flight:
+            return seconds
+        return max(0.0, round(seconds - covered_seconds(self._waits_in_flight.pop(trial, ())), 6))
+
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
@@ -441,7 +447,7 @@ class RunState(Totals):
         trial.answer = None
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if (steps := self.steps.open.get(event.trial)) is not None:
-            steps.seconds_spent += event.elapsed
+            steps.seconds_spent += self._without_waits(event.trial, event.elapsed)
             category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
             if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
                 history.reset()
@@ -478,7 +484,8 @@ class RunState(Totals):
         self.interrupted += 1
         self.interrupted_trials.add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
-            steps.seconds_spent += max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
+            elapsed = max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
+            steps.seconds_spent += self._without_waits(event.trial, elapsed)
         self._add_unproductive_usage(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:

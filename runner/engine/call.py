@@ -194,6 +194,8 @@ class AttemptCalls:
         limits = self._own_limits if not call.base_url else self._known_limits.get(_identity(call))
         if limits is None and not call.base_url:
             return CallAdmission()
+        if limits is None and not can_wait:
+            limits = self._limits_of(call)  # The caller is in the loop of the run.
         if limits is None or (can_wait and limits.needs_sizes):
             return None
         return self._start(step, limits, limits.start(call.size if limits.needs_sizes else CallSize()), 0.0)

@@ -318,3 +318,16 @@ def test_a_request_that_never_fits_is_not_sent_by_a_worker(path: Path, load_agen
         (event.category, event.error.rpartition(".")[2]) for event in events(path, AttemptFailed)
     }
     assert TRIALS == len(events(path, AttemptFailed))
+
+
+def test_a_plain_call_in_the_loop_of_the_run_does_not_wait(path: Path) -> None:
+    """A call of a plain client in an async function blocks the loop, so it is counted and made immediately."""
+    with serving(limited(OpenAI)) as served:
+
+        async def task(value: Any) -> str:
+            with make_client(served.root, CLIENTS[chat]) as opened:
+                return str(chat(opened, [{"role": "user", "content": value}])[0])
+
+        run_real(define_real(task, CASES[:3], loop="trio", durable="http", retry=RETRY, slots=1), path)
+    assert (3, 0) == (server_of(served).accepted, server_of(served).rejected)
+    assert [None, {"requests": 1}, {"requests": 1}] == [step.need for step in events(path, StepCompleted)]
