@@ -11,10 +11,12 @@ JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
 """Name of the note with the usage of a judge's call."""
 _UNPRICED_MODEL: Final = "unpriced_model"
 
+_NUMBER: Final = (int, float)
+
 
 def is_amount(value: object) -> TypeGuard[float]:
     """Return whether a value is a number that can be added up; booleans are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, _NUMBER) and not isinstance(value, bool)
 
 
 def as_integer(amount: float) -> int:
@@ -52,17 +54,24 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
 
 
 def real_tokens(usage: Mapping[str, object] | None) -> dict[LimitUnit, float]:
-    """Return the tokens of a call as rate limits count them: those that are read from a cache do not count."""
-    names = ("input_tokens", "output_tokens", "cached_tokens")
-    counts = {name: value for name in names if is_amount(value := usage.get(name))} if usage else {}
+    """Return the tokens of a call as rate limits count them: those that are read from a cache do not count.
+
+    Replies and foreign journals are untrusted, so numbers that are no counts are ignored.
+    """
     tokens: dict[LimitUnit, float] = {}
-    if "input_tokens" in counts:
-        tokens["input_tokens"] = max(counts["input_tokens"] - counts.get("cached_tokens", 0), 0)
-    if "output_tokens" in counts:
-        tokens["output_tokens"] = counts["output_tokens"]
-    if len(tokens) == 2:  # noqa: PLR2004  # input and output
-        tokens["tokens"] = tokens["input_tokens"] + tokens["output_tokens"]
+    if usage:
+        if _is_count(input_tokens := usage.get("input_tokens")):
+            cached_tokens = usage.get("cached_tokens")
+            tokens["input_tokens"] = max(input_tokens - cached_tokens, 0) if _is_count(cached_tokens) else input_tokens
+        if _is_count(output_tokens := usage.get("output_tokens")):
+            tokens["output_tokens"] = output_tokens
+            if "input_tokens" in tokens:
+                tokens["tokens"] = tokens["input_tokens"] + output_tokens
     return tokens
+
+
+def _is_count(value: object) -> TypeGuard[float]:
+    return isinstance(value, _NUMBER) and 0 <= value <= MAX_INTEGER and not isinstance(value, bool)
 
 
 def total(usage: Mapping[str, float], name: str) -> float | None:

@@ -15,8 +15,6 @@ from evaljournal.runner.retries.retry_after import LONGEST_WAIT, parse_number, p
 MINUTE, DAY = 60.0, 86_400.0
 LARGEST_LIMIT: Final = 1e15
 """A larger limit is none; sums of such numbers would not be exact."""
-_MAX_NAME: Final = 100
-"""Characters of the longest name of a header that is read."""
 _MIN_DATE: Final = 10
 """Characters of the shortest date, or number of seconds since 1970."""
 
@@ -50,7 +48,7 @@ _UNITS: Final[dict[str, LimitUnit]] = {
 _PATTERNS: Final = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?P<scope>(?:llm_provider-)?x-ratelimit-(?:\w+-)??)(?P<field>limit|remaining|reset|renewalperiod)-(?P<unit>[a-z-]+)",
+        r"(?P<scope>(?:llm_provider-)?x-ratelimit-(?:\w{1,64}-)??)(?P<field>limit|remaining|reset|renewalperiod)-(?P<unit>[a-z-]+)",
         r"(?P<scope>(?:llm_provider-)?anthropic-ratelimit-)(?P<unit>[a-z-]+)-(?P<field>limit|remaining|reset)",
         r"(?P<scope>x-ratelimitbysize-)(?P<field>limit|remaining)-minute",
         r"(?P<scope>ratelimitbysize-)(?P<field>reset)",
@@ -80,7 +78,7 @@ def _limits_named(names: tuple[str, ...]) -> list[_LimitHeaders]:
     """Return the limits that headers with these names describe; the replies of an endpoint repeat the same names."""
     fields: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
-        matches = (pattern.fullmatch(name) for pattern in _PATTERNS if len(name) <= _MAX_NAME)
+        matches = (pattern.fullmatch(name) for pattern in _PATTERNS)
         if match := next(filter(None, matches), None):
             parts = match.groupdict(default="")
             is_by_size = "bysize" in parts["scope"]

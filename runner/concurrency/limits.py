@@ -25,7 +25,9 @@ from attrs import define, field
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.runner.concurrency.headers import DAY, LARGEST_LIMIT, MINUTE, AdvertisedLimit
+from evaljournal.replay.state.usage import real_tokens
+from evaljournal.runner.concurrency.constants import SMOOTHING
+from evaljournal.runner.concurrency.headers import DAY, MINUTE, AdvertisedLimit
 from evaljournal.runner.tasks.call_size import CallSize
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {
@@ -51,19 +53,14 @@ _ROUND_TRIPS: Final = 4
 on one key do not exceed it."""
 _SMALLEST_SHARE: Final = 0.1
 """Share of the rate at which a limit fills that is used even if nothing is left: the next reply may say more."""
-_LONGEST_WAIT: Final = 60.0
-"""Seconds after a start when another may start, whatever the headers say: they may be wrong, and a 429 costs little."""
 _RESOLUTION: Final = 1e-6
 """Seconds: a shorter wait is none, because sums of times are not exact, and waiting would not end."""
-_SMOOTHING: Final = 0.1
-"""Weight of the newest reply in means of tokens."""
 _RECORDED_CHANGE: Final = 0.05
 """Change of a limit, as a share, from which it is recorded again."""
 _MAX_LIMITS: Final = 32
 """Limits of a key; headers are untrusted, and each of their names is a limit."""
 
 
-_NUMBER: Final = (int, float)
 _UNITS: Final[tuple[LimitUnit, ...]] = ("requests", "tokens", "input_tokens", "output_tokens")
 _Amounts = tuple[float, float, float, float]
 """An amount of each of `_UNITS`: dictionaries would take most of the time of an admission."""
@@ -179,10 +176,10 @@ class Limits:
         """Needs of all calls so far."""
         self._input_ratio: float | None = None
         """Mean real tokens per byte of input; None before the first reply with usage."""
-        self._output_tokens = 0.0
+        self._output_tokens: float | None = None
         """Mean tokens of an output."""
         self._has_answer = False
-        self._round_trip = 0.0
+        self._round_trip: float | None = None
         """Mean seconds from the start of a call to the head of its reply."""
         self._first_start = float("inf")
         self._last_start = float("-inf")
@@ -228,7 +225,7 @@ class Limits:
     def _need(self, size: CallSize) -> _Amounts:
         input_bytes, max_output = size
         input_tokens = input_bytes // _BYTES_PER_TOKEN if self._input_ratio is None else int(input_bytes * self._input_ratio)
-        output_tokens = int(self._output_tokens)
+        output_tokens = int(self._output_tokens or 0)
         reserved_output = output_tokens if max_output is None else max_output
         reserved_input = max(input_tokens, input_bytes // _RESERVED_BYTES_PER_TOKEN)
         reserved = max(reserved_input, reserved_output) if self._counts_larger else reserved_input + reserved_output
@@ -247,7 +244,8 @@ class Limits:
                 if limit.is_declared and limit.seen.window == DAY:
                     longest = max(longest, self._day_wait(limit.seen.size, t))
                 elif limit.seen.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
-                    longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + _LONGEST_WAIT - t))
+                    # Headers may be wrong, and a 429 costs little: another call may start after a minute, whatever they say.
+                    longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + MINUTE - t))
             return longest if longest > _RESOLUTION else 0.0
 
     def day_limit_wait(self, t: float) -> float:
@@ -300,11 +298,8 @@ class Limits:
         """Update advertised limits from the reply to a call; return those that are new or have changed, to be recorded."""
         changes: list[RateLimitSeen] = []
         with self._lock:
-            round_trip = t - call.t
-            if self._round_trip:
-                round_trip = self._round_trip + _SMOOTHING * (round_trip - self._round_trip)
-            self._round_trip = round_trip
-            horizon = _ROUND_TRIPS * round_trip
+            self._round_trip = _mean(self._round_trip, t - call.t)
+            horizon = _ROUND_TRIPS * self._round_trip
             for header, unit, size, window, remaining, reset, is_advice in advertised:
                 # A reset within the window may be rounded to seconds; a longer one shows that the window is longer.
                 rate = (size - remaining) / reset if reset and reset > window and remaining < size else size / window
@@ -352,41 +347,25 @@ class Limits:
         self._has_answer = True
         if not self._limits:
             return
-        real_amounts = _real_amounts(usage)
+        real, size = real_tokens(usage), call.size
         with self._lock:
-            self._calibrate(call.size, real_amounts)
+            if size.input_bytes and "input_tokens" in real:
+                self._input_ratio = _mean(self._input_ratio, real["input_tokens"] / size.input_bytes)
+            if "output_tokens" in real:
+                self._output_tokens = _mean(self._output_tokens, real["output_tokens"])
             for limit in self._limits.values():
                 if not limit.is_even:
                     continue  # The headers say what was counted.
-                real = real_amounts[limit.index]
-                if limit.seen.unit == "tokens" and call.size.max_output is not None:
-                    real = self._need(call.size)[limit.index]  # What is reserved is not returned; its estimate improves.
-                if real is not None and real != call.needs[limit.index]:
-                    limit.debt = max(limit.debt + real - call.needs[limit.index], 0.0)
-
-    def _calibrate(self, size: CallSize, real_amounts: tuple[float | None, ...]) -> None:
-        _, _, input_tokens, output_tokens = real_amounts
-        if size.input_bytes and input_tokens is not None:
-            ratio = input_tokens / size.input_bytes
-            mean = self._input_ratio
-            self._input_ratio = ratio if mean is None else mean + _SMOOTHING * (ratio - mean)
-        if output_tokens is not None:
-            mean = self._output_tokens
-            self._output_tokens = mean + _SMOOTHING * (output_tokens - mean) if mean else output_tokens
+                need, unit = call.needs[limit.index], limit.seen.unit
+                # What is reserved is not returned, but its estimate improves.
+                is_reserved = unit == "tokens" and size.max_output is not None
+                amount = self._need(size)[limit.index] if is_reserved else real.get(unit, need)
+                limit.debt = max(limit.debt + amount - need, 0.0)
 
 
-def _real_amounts(usage: Mapping[str, object] | None) -> tuple[float, float | None, float | None, float | None]:
-    """Return what a call used, in the order of `_UNITS`; tokens that were read from a cache do not count against limits."""
-    if not usage:
-        return 1.0, None, None, None
-    input_tokens, output_tokens, cached_tokens = map(usage.get, ("input_tokens", "output_tokens", "cached_tokens"))
-    if not isinstance(input_tokens, _NUMBER) or not 0 <= input_tokens <= LARGEST_LIMIT:  # Replies are untrusted.
-        input_tokens = None
-    elif isinstance(cached_tokens, _NUMBER) and cached_tokens > 0:
-        input_tokens = max(input_tokens - cached_tokens, 0)
-    if not isinstance(output_tokens, _NUMBER) or not 0 <= output_tokens <= LARGEST_LIMIT:
-        return 1.0, None, input_tokens, None
-    return 1.0, None if input_tokens is None else input_tokens + output_tokens, input_tokens, output_tokens
+def _mean(mean: float | None, value: float) -> float:
+    """Return a running mean after the next value."""
+    return value if mean is None else mean + SMOOTHING * (value - mean)
 
 
 _shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()

@@ -8,6 +8,7 @@ import trio
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.concurrency.headers import advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits, shared_clock, shared_limits
 from evaljournal.runner.steps.admission import OverLimit
@@ -67,10 +68,9 @@ class KeyLimits:
         """Raise `OverLimit` if a call needs more than a limit allows."""
         if (seen := self.limits.impossible(size)) is not None:
             need = self.limits.need(size)[seen.unit]
-            unit = seen.unit.replace("_", " ")
             raise OverLimit(
-                f"the request needs {need:,.0f} {unit}, but the limit is {seen.size:,.0f} per {_window(seen.window)} "
-                f"({seen.header}, {seen.source})"
+                f"the request needs {need:,.0f} {as_words(seen.unit)}, but the limit is {seen.size:,.0f} "
+                f"per {window_text(seen.window)} ({seen.header}, {seen.source})"
             )
 
     def read(self, call: AdmittedCall, status: int, headers: Mapping[str, str]) -> None:
@@ -86,10 +86,6 @@ class KeyLimits:
     def _record_all(self, limits: list[RateLimitSeen]) -> None:
         for seen in limits:
             self._record(evolve_fact(seen, key=self.key))
-
-
-def _window(seconds: float) -> str:
-    return {1.0: "second", 60.0: "minute", 86_400.0: "day"}.get(seconds, f"{seconds:g} s")
 
 
 class KnownLimits:
