@@ -489,8 +489,6 @@ class Adaptive:
         """End the test for random 429s with `last_start`."""
         self._test_end = _NEVER
         random_429s, pace = self._random_429s, self._pace
-        if not random_429s.is_testing:
-            return
         if random_429s.end_test(last_start):
             pace.forget()
             self._in_flight.doubt(self._now)

@@ -201,10 +201,6 @@ class InFlight:
             if self.known_limit < highest_limit:
                 self.phase, self.phase_start, self.accepted_above, self.limit = "trying", t, 0, self.known_limit + 1
         else:
-            if self.is_upward and self.known_limit < highest_limit < OTHER_LOAD * self.known_limit:
-                self.known_limit = self.limit = highest_limit  # Too close to be compared, and below the overload.
-                self.phase_start, self.is_upward = t, False
-                return
             self.phase, self.phase_start = "trying", t
             self.is_upward = (self.is_upward or self.known_limit == 1) and self.known_limit < highest_limit
             self.limit = min(higher_load(self.known_limit), highest_limit) if self.is_upward else lower_load(self.known_limit)

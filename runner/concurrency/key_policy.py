@@ -14,16 +14,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import printable
 from evaljournal.runner.concurrency.fixed import Fixed
-from evaljournal.runner.concurrency.policy import (
-    STARTS,
-    CallEvent,
-    Change,
-    Decision,
-    Policy,
-    StartPermit,
-    call_of,
-    result_of,
-)
+from evaljournal.runner.concurrency.policy import STARTS, CallEvent, Change, Decision, Policy, StartPermit, call_of, result_of
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask
 

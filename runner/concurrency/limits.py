@@ -13,14 +13,11 @@ room, it is spread evenly, too.
 """
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
-from weakref import WeakValueDictionary
 
 import attrs
-import trio
 from attrs import define, field
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
@@ -366,26 +363,3 @@ class Limits:
 def _mean(mean: float | None, value: float) -> float:
     """Return a running mean after the next value."""
     return value if mean is None else mean + SMOOTHING * (value - mean)
-
-
-_shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()
-_shared_lock: Final = threading.Lock()
-
-
-def shared_limits(identity: object, host: str = "") -> Limits:
-    """Return the limits that all runs of this process share for an endpoint, an API key and a model; `host` is the endpoint's.
-
-    Runs with virtual clocks share only with runs of the same clock.
-    """
-    key = (identity, type(clock := trio.lowlevel.current_clock()).__name__ == "SystemClock" or id(clock))
-    with _shared_lock:
-        limits = _shared.get(key)
-        if limits is None:
-            limits = _shared[key] = Limits(host)
-        return limits
-
-
-def shared_clock() -> Callable[[], float]:
-    """Return a function that returns the time of the clock that runs with shared limits have in common, in any thread."""
-    clock = trio.lowlevel.current_clock()
-    return time.monotonic if type(clock).__name__ == "SystemClock" else clock.current_time

@@ -206,7 +206,8 @@ class Pace:
             self._settle(granted_calls / seconds, self.pace_at(start.t) or self.estimate, t)
         self.lowest_estimate, self.granted_calls = min(self.lowest_estimate, self.estimate or _MIN_PACE), granted_calls
         if is_enough or not is_measured:
-            self._count_from(start)
+            self.anchor, self.starts_without_token, self.granted_calls = start, 0, 0
+            self.lowest_estimate = self.estimate or _MIN_PACE
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
 
     def record_limited_probe(self, outage_seconds: float) -> None:
@@ -227,14 +228,6 @@ class Pace:
     def resume(self, t: float) -> None:
         """Start again after every call was rate limited."""
         self.phase_start, self.next_start = t, t + 1 / (self.estimate or 1.0)
-
-    def _count_from(self, start: Start) -> None:
-        self.anchor, self.starts_without_token, self.granted_calls, self.lowest_estimate = (
-            start,
-            0,
-            0,
-            self.estimate or _MIN_PACE,
-        )
 
     def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""

@@ -9,31 +9,17 @@ or scorer call, and pass its start and its end to `observe` as they are recorded
 
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
-from evaljournal.journal.events import (
-    AttemptEnd,
-    AttemptFailed,
-    AttemptInterrupted,
-    AttemptStarted,
-    AttemptSucceeded,
-    AttemptTimedOut,
-    FailureCategory,
-    Noted,
-    PolicyEvent,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
-    TrialScored,
-)
+from evaljournal.journal import events
 from evaljournal.journal.fact import fact
 
-CallStart: TypeAlias = AttemptStarted | ScorerCallStarted
-CallEnd: TypeAlias = AttemptEnd | ScorerCallFailed | TrialScored | ScoringFailed
+CallStart: TypeAlias = events.AttemptStarted | events.ScorerCallStarted
+CallEnd: TypeAlias = events.AttemptEnd | events.ScorerCallFailed | events.TrialScored | events.ScoringFailed
 CallEvent: TypeAlias = CallStart | CallEnd
 """The start or the end of an attempt or a scorer call. A call that returns several scores ends with the first."""
-STARTS: Final = (AttemptStarted, ScorerCallStarted)
-_SCORER_EVENTS: Final = (ScorerCallStarted, ScorerCallFailed, TrialScored, ScoringFailed)
+STARTS: Final = (events.AttemptStarted, events.ScorerCallStarted)
+_SCORER_EVENTS: Final = (events.ScorerCallStarted, events.ScorerCallFailed, events.TrialScored, events.ScoringFailed)
 
-Outcome: TypeAlias = Literal["succeeded", "timed_out", "interrupted"] | FailureCategory
+Outcome: TypeAlias = Literal["succeeded", "timed_out", "interrupted"] | events.FailureCategory
 """The category of a failure, or how else a call ended. One that this process interrupted is no evidence about the endpoint."""
 
 
@@ -67,18 +53,18 @@ def call_of(event: CallEvent) -> str:
 def result_of(event: CallEnd) -> Result:
     """Return how a call ended; an invalid score is a success here, because the endpoint answered."""
     match event:
-        case AttemptSucceeded() | TrialScored() | ScoringFailed():
+        case events.AttemptSucceeded() | events.TrialScored() | events.ScoringFailed():
             return Result("succeeded", event.elapsed)
-        case AttemptFailed() | ScorerCallFailed():
+        case events.AttemptFailed() | events.ScorerCallFailed():
             return Result(event.category, retry_after=event.retry_after)
-        case AttemptTimedOut():
+        case events.AttemptTimedOut():
             return Result("timed_out")
-        case AttemptInterrupted():
+        case events.AttemptInterrupted():
             return Result("interrupted")
     assert_never(event)
 
 
-Change: TypeAlias = PolicyEvent | Noted
+Change: TypeAlias = events.PolicyEvent | events.Noted
 """A change of the limit, the pace or a pause, or the note that a policy failed."""
 
 

@@ -1,7 +1,10 @@
 """The known rate limits of a session: who waits for them, and what is recorded of them."""
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import attrs
 import trio
@@ -10,13 +13,34 @@ from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.concurrency.headers import advertised_limits
-from evaljournal.runner.concurrency.limits import AdmittedCall, Limits, shared_clock, shared_limits
+from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.steps.admission import OverLimit
 from evaljournal.runner.tasks.call_size import CallSize
 
 _TOO_MANY_REQUESTS: Final = 429
 _RECHECK: Final = 1.0
 """Seconds after which a waiting call looks at the limits again: a reply may have shown more room."""
+_shared: Final[WeakValueDictionary[tuple[object, ...], Limits]] = WeakValueDictionary()
+_shared_lock: Final = threading.Lock()
+
+
+def shared_limits(identity: object, host: str = "") -> Limits:
+    """Return the limits that all runs of this process share for an endpoint, an API key and a model; `host` is the endpoint's.
+
+    Runs with virtual clocks share only with runs of the same clock.
+    """
+    key = (identity, type(clock := trio.lowlevel.current_clock()).__name__ == "SystemClock" or id(clock))
+    with _shared_lock:
+        limits = _shared.get(key)
+        if limits is None:
+            limits = _shared[key] = Limits(host)
+        return limits
+
+
+def shared_clock() -> Callable[[], float]:
+    """Return a function that returns the time of the clock that runs with shared limits have in common, in any thread."""
+    clock = trio.lowlevel.current_clock()
+    return time.monotonic if type(clock).__name__ == "SystemClock" else clock.current_time
 
 
 @attrs.define(eq=False)
