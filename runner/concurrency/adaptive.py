@@ -113,13 +113,13 @@ class Adaptive:
             if start is not None:  # Otherwise it hung for so long that it no longer counts.
                 self._end(start, result_of(event))
         self._record_pace()
-        return self._decision()
+        return Decision(limit=self.limit, changes=tuple(self._changes))
 
     def elapse(self, t: float) -> Decision:
         """Process that time has passed until `t`."""
         self._changes = []
         self._advance(t)
-        return self._decision()
+        return Decision(limit=self.limit, changes=tuple(self._changes))
 
     def may_start(self, t: float) -> StartPermit:
         """Return whether an attempt may start at `t`."""
@@ -136,9 +136,6 @@ class Adaptive:
         if self._recorded_pace is not None:
             start_at = max(start_at, self._pace.next_start)
         return OPEN if t >= start_at else StartPermit(open=False, check_at=start_at)
-
-    def _decision(self) -> Decision:
-        return Decision(limit=self.limit, changes=tuple(self._changes))
 
     def _advance(self, t: float) -> None:
         """Process everything that is due by `t`, each at its own time."""

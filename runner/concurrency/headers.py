@@ -65,8 +65,6 @@ class _LimitHeaders(NamedTuple):
 
     unit: LimitUnit
     is_advice: bool
-    is_groq_daily: bool
-    """Whether Groq counts it per day."""
     limit: str
     remaining: str
     reset: str
@@ -90,7 +88,7 @@ def _limits_named(names: tuple[str, ...]) -> list[_LimitHeaders]:
         is_sum = unit == "tokens" and (scope, "input-tokens") in fields  # Anthropic sends it beside its parts.
         if unit in _UNITS and not is_sum and {"limit", "remaining"} <= names_by_field.keys():
             header_names = [names_by_field.get(field, "") for field in ("limit", "remaining", "reset", "renewalperiod")]
-            limits.append(_LimitHeaders(_UNITS[unit], not unit, unit == "requests", *header_names))
+            limits.append(_LimitHeaders(_UNITS[unit], not unit, *header_names))
     return limits
 
 
@@ -103,7 +101,7 @@ def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") ->
     names = tuple([name for name in headers if "ratelimit" in name])
     limits: list[AdvertisedLimit] = []
     date: float | None = None
-    for unit, is_advice, is_groq_daily, limit, remaining_name, reset_name, period in _limits_named(names):
+    for unit, is_advice, limit, remaining_name, reset_name, period in _limits_named(names):
         try:
             size, remaining, reset = float(headers[limit]), float(headers[remaining_name]), None
         except ValueError:
@@ -118,7 +116,7 @@ def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") ->
             if reset is None:
                 continue
         window = MINUTE
-        if is_groq_daily and host == "api.groq.com":
+        if host == "api.groq.com" and unit == "requests":
             window = DAY
         elif period or is_advice:
             window = _sensible(parse_number(headers[period]) if period else reset)

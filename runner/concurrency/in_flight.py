@@ -50,11 +50,6 @@ def lower_load(load: int) -> int:
     return max(load - max(load // 3, 1), 1)
 
 
-def higher_load(load: int) -> int:
-    """Return the load to compare with this one: a quarter more, rounded up, because a smaller difference is not compared."""
-    return load + (load + 3) // 4
-
-
 @define(kw_only=True)
 class InFlight:
     """The limit, and the evidence against a higher one."""
@@ -203,7 +198,9 @@ class InFlight:
         else:
             self.phase, self.phase_start = "trying", t
             self.is_upward = (self.is_upward or self.known_limit == 1) and self.known_limit < highest_limit
-            self.limit = min(higher_load(self.known_limit), highest_limit) if self.is_upward else lower_load(self.known_limit)
+            # A quarter more, rounded up, because a smaller difference is not compared.
+            higher_load = min(self.known_limit + (self.known_limit + 3) // 4, highest_limit)
+            self.limit = higher_load if self.is_upward else lower_load(self.known_limit)
 
     def _safe_load(self) -> int:
         """Return the highest accepted load, without calls that were accepted only because others had just ended."""

@@ -86,16 +86,14 @@ class _Limit:
     seen: RateLimitSeen
     rate: float
     """Units per second that flow in."""
-    debt_t: float
-    """The time of `debt`."""
+    t: float
+    """The time of `debt` and `level`."""
     pace: float = field(init=False, default=attrs.Factory(lambda self: self.rate, takes_self=True))
     """Units per second at which calls may start."""
     debt: float = 0.0
     """Needs of started calls that the pace has not used up."""
     level: float = 0.0
     """What remains, if it is advertised."""
-    level_t: float = 0.0
-    """The time of `level`."""
     horizon: float = 1.0
     """Seconds in which the level is used."""
     surplus_horizon: float = 1.0
@@ -134,13 +132,11 @@ class _Limit:
 
     def advance(self, t: float) -> None:
         """Use up debt, and let the level rise, until now."""
-        if t > self.debt_t:
+        if t > self.t:
             if self.debt:
-                self.debt = max(self.debt - self.pace * (t - self.debt_t), 0.0)
-            self.debt_t = t
-        if t > self.level_t:
-            self.level = min(self.level + self.rate * (t - self.level_t), self.seen.size)
-            self.level_t = t
+                self.debt = max(self.debt - self.pace * (t - self.t), 0.0)
+            self.level = min(self.level + self.rate * (t - self.t), self.seen.size)
+            self.t = t
 
     def wait(self, amount: float, first_start: float) -> float:
         """Return the seconds until there is room for an amount, after `advance`."""
@@ -152,7 +148,7 @@ class _Limit:
         if self.is_capped:
             pace = min(pace, self.even_pace)
         if self.grows_slowly:
-            pace = min(pace, self.rate * (0.5 + (self.debt_t - first_start) / MINUTE))  # Begin at half the rate.
+            pace = min(pace, self.rate * (0.5 + (self.t - first_start) / MINUTE))  # Begin at half the rate.
         self.pace = pace = max(pace, _SMALLEST_SHARE * self.rate)
         wait = self.debt / pace - _BURST
         if amount > level and (missing := min(amount, seen.size) - level) > 0:
@@ -166,7 +162,7 @@ class Limits:
     def __init__(self, host: str = "") -> None:
         self._counts_larger = host == "api.openai.com"
         """Whether a call takes the larger of its input and `max_tokens`, not their sum."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._limits: dict[str, _Limit] = {}
         """Header, or name of a declared limit → the limit."""
         self._needs: _Amounts = (0.0, 0.0, 0.0, 0.0)
@@ -190,7 +186,7 @@ class Limits:
                 unit, window = DECLARED[name]
                 if name not in self._limits or size < self._limits[name].seen.size:
                     seen = RateLimitSeen(unit=unit, size=size, window=window, source="declared", header=name)
-                    self._limits[name] = _Limit(seen, rate=size / window, debt_t=t, is_even=True)
+                    self._limits[name] = _Limit(seen, rate=size / window, t=t, is_even=True)
                     self._limits[name].pace = self._limits[name].even_pace
             return [self._limits[name].seen for name in limits]
 
@@ -200,7 +196,7 @@ class Limits:
             if self._last_start > float("-inf"):
                 return  # They are counted: another run of this process uses the limits.
             for limit in self._limits.values():
-                limit.debt_t = float("-inf")
+                limit.t = float("-inf")
             for t, need in starts:
                 requests, tokens, input_tokens, output_tokens = (need.get(unit, 0.0) for unit in _UNITS)
                 self._count(t, (requests, tokens, input_tokens, output_tokens))
@@ -239,7 +235,7 @@ class Limits:
             for limit in self._limits.values():
                 limit.advance(t)
                 if limit.is_declared and limit.seen.window == DAY:
-                    longest = max(longest, self._day_wait(limit.seen.size, t))
+                    longest = max(longest, self.day_limit_wait(t))
                 elif limit.seen.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
                     # Headers may be wrong, and a 429 costs little: another call may start after a minute, whatever they say.
                     longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + MINUTE - t))
@@ -248,14 +244,10 @@ class Limits:
     def day_limit_wait(self, t: float) -> float:
         """Return the seconds until the declared limit per day allows another call; 0: now."""
         with self._lock:
-            limit = self._limits.get("rpd")
-            return 0.0 if limit is None else max(self._day_wait(limit.seen.size, t), 0.0)
-
-    def _day_wait(self, size: float, t: float) -> float:
-        while self._day_starts and self._day_starts[0] <= t - DAY:
-            self._day_starts.popleft()
-        excess = len(self._day_starts) - int(size)
-        return 0.0 if excess < 0 else self._day_starts[excess] + DAY - t
+            while self._day_starts and self._day_starts[0] <= t - DAY:
+                self._day_starts.popleft()
+            excess = len(self._day_starts) - int(self._limits["rpd"].seen.size) if "rpd" in self._limits else -1
+            return 0.0 if excess < 0 else self._day_starts[excess] + DAY - t
 
     def impossible(self, size: CallSize) -> RateLimitSeen | None:
         """Return a limit that is lower than the need of a call; None if there is none.
@@ -283,8 +275,7 @@ class Limits:
         requests, tokens, input_tokens, output_tokens = self._needs
         self._needs = (requests + need[0], tokens + need[1], input_tokens + need[2], output_tokens + need[3])
         for limit in self._limits.values():
-            if limit.debt_t != t:
-                limit.advance(t)
+            limit.advance(t)
             amount = need[limit.index]
             limit.debt += amount
             limit.level -= amount
@@ -312,6 +303,7 @@ class Limits:
                 elif size != limit.seen.size:
                     limit.seen = evolve_fact(limit.seen, size=size, window=window)
                 changes += limit.record_change(t)
+                limit.advance(t)
                 limit.rate = rate
                 limit.is_even = reset is None
                 longest = min(window, MINUTE) / 2
@@ -326,7 +318,7 @@ class Limits:
                 if call.t > limit.newest_sent:
                     limit.newest_sent = call.t
                     later_needs = self._needs[limit.index] - call.all_needs[limit.index]
-                    limit.level, limit.level_t = min(remaining + rate * (t - call.t) - later_needs, size), t
+                    limit.level = min(remaining + rate * (limit.t - call.t) - later_needs, size)
         return changes
 
     def _first_debt(self, limit: _Limit, t: float) -> float:
