@@ -126,9 +126,7 @@ class Adaptive:
         breaker = self._breaker
         if breaker.open:
             # Probes may start even if hung calls fill the limit; otherwise the run could not recover.
-            if t >= breaker.next_probe:
-                return PROBE
-            return StartPermit(open=False, check_at=breaker.next_probe)
+            return PROBE if t >= breaker.next_probe else StartPermit(open=False, check_at=breaker.next_probe)
         if len(self._calls) >= self.limit:
             hung_at = self._hung_at()
             return FULL if hung_at == _NEVER else StartPermit(open=False, check_at=max(hung_at, t))
@@ -413,7 +411,7 @@ class Adaptive:
             self._learn_rate(start, retry_after, in_a_row=True)
         elif self._random_429s.is_testing or len(limited_starts) <= self._random_429s.expected(WINDOW):
             self._count_unexplained(start)
-            if self._random_429s.is_decided and len(limited_starts) < SEVERAL:
+            if self._random_429s.unexplained_429s >= SEVERAL > len(limited_starts) and self._random_429s.is_testing:
                 self._end_test(start.order)
         elif self._pace.is_above(start.t):
             if self._pace.is_confirmed(start):

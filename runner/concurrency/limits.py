@@ -88,7 +88,7 @@ class _Limit:
     """Units per second that flow in."""
     t: float
     """The time of `debt` and `level`."""
-    pace: float = field(init=False, default=attrs.Factory(lambda self: self.rate, takes_self=True))
+    pace: float = field(init=False, default=attrs.Factory(lambda self: self.even_pace, takes_self=True))
     """Units per second at which calls may start."""
     debt: float = 0.0
     """Needs of started calls that the pace has not used up."""
@@ -187,7 +187,6 @@ class Limits:
                 if name not in self._limits or size < self._limits[name].seen.size:
                     seen = RateLimitSeen(unit=unit, size=size, window=window, source="declared", header=name)
                     self._limits[name] = _Limit(seen, rate=size / window, t=t, is_even=True)
-                    self._limits[name].pace = self._limits[name].even_pace
             return [self._limits[name].seen for name in limits]
 
     def restore(self, starts: Iterable[tuple[float, Mapping[str, float]]]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import define
 
-from evaljournal.runner.concurrency.constants import FEW, MANY, MEASURED_CALLS, SEVERAL, WINDOW
+from evaljournal.runner.concurrency.constants import FEW, MANY, MEASURED_CALLS, WINDOW
 from evaljournal.runner.concurrency.start import Start
 
 _TESTED_SHARE: Final = 0.02
@@ -53,11 +53,6 @@ class Random429s:
     def is_testing(self) -> bool:
         """Whether a test is in progress."""
         return self.first_test_start > 0
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether there were enough 429s in the current test."""
-        return self.is_testing and self.unexplained_429s >= SEVERAL
 
     def expected(self, starts: int) -> float:
         """Return how many of `starts` may be rate limited at random: the mean plus four standard deviations."""
