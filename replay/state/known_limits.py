@@ -13,9 +13,8 @@ import attrs
 from evaljournal.journal.events import RateLimitSeen
 from evaljournal.replay.state.usage import is_amount
 
-MINUTE: Final = 60.0
+MINUTE, DAY = 60.0, 86_400.0
 _INFINITY: Final = float("inf")
-_DAY: Final = 86_400.0
 
 Need = dict[str, float]
 """Unit → amount."""
@@ -92,7 +91,7 @@ class RecordedLimits:
         minutes = self._minutes.setdefault(key, deque())
         if not minutes or minutes[-1][0] < time - MINUTE:
             minutes.append((time, {}))
-            while minutes[0][0] < time - _DAY - MINUTE:
+            while minutes[0][0] < time - DAY - MINUTE:
                 minutes.popleft()
         total = minutes[-1][1]
         for unit, amount in need.items():
@@ -106,7 +105,7 @@ class RecordedLimits:
         needs: list[tuple[float, Need]] = []
         for time, total in self._minutes.get(key, ()):
             seconds_ago = wall - time - MINUTE
-            if seconds_ago < _DAY:
+            if seconds_ago < DAY:
                 needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * round(total.get("requests", 0.0))
         needs += [(max(wall - time, 0.0), need) for time, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from evaljournal.journal.events import LimitUnit
+from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.runner.retries.retry_after import LONGEST_WAIT, parse_number, parse_seconds, server_time
 
-MINUTE, DAY = 60.0, 86_400.0
 LARGEST_LIMIT: Final = 1e15
 """A larger limit is none; sums of such numbers would not be exact."""
 _MIN_DATE: Final = 10

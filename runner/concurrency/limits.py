@@ -22,9 +22,10 @@ from attrs import define, field
 
 from evaljournal.journal.events import LimitUnit, RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.replay.state.usage import real_tokens
 from evaljournal.runner.concurrency.constants import SMOOTHING
-from evaljournal.runner.concurrency.headers import DAY, MINUTE, AdvertisedLimit
+from evaljournal.runner.concurrency.headers import AdvertisedLimit
 from evaljournal.runner.tasks.call_size import CallSize
 
 DECLARED: Final[dict[str, tuple[LimitUnit, float]]] = {

@@ -20,9 +20,9 @@ from typing import Final
 
 from attrs import define, field
 
+from evaljournal.replay.state.known_limits import MINUTE
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
 from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, WINDOW
-from evaljournal.runner.concurrency.headers import MINUTE
 from evaljournal.runner.concurrency.start import Start
 
 FIRST_PACE, _FIRST_PACE_END = 20.0, 100.0

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal.events import RateLimitSeen
-from evaljournal.runner.concurrency.headers import DAY, MINUTE, AdvertisedLimit, advertised_limits
+from evaljournal.replay.state.known_limits import DAY, MINUTE
+from evaljournal.runner.concurrency.headers import AdvertisedLimit, advertised_limits
 from evaljournal.runner.concurrency.limits import AdmittedCall, Limits
 from evaljournal.runner.engine.known_limits import shared_limits
 from evaljournal.runner.tasks.call_size import CallSize
