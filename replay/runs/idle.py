@@ -121,7 +121,7 @@ def rate_limit_use_text(use: LimitUse) -> str:
     return f"{as_words(limit.unit)}: {amount} used{wait} ({printable(limit.source)})"
 
 
-def _limit_use(state: RunState, key: str, now: float) -> LimitUse | None:
+def limit_use(state: RunState, key: str, now: float) -> LimitUse | None:
     """Return the known limit of a key that holds starts longest, or is used most."""
     uses = (use for use in state.known_limits.uses(now) if use.limit.key == key)
     return max(uses, key=lambda use: (use.next_start, use.used / use.limit.size), default=None)
@@ -136,7 +136,7 @@ def _inner_reasons(state: RunState, now: float, other_keys: Container[str]) -> I
     """Yield the limits for which calls inside attempts wait: the last one did, or the next one has to."""
     waits = state.known_limits.inner_waits if state.running else {}
     for key, waited in waits.items():
-        use = None if key in other_keys else _limit_use(state, key, now)
+        use = None if key in other_keys else limit_use(state, key, now)
         if use is not None and (waited > 0 or use.next_start > 0):
             name = f"{_name(key)}: " if len(waits) > 1 else ""
             yield _rate_limit_reason(key, name, use)
@@ -174,7 +174,7 @@ def _key_reasons(state: RunState, keys: list[str], now: float, *, is_waiting: bo
     for key in keys:
         pause, limit = state.pauses.get(key), state.limits.get(key)
         in_flight, slots = state.in_flight(key), slots_of(state, key)
-        use = _limit_use(state, key, now) if is_waiting else None
+        use = limit_use(state, key, now) if is_waiting else None
         name = f"{_name(key)}: " if show_keys or key.startswith(SCORER_PREFIX) else ""
         is_full = limit is not None and in_flight >= limit
         if slots is not None and in_flight >= slots:

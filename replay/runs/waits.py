@@ -12,7 +12,7 @@ import attrs
 
 from evaljournal.journal import Record
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, ScorerCallFailed, ScorerCallStarted, SessionStarted
-from evaljournal.replay.runs.idle import limit_text, pace_text, slots_of
+from evaljournal.replay.runs.idle import limit_text, limit_use, pace_text, slots_of
 from evaljournal.replay.state.pauses import PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import printable, rate_limit_text
@@ -91,9 +91,8 @@ class WaitLog:
         return sorted(parts, key=lambda wait: -wait.seconds)
 
     def _limit_text(self, key: str) -> str:
-        """Return the known limit of a key that is used most."""
-        uses = (use for use in self._state.known_limits.uses(self._t) if use.limit.key == key)
-        use = max(uses, key=lambda use: use.used / use.limit.size, default=None)
+        """Return the known limit of a key that holds starts longest, or is used most."""
+        use = limit_use(self._state, key, self._t)
         return "" if use is None else rate_limit_text(use.limit.unit, use.limit.size, use.limit.window)
 
     def _add_waits(self, now: float) -> None:
