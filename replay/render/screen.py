@@ -218,7 +218,9 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if budget_text := spent_text(state):
         yield "budget", budget_text, ""
     for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].start):
-        yield "longest", *_running_text(name, attempt, now, state.settings.get("timeout"))
+        # A timeout does not count the time in which calls inside the attempt wait for rate limits.
+        timeout = None if state.known_limits.inner_waits else state.settings.get("timeout")
+        yield "longest", *_running_text(name, attempt, now, timeout)
     yield "journal", f"seq {state.seq:,} · synced up to {durable:,}", "dim"
 
 

@@ -91,6 +91,8 @@ class Adaptive:
         self._wave = Wave(0.0)
         self._last_429 = -_QUIET_GAP
         """The newest start that was rate limited."""
+        self._outage_at = _NEVER
+        """When enough calls have failed for an outage, if none is answered before."""
         self._test_end = _NEVER
         """When the result of a test for random 429s will be known."""
         self._recorded_pace: float | None = None
@@ -141,11 +143,13 @@ class Adaptive:
             hung_at = _NEVER if self._breaker.open else self._hung_at()
             pause = self._pause.event
             pause_end = _NEVER if pause is None or self._breaker.open else pause.until
-            next_at = min(hung_at, pause_end, self._test_end)
+            next_at = min(hung_at, pause_end, self._test_end, self._outage_at)
             if next_at > t:
                 break
             self._now = max(self._now, next_at)
-            if next_at == self._test_end:
+            if next_at == self._outage_at:
+                self._open_breaker()
+            elif next_at == self._test_end:
                 self._end_test(self._random_429s.last_test_start)
             elif next_at == pause_end:
                 self._changes += self._pause.end(next_at)
@@ -357,13 +361,20 @@ class Adaptive:
             if evidence is not None:
                 self._record_limit("timeouts", evidence)
                 return  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
-        if not breaker.count(start, self._now, last_answered=self._last_answered, in_flight=len(self._calls) + 1):
-            return
+        if breaker.count(start, self._now, last_answered=self._last_answered, in_flight=len(self._calls) + 1):
+            # Calls that started with it may be answered in a moment.
+            self._outage_at = min(self._outage_at, self._now + (0.0 if is_timeout else _SETTLE_SHARE * (self._now - start.t)))
+            self._advance(self._now)
+
+    def _open_breaker(self) -> None:
+        """Open the breaker after failures, unless a call was answered since, or many are still in flight."""
+        self._outage_at = _NEVER
         cutoff = self._now - 1.2 * self._failure_seconds
         survivors = sum(call.t <= cutoff for call in self._calls.values() if call.order > self._last_answered)
-        evidence = breaker.open_unless(0 if is_timeout else survivors, self._now, self._start_count)
-        if evidence is not None:
-            self._suspend(evidence)
+        if not self._breaker.open:
+            evidence = self._breaker.open_unless(survivors, self._now, self._start_count, last_answered=self._last_answered)
+            if evidence is not None:
+                self._suspend(evidence)
 
     def _suspend(self, evidence: str) -> None:
         """Record that only probes may start."""

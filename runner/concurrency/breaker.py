@@ -51,9 +51,10 @@ class Breaker:
         self.failures[start.order] = t
         return len(self.failures) >= min(2 * MANY, max(SEVERAL, 2 * in_flight))
 
-    def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
-        """Open the breaker unless too many calls are still in flight; return the evidence if it opens."""
-        if len(self.failures) <= _OUTNUMBER_FACTOR * survivors:
+    def open_unless(self, survivors: int, t: float, newest_start: int, *, last_answered: int) -> str | None:
+        """Open the breaker unless too many calls are in flight, or one was answered; return the evidence if it opens."""
+        self.failures = {order: when for order, when in self.failures.items() if order > last_answered}
+        if len(self.failures) <= max(SEVERAL - 1, _OUTNUMBER_FACTOR * survivors):
             return None
         first_failure_at = min(self.failures.values())
         evidence = f"{len(self.failures)} calls failed in {t - first_failure_at:.1f} s, and none was answered"

@@ -13,6 +13,8 @@ from evaljournal.journal.events import LimitUnit
 from evaljournal.replay.state.known_limits import DAY, MINUTE
 from evaljournal.runner.retries.retry_after import LONGEST_WAIT, parse_number, parse_seconds, server_time
 
+_LONGEST_RESET: Final = 31 * DAY
+"""Providers have quotas of up to a month; a limit with a later reset makes no sense."""
 LARGEST_LIMIT: Final = 1e15
 """A larger limit is none; sums of such numbers would not be exact."""
 _MIN_DATE: Final = 10
@@ -113,7 +115,7 @@ def advertised_limits(headers: Mapping[str, str], now: float, host: str = "") ->
             if date is None and len(text) >= _MIN_DATE:
                 date = server_time(headers, now)
             reset = parse_seconds(text, now if date is None else date)
-            if reset is None:
+            if reset is None or reset > _LONGEST_RESET:
                 continue
         window = MINUTE
         if host == "api.groq.com" and unit == "requests":

@@ -21,7 +21,7 @@ from evaljournal.runner.definition.gates import Gate
 from evaljournal.runner.definition.limits import LimitsValue, parse_limits
 from evaljournal.runner.errors import UsageError, Validator, is_whole_number, rule, whole_number
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
-from evaljournal.runner.steps.durable_requests import DurableRequests
+from evaljournal.runner.steps.durable_requests import MODEL_CALLS, DurableRequests
 from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.parse import parse_workers
 from evaljournal.runner.workers.pool import WorkerPool
@@ -212,6 +212,11 @@ class Settings(Selection):
         return {
             name: value for name, value in fields.items() if name not in OMITTED_DEFAULTS or value != OMITTED_DEFAULTS[name]
         }
+
+    @property
+    def sees_model_calls(self) -> bool:
+        """Whether the model calls of a function or a command are seen."""
+        return self.gateway or MODEL_CALLS in self.durable
 
     @property
     def fingerprint(self) -> str:

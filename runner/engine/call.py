@@ -205,8 +205,9 @@ class AttemptCalls:
         limits = self._own_limits if not call.base_url else self._limits_of(call)
         assert limits is not None
         if not call.base_url and not self._has_own_call and self._work.admitted is not None:
-            self._has_own_call = True  # It was admitted with the attempt.
-            return self._start(step, limits, self._work.admitted, 0.0)
+            self._has_own_call = True  # It was admitted with the attempt, which has its need.
+            self._calls[step] = limits, self._work.admitted
+            return CallAdmission()
         try:
             limits.check(call.size)
         except OverLimit as exc:

@@ -231,8 +231,14 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
     callees = [*evaluation.tasks.values(), *(scorer.function for scorer in evaluation.scorers.values())]
     chats = [getattr(callee, "chat", callee) for callee in callees]
     models = {str(model) for chat in chats if isinstance(chat, Billed) and (model := getattr(chat, "model", None))}
-    is_known = settings.limit_key is None and not any("{" in model for model in models)
-    problem, is_seen = "", settings.gateway or bool(settings.durable)
+    is_known = settings.limit_key is None
+    if (
+        is_known
+        and any("{" in model for model in models)
+        and any(isinstance(size, Mapping) for size in settings.limits.values())
+    ):
+        raise UsageError("cases name the models; add --limit-key with the column", setting="limits", value="MODEL=…")
+    problem, is_seen = "", settings.sees_model_calls
     for task in evaluation.tasks.values():
         if isinstance(task, Billed | RecordedOutput):
             continue

@@ -259,12 +259,17 @@ class Scheduler:
         limits = lane.limits
         if limits is None:
             return True
-        size = self._size_of(job) if limits.needs_sizes else CallSize()
+        job.size = size = self._size_of(job) if limits.needs_sizes else CallSize()
+        job.admitted, job.usage = None, None
+        if limits.limits.impossible(size) is not None:
+            return True  # It fails before anything is sent, and takes nothing.
         wait = limits.wait(size)
         if wait <= 0:
-            job.admitted, job.usage = limits.start(size), None
+            job.admitted = limits.start(size)
             return True
-        if self.stop_at_day_limit(limits):
+        if limits.day_wait() > 0:
+            if self._is_idle:
+                self.stop_at_day_limit(limits)
             return False
         lane.closed_until = now + wait
         self._call_policy_at(lane, now + wait)
@@ -285,8 +290,8 @@ class Scheduler:
     def check_size(self, job: Job) -> None:
         """Raise `OverLimit` if the call of a job needs more than a limit allows."""
         limits = self.queues.lanes[job.key].limits
-        if limits is not None and job.admitted is not None:
-            limits.check(job.admitted.size)
+        if limits is not None and job.admitted is None:
+            limits.check(job.size)
 
     def read_reply(self, job: Job, status: int, headers: Mapping[str, str]) -> None:
         """Read the limits in the head of the reply to a job's call, which may allow the next start."""
@@ -314,11 +319,15 @@ class Scheduler:
         """Return whether the budget allows a start; if not, stop the session if nothing is in flight."""
         if block is None:
             return True
-        state, queues = self.recorder.state, self.queues
-        if not state.running and queues.unscored_outputs == len(queues.outputs_to_score):
-            self.shutdown.stop("budget", block_text(state, block))
+        if self._is_idle:
+            self.shutdown.stop("budget", block_text(self.recorder.state, block))
             self.close()
         return False
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether no attempt is in flight, and no output is being scored."""
+        return not self.recorder.state.running and self.queues.unscored_outputs == len(self.queues.outputs_to_score)
 
     def _has_next(self, lane: Lane) -> bool:
         """Return whether a lane has a job that may be taken; if it runs in a worker, there must be a place for it."""

@@ -313,7 +313,7 @@ class Session:
                     known_limits,
                     plan.keys,
                     plan.evaluation.scorers,
-                    sees_calls=bool(settings.durable or settings.gateway),
+                    sees_calls=settings.sees_model_calls,
                 ),
                 size_of=lambda job: call_size(job, plan.evaluation.tasks),
                 workers=workers,

@@ -32,6 +32,8 @@ class _QueuedJob:
     """The lane's epoch when the call in flight started."""
     is_probe: bool = False
     """Whether the call in flight probes an endpoint whose circuit breaker is open."""
+    size: CallSize = attrs.field(factory=CallSize)
+    """The size of its next call, if known limits count it."""
     admitted: AdmittedCall | None = None
     """The call in flight, as the known limits of its key count it."""
     waited: float = 0.0

@@ -51,7 +51,7 @@ Change = Callable[[list[TimedEvent]], list[TimedEvent]]
 
 def in_an_occupied_slot(events: list[TimedEvent]) -> list[TimedEvent]:
     """Move one of the last attempts to an occupied slot; no later start depends on it."""
-    last = index_of(events, AttemptStarted, -3)
+    last = index_of(events, AttemptStarted, -2)
     held: dict[str, int] = {}
     for _, event in events[:last]:
         if isinstance(event, AttemptStarted):

@@ -134,6 +134,7 @@ def check(task: Any, limits: Any, *, judge: str = "", shard: str | None = None, 
             {"gpt-5.6-lunar": {"tpm": 5}},
             "limits.tpm='gpt-5.6-lunar=5': no task or judge calls the model 'gpt-5.6-lunar'; did you mean 'gpt-5.6-luna'?",
         ),
+        (Chat("{input}", base_url=URL), {"any": {"tpm": 5}}, "limits='MODEL=…': cases name the models; add --limit-key"),
     ],
 )
 def test_limits_that_cannot_apply(task: Any, limits: Any, message: str) -> None:
@@ -160,7 +161,7 @@ def test_limits_that_apply() -> None:
     check(RecordedOutput("input"), {"tpm": 5})
     check(answer, {"m": {"tpm": 5}}, judge="anthropic:m")
     check(Chat("anthropic:m", base_url=URL), {"tpm": 5, "m": {"rpm": 5}}, shard="1/2")
-    check(Chat("{input}", base_url=URL), {"any": {"tpm": 5}})
+    check(Chat("{input}", base_url=URL), {"any": {"tpm": 5}}, limit_key="input")
 
 
 def dry_run(directory: Path, *options: str, config: str = "") -> Result:

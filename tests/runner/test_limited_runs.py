@@ -12,7 +12,14 @@ import pytest
 from benchmarks._provider_server import Served, serving
 from benchmarks.simulated.providers import Anthropic, OpenAI, Server, per_minute
 from evaljournal import Case, Chat, Retry, verify
-from evaljournal.journal.events import AttemptFailed, AttemptStarted, RateLimitSeen, ScorerCallStarted, ScoringFailed
+from evaljournal.journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    RateLimitSeen,
+    ScorerCallStarted,
+    ScoringFailed,
+    StepCompleted,
+)
 from evaljournal.runner.scorers.llm_judge import Judge
 from tests.processes import Process
 from tests.runs import define_real, events, run_real
@@ -147,3 +154,30 @@ def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
     for index, first in enumerate(times):
         assert sum(t < first + 1 for t in times[index:]) <= 10 + 6  # Late arrivals, on a busy machine.
     assert verify(tmp_path / "run").ok
+
+
+def test_a_day_limit_lets_calls_in_flight_end(path: Path) -> None:
+    """A declared limit per day starts nothing more, and the calls that it allowed keep their time, whatever the grace."""
+    with serving(lambda: OpenAI(limits=(), median=0.5)) as served:
+        outcome = run_real(define_real(Chat("m", base_url=f"{served.root}/v1"), CASES, limits={"rpd": 3}, grace=0.0), path)
+    assert (3, "quota") == (outcome.state.completed, outcome.stop_reason)
+
+
+def test_a_request_over_a_limit_takes_nothing(path: Path) -> None:
+    """Requests that can never fit fail one after the other, without waiting for a limit that they do not use."""
+    with serving(lambda: OpenAI(limits=(), median=0.05)) as served:
+        chat = Chat("m", base_url=f"{served.root}/v1", max_tokens=500)
+        outcome = run_real(define_real(chat, CASES[:4], limits={"tpm": 100}), path)
+    assert (4, {}) == (outcome.state.failed, served.servers)
+    assert outcome.state.t < 20
+
+
+def test_the_first_turn_is_counted_once(path: Path) -> None:
+    """The first call of a conversation is admitted with its attempt, which has its need; later turns have their own."""
+    with serving(lambda: OpenAI(limits=(), median=0.01)) as served:
+        chat = Chat("m", base_url=f"{served.root}/v1", turns="input")
+        cases = [Case(name="a", input=["one", "two", "three"])]
+        run_real(define_real(chat, cases, limits={"rpm": 6000}), path)
+    assert [None, {"requests": 1}, {"requests": 1}] == [step.need for step in events(path, StepCompleted)]
+    assert [{"requests": 1}] == [start.need for start in events(path, AttemptStarted)]
+    assert verify(path).ok

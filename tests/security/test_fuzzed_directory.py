@@ -95,6 +95,7 @@ def event_samples() -> list[dict[str, Any]]:
         events.SessionStarted(session=1, **session),
         events.LimitChanged(before=1, after=2, reason="r", evidence="e", key="k"),
         events.PaceChanged(before=1.0, after=2.0, reason="r", evidence="e", key="k"),
+        events.RateLimitSeen(unit="tokens", size=5.0, window=60.0, source="advertised", header="h", is_believed=False, key="k"),
         *enqueued,
         events.AttemptStarted(attempt=1, **start),
         events.Noted(name="evaljournal.quota", value={"remaining": 1}, trial="case-1", attempt=1),
