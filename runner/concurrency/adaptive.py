@@ -443,7 +443,7 @@ class Adaptive:
         if start.order <= breaker.barrier:
             return
         if breaker.reason == "all_rate_limited":
-            self._pace.record_limited_probe(self._now - breaker.outage_start)
+            self._pace.record_limited_probe()
             self._suspend(breaker.record_failed_probe(self._now, not_before=self._now + min(retry_after or 0.0, 30.0)))
         else:
             self._close_breaker(start)

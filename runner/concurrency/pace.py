@@ -20,9 +20,8 @@ from typing import Final
 
 from attrs import define, field
 
-from evaljournal.replay.state.known_limits import MINUTE
 from evaljournal.replay.state.pauses import LATE_TOLERANCE
-from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, LONG_TIME, MEASURED_CALLS, WINDOW
+from evaljournal.runner.concurrency.constants import FEW, GROWTH_STEP, MEASURED_CALLS, WINDOW
 from evaljournal.runner.concurrency.start import Start
 
 FIRST_PACE, _FIRST_PACE_END = 20.0, 100.0
@@ -89,8 +88,6 @@ class Pace:
     """Whether they may include the content of a full bucket, because no 429 preceded them."""
     safe_rate: float | None = None
     """Above this rate the pace hardly grows, because every call was rate limited for a while after a higher one."""
-    swing_seconds: float = 2 * PLATEAU_LONGEST
-    """Seconds in which the pace then grows by `_SWING`."""
     fixed_pace: float | None = None
     """A pace that was not measured: at the beginning of a run, where each answer raises it, and in a test for random 429s."""
 
@@ -157,7 +154,7 @@ class Pace:
                 self._search(pace, t)
         elif self.estimate < 2 * flow:  # Beyond that slots are the limit, and a higher pace would never be tried.
             if self.safe_rate is not None and self.estimate >= self.safe_rate:
-                self.estimate *= 1 + _SWING * gap / self.swing_seconds
+                self.estimate *= 1 + _SWING * gap / (2 * PLATEAU_LONGEST)  # As on the longest plateau.
                 return
             # The longer the search, the further away the limit must be.
             round_trips = (t - self.phase_start) / round_trip
@@ -210,20 +207,12 @@ class Pace:
             self.lowest_estimate = self.estimate or _MIN_PACE
         return f"429 at {start.in_flight} in flight, after {granted_calls} accepted in {seconds:.1f} s"
 
-    def record_limited_probe(self, outage_seconds: float) -> None:
-        """Record that a single call was rate limited, too: be careful from now on.
-
-        A limit per minute accepts single calls after half a minute; if nothing is accepted for longer, the client is banned.
-        Then the content of a full bucket may have been as much as a minute's refill.
-        """
+    def record_limited_probe(self) -> None:
+        """Record that a single call was rate limited, too: be careful from now on."""
         rate = self.accepted_calls / self.accepted_seconds
-        if outage_seconds >= PLATEAU_LONGEST:
-            self.swing_seconds = 2 * LONG_TIME
-            rate = self.accepted_calls / (self.accepted_seconds + MINUTE) if self.includes_burst else rate
-        elif self.includes_burst and self.accepted_seconds < PLATEAU_LONGEST:
+        if self.includes_burst and self.accepted_seconds < PLATEAU_LONGEST:
             rate *= _FIRST_RATE_SHARE / 2
         self.safe_rate = max(rate, _MIN_PACE)
-        self.estimate = min(self.estimate or self.safe_rate, self.safe_rate)
 
     def resume(self, t: float) -> None:
         """Start again after every call was rate limited."""
