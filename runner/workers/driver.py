@@ -27,11 +27,11 @@ from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallA
 from evaljournal.runner.steps.attempt_steps import AttemptSteps
 from evaljournal.runner.workers.frames import (
     CANCELLED,
-    MAX_NOTE,
     InvalidFrame,
     parse_admit,
     parse_end,
     parse_frame,
+    parse_notes,
     parse_reply,
 )
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
@@ -422,9 +422,7 @@ class Workers:
             case "end":
                 call.end(parse_end(fields))
             case "note":
-                values = fields.get("values")
-                if size > MAX_NOTE or not isinstance(values, dict):
-                    raise InvalidFrame("it sent invalid notes")
+                values = parse_notes(fields, size)
                 call.count("notes", len(values))
                 if call.sink is not None:
                     call.sink(values)

@@ -12,6 +12,7 @@ import orjson
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.errors import is_whole_number
+from evaljournal.runner.notes import REPLY_NOTE
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.scorers.scorer import Score
 from evaljournal.runner.steps.admission import LimitedCall
@@ -69,10 +70,26 @@ def parse_admit(fields: dict[str, Any]) -> tuple[int, LimitedCall]:
 
 def parse_reply(fields: dict[str, Any]) -> tuple[int, int, dict[str, str]]:
     """Return the number of the step, the status and the headers in a `reply` frame."""
-    step, status, headers = (fields.get(name) for name in ("step", "status", "headers"))
-    if not isinstance(step, int) or not isinstance(status, int) or not isinstance(headers, dict):
+    head, step = _parse_head(fields), fields.get("step")
+    if not isinstance(step, int):
         raise InvalidFrame("it sent an invalid reply")
-    return step, status, {name: value for name, value in headers.items() if isinstance(value, str)}
+    return step, head["status"], head["headers"]
+
+
+def parse_notes(fields: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return the notes in a `note` frame of `size` bytes."""
+    notes = fields.get("values")
+    if size > MAX_NOTE or not isinstance(notes, dict):
+        raise InvalidFrame("it sent invalid notes")
+    return {**notes, REPLY_NOTE: _parse_head(notes[REPLY_NOTE])} if REPLY_NOTE in notes else notes
+
+
+def _parse_head(fields: Any) -> dict[str, Any]:
+    """Return the status and the headers of a reply, as `note_reply` sends them; headers that are no text are ignored."""
+    status, headers = (fields.get("status"), fields.get("headers")) if isinstance(fields, dict) else (None, None)
+    if not isinstance(status, int) or not isinstance(headers, dict):
+        raise InvalidFrame("it sent an invalid reply")
+    return {"status": status, "headers": {name: value for name, value in headers.items() if isinstance(value, str)}}
 
 
 def parse_end(fields: dict[str, Any]) -> Any:

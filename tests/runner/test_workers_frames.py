@@ -10,6 +10,7 @@ import trio
 
 from evaljournal import note, step
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
+from evaljournal.runner.notes import REPLY_NOTE
 from evaljournal.runner.workers import driver, streams
 from evaljournal.runner.workers.driver import RemoteCall, Workers
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, InvalidFrame
@@ -54,6 +55,7 @@ INVALID: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "many syncs": [("sync", {"request": 1})] * MANY,
     "a large note": [("note", {"values": {"a": MEBIBYTE}})],
     "notes that are none": [("note", {"values": [1]})],
+    "a reply that is none": [("note", {"values": {REPLY_NOTE: {"status": 200}}})],
     "an unknown kind": [("x" * 100_000, {})],
 }
 
