@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from evaljournal import replay as replay
     from evaljournal import scorers as scorers
     from evaljournal import testing as testing
-    from evaljournal.replay.runs.loaded_run import load as load
+    from evaljournal.replay.export.frames import load as load
     from evaljournal.replay.views import audit as audit
     from evaljournal.replay.views import compare as compare
     from evaljournal.replay.views import summarize as summarize
@@ -90,7 +90,7 @@ _MODULES: Final = {
     "durable": "runner.steps.durable",
     "evaluation": "runner.definition.evaluation",
     "gateway_env": "runner.tasks.gateway_env",
-    "load": "replay.runs.loaded_run",
+    "load": "replay.export.frames",
     "note": "runner.notes",
     "rescore": "runner.api",
     "run": "runner.api",

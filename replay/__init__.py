@@ -6,9 +6,9 @@ Pure functions of the records: no clock, no randomness, no nursery, no network.
 from evaljournal.lazy_names import TYPE_CHECKING, lazy_names
 
 if TYPE_CHECKING:
+    from evaljournal.replay.export.frames import load as load
     from evaljournal.replay.results.summary_types import Summary as Summary
     from evaljournal.replay.runs.loaded_run import LoadedRun as LoadedRun
-    from evaljournal.replay.runs.loaded_run import load as load
     from evaljournal.replay.runs.timeline import Span as Span
     from evaljournal.replay.runs.timeline import Timeline as Timeline
     from evaljournal.replay.runs.timeline import Times as Times
@@ -32,7 +32,7 @@ _MODULES = {
     "audit": "views",
     "compare": "views",
     "fold": "state.run",
-    "load": "runs.loaded_run",
+    "load": "export.frames",
     "summarize": "views",
 }
 """Public name → the module that defines it."""

@@ -17,7 +17,8 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
 from evaljournal.journal.threads import InThread, run_in_thread
-from evaljournal.replay import LoadedRun, RunState, load
+from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.state.shards import first_shards
 
 

@@ -15,8 +15,8 @@ import pytest
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
 OPTIONAL_PACKAGES: Final = frozenset(
     {
-        *("aiohttp", "anthropic", "inspect_ai", "numpy", "openai", "pandas", "playwright", "ray", "scipy", "statsmodels"),
-        *("agents", "google", "langchain", "langchain_openai", "pydantic_ai"),
+        *("aiohttp", "anthropic", "datasets", "inspect_ai", "numpy", "openai", "pandas", "playwright", "polars", "ray"),
+        *("agents", "google", "langchain", "langchain_openai", "pydantic_ai", "scipy", "statsmodels"),
     }
 )
 """The packages of the extra `compat`, as they are imported."""

@@ -1,13 +1,12 @@
 """Tables as Parquet files; needs `pip install 'evaljournal[parquet]'`."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from importlib import import_module
 from typing import Any, Final
 
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.spool import Spool
-from evaljournal.replay.export.tables import Column, Kind, MissingExtra, Rows, column_value, table
+from evaljournal.replay.export.tables import Column, Kind, MissingExtra, Rows, table, typed_value
 
 _GROUP_ROWS: Final = 10_000
 _GROUP_CHARS: Final = 16 << 20
@@ -46,9 +45,7 @@ def _row_groups(rows: Iterator[dict[str, Any]], columns: list[Column]) -> Iterat
     size = 0
     for row in rows:
         for column, values in zip(columns, group, strict=True):
-            value = column_value(column, column.get(row))
-            if column.kind == "time":
-                value = datetime.fromisoformat(value) if value else None
+            value = typed_value(column, row)
             values.append(value)
             size += len(value) if isinstance(value, str) else 0
         if len(group[0]) >= _GROUP_ROWS or size >= _GROUP_CHARS:

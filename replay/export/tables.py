@@ -1,17 +1,16 @@
-"""Tables with one row per trial, attempt, step or event, as JSONL, CSV and pandas DataFrames.
+"""Tables with one row per trial, attempt, step, score or event, as JSONL and CSV.
 
-Rows are produced one at a time, so memory does not grow with their contents. JSONL keeps every value as it is. In CSV and
-Parquet each column has one type; a column of mixed values holds text as it is and any other value as JSON.
+Rows are produced one at a time, so memory does not grow with the contents of a file. JSONL keeps every value as it is. In CSV,
+Parquet and polars each column has one type; a column of mixed values holds text as it is and any other value as JSON.
 """
 
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Callable, Collection, Iterator
+from datetime import datetime
 from operator import attrgetter
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import attrs
 import orjson
@@ -22,12 +21,12 @@ from evaljournal.journal.format.codec import RECORD_FIELDS, event_type
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.index import MAX_INT64, TRIAL_INDEXES
 from evaljournal.replay.runs.trajectory import StepDetails
-from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails, read_attempt
+from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, TrialDetails, read_attempt
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.usage import is_amount, noted_usage
 from evaljournal.replay.text import as_text
 
-Rows = Literal["trials", "attempts", "steps", "events"]
+Rows = Literal["trials", "attempts", "steps", "scores", "events"]
 Row = dict[str, Any]
 Kind = Literal["text", "time", "integer", "number", "boolean", "any"]
 
@@ -62,8 +61,12 @@ def table(source: Source, rows: Rows) -> Table:
             content = Table(_attempts(source), _columns(ATTEMPT_COLUMNS))
         case "steps":
             content = Table(_steps(source), _columns(STEP_COLUMNS))
+        case "scores":
+            content = _scores(source)
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
+        case _:  # From Python.
+            raise JournalError(f"rows must be one of {', '.join(map(repr, get_args(Rows)))}, not {rows!r}")
     return _with_variants(content, source.state) if source.state.variants else content
 
 
@@ -97,19 +100,10 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
         yield encode_row([_cell(column, column.get(row)) for column in content.columns])
 
 
-def data_frame(path: Path, rows: Rows) -> Any:
-    """Return a table with the columns of a Parquet file; values that are JSON in a file are objects here."""
-    try:
-        pandas: Any = import_module("pandas")
-    except ImportError as exc:
-        raise MissingExtra("a DataFrame needs pandas, which is not installed: pip install pandas") from exc
-    content = table(Source(path), rows)
-    records = [[column.get(row) for column in content.columns] for row in content.rows]
-    frame = pandas.DataFrame(records, columns=[column.name for column in content.columns])
-    for column in content.columns:
-        if column.kind == "time":
-            frame[column.name] = pandas.to_datetime(frame[column.name], utc=True, errors="coerce", format="ISO8601")
-    return frame
+def typed_value(column: Column, row: Row) -> Any:
+    """Return the value of a column with the type of the column."""
+    value = column_value(column, column.get(row))
+    return value if column.kind != "time" else datetime.fromisoformat(value) if value else None
 
 
 def column_value(column: Column, value: Any) -> Any:
@@ -203,11 +197,7 @@ TRIAL_COLUMNS: Final[dict[str, Kind]] = {name: kind for name, (kind, _) in _TRIA
 def _trials(source: Source) -> Table:
     columns = _columns(TRIAL_COLUMNS)
     for scorer in source.scorers:
-        types = {_type(trial.scores[scorer][1]) for trial in source.state.trials.values() if scorer in trial.scores}
-        kind: Kind = (
-            "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
-        )
-        columns.append(Column(f"score.{scorer}", kind, _nested_field("scores", scorer)))
+        columns.append(Column(f"score.{scorer}", _score_kind(source.state, {scorer}), _nested_field("scores", scorer)))
         columns.append(Column(f"reason.{scorer}", "text", _nested_field("reasons", scorer)))
     columns += [
         Column(f"usage.{name}", "integer" if is_integer else "number", _nested_field("usage", name))
@@ -216,6 +206,12 @@ def _trials(source: Source) -> Table:
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
     rows = ({name: get(trial) for name, (_, get) in _TRIAL_FIELDS.items()} for trial in source.trials())
     return Table(rows, columns)
+
+
+def _score_kind(state: RunState, scorers: Collection[str]) -> Kind:
+    """Return the kind of a column with the scores of these scorers."""
+    types = {_type(score) for trial in state.trials.values() for name, (_, score) in trial.scores.items() if name in scorers}
+    return "boolean" if types == {bool} else "integer" if types == {int} else "number" if types <= {int, float} else "any"
 
 
 def _type(value: object) -> type:
@@ -326,6 +322,30 @@ def _steps(source: Source) -> Iterator[Row]:
         for attempt in trial.attempts:
             for step in sorted(attempt.steps, key=lambda step: step.number):
                 yield {name: get(attempt, step) for name, (_, get) in _STEP_FIELDS.items()}
+
+
+_SCORE_FIELDS: Final[dict[str, tuple[Kind, Callable[[ScoreDetails], Any]]]] = {
+    "scorer": ("text", attrgetter("scorer")),
+    "score": ("any", attrgetter("value")),
+    "reason": ("text", lambda score: score.reason or None),
+    "error": ("text", lambda score: score.error or None),
+    "message": ("text", lambda score: score.message or None),
+    "elapsed": ("number", attrgetter("elapsed")),
+    "version": ("text", attrgetter("version")),
+    "seq": ("integer", attrgetter("seq")),
+}
+
+SCORE_COLUMNS: Final[dict[str, Kind]] = {"trial": "text", **{name: kind for name, (kind, _) in _SCORE_FIELDS.items()}}
+
+
+def _scores(source: Source) -> Table:
+    """Return the scores and the errors of scorers by trial; of a re-scored output, only the new ones."""
+    rows = (
+        {"trial": trial.trial, **{name: get(score) for name, (_, get) in _SCORE_FIELDS.items()}}
+        for trial in source.trials()
+        for score in trial.scores.values()
+    )
+    return Table(rows, _columns({**SCORE_COLUMNS, "score": _score_kind(source.state, source.scorers)}))
 
 
 def _merge_usage(usage: Any, addition: Any) -> Any:

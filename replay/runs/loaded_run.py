@@ -193,12 +193,12 @@ Apply = Callable[[LoadedRun, Record], None]
 """Applies a record to a run; a caller can observe the state before and after."""
 
 
-def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.apply) -> LoadedRun:
+def load(path: Path | str, at: int | None = None, *, apply: Apply = LoadedRun.apply, run: LoadedRun | None = None) -> LoadedRun:
     """Load a run (live, stopped, finished or damaged) in full, or up to record `at`.
 
     Damage and invalid records do not raise an error unless record `at` comes after them; they are described in `problem`.
     """
-    run = LoadedRun(Path(path))
+    run = run or LoadedRun(Path(path))
     if at is not None and at < 1:
         raise JournalError(f"{path} has no record {at:,}; the first is 1")
     records = read(path, load_blobs=False)

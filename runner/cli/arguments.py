@@ -135,7 +135,7 @@ class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the ne
 
 
 def _trial_names(run: str | None) -> list[str]:
-    from evaljournal.replay import load  # noqa: PLC0415  # only shell completion needs it
+    from evaljournal.replay.runs.loaded_run import load  # noqa: PLC0415  # only shell completion needs it
 
     try:
         path = newest_run() if run is None else find_run(run)

@@ -24,10 +24,12 @@ from evaljournal.runner.data.attachments import add_file_digests
 from evaljournal.runner.data.case import Case, ContentNames, Trial
 from evaljournal.runner.data.columns import Columns, column_hint
 from evaljournal.runner.data.shard import is_in_shard
+from evaljournal.runner.data.tables import reject_unsupported, table_rows
 from evaljournal.runner.errors import MAX_WHOLE_NUMBER, UsageError, rule, whole_number
 
 Source = str | os.PathLike[str] | Iterable[Any] | Callable[[], Iterable[Any]]
-"""The path of a file; an iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one."""
+"""The path of a file (a sheet of a workbook: `qa.xlsx#Sheet`); a DataFrame of pandas or polars; a Hugging Face dataset; an
+iterable of cases, mappings, (input, expected) pairs or inputs; or a function that returns one of these."""
 
 _NAN_HINT: Final = "--nan null, or Dataset(…, nan='null') in Python, reads NaN as null"
 
@@ -103,11 +105,11 @@ class Dataset:
         delimiter: str | None = None,
     ) -> None:
         self.source: Path | Iterable[Any] | Callable[[], Iterable[Any]]
+        self._sheet: str | None = None
+        reject_unsupported(source)
         if isinstance(source, str | os.PathLike):
-            self.source = Path(cast("str", source))
-        elif isinstance(source, Mapping | bytes) or hasattr(source, "columns"):
-            kind = type(cast("object", source)).__name__
-            raise UsageError(f"cases of type {kind} are not supported; pass a list, such as df.to_dict('records')")
+            path, self._sheet = readers.split_sheet(os.fspath(cast("str", source)))
+            self.source = Path(path)
         elif not (isinstance(source, Iterable) or callable(source)):
             raise UsageError(f"cases must be a file or an iterable, not {source!r}")
         else:
@@ -178,14 +180,16 @@ class Dataset:
 
     def _rows(self) -> Iterator[tuple[int, Any]]:
         if isinstance(self.source, Path):
-            return readers.rows(self.source, self._delimiter)
-        if callable(self.source):
-            return enumerate(self.source(), 1)
+            return readers.rows(self.source, self._delimiter, self._sheet)
+        source = self.source() if callable(self.source) else self.source
+        reject_unsupported(source)
+        if (rows := table_rows(source)) is not None:
+            return enumerate(rows, 1)
         if isinstance(self.source, Iterator):
             if self._is_used_up:
                 raise UsageError("the generator of cases was already used; pass a function that returns one")
             self._is_used_up = True
-        return enumerate(self.source, 1)
+        return enumerate(source, 1)
 
 
 def _case(row: Any, columns: Columns) -> Case:

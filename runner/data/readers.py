@@ -1,7 +1,7 @@
-"""Readers of dataset files: JSONL, JSON, CSV, TSV and Parquet.
+"""Readers of dataset files: JSONL, JSON, CSV, TSV, Parquet and Excel.
 
 Each yields rows one at a time with their position, exactly as they are in the file, without converting values: a CSV file has
-only strings. Errors name the file and the line or, in Parquet, the row.
+only strings. Dates and decimals of Parquet and Excel are text. Errors name the file and the line or, in these two, the row.
 """
 
 import codecs
@@ -9,18 +9,17 @@ import csv
 import importlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from evaljournal.runner.data.tables import BATCH_ROWS, Row, duplicates, json_rows
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import suggest
 
-Row = dict[str, Any]
 NumberedRow = tuple[int, Row]
-"""A row with the line it starts on, or, in Parquet, its number; counted from 1."""
+"""A row with the line it starts on, or, in Parquet and Excel, its number; counted from 1."""
 
 _OTHER_UNICODE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _FIELD_LIMIT = 2**31 - 1
@@ -28,16 +27,26 @@ _FIELD_LIMIT = 2**31 - 1
 
 _SEPARATORS = (";", "\t", ",", "|")
 """Separators that are detected in the first line of a file."""
+_SHEET = re.compile(r"(?P<path>.+\.xlsx)#(?P<sheet>[^/\\]+)", re.IGNORECASE)
 _DELIMITER_LINE = re.compile(r'"?sep=([^"\r\n])"?\r?\n?', re.IGNORECASE)
 
 
-def rows(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
-    """Yield the rows of a file; its suffix selects the format, and a CSV file may have a `delimiter`."""
+def split_sheet(source: str) -> tuple[str, str | None]:
+    """Split `qa.xlsx#Sheet` into the path of a workbook and the name of a sheet."""
+    match = _SHEET.fullmatch(source)
+    return (match["path"], match["sheet"]) if match else (source, None)
+
+
+def rows(path: Path, delimiter: str | None = None, sheet: str | None = None) -> Iterator[NumberedRow]:
+    """Yield the rows of a file; its suffix selects the format. A CSV file may have a `delimiter`, a workbook a `sheet`."""
     try:
         reader = _READERS[_suffix(path)]
         if delimiter is not None and reader is not _csv:
             raise UsageError("only a CSV file has a delimiter", path=path)
-        yield from reader(path) if delimiter is None else _csv(path, delimiter)
+        if sheet is not None:
+            yield from _xlsx(path, sheet)
+        else:
+            yield from reader(path) if delimiter is None else _csv(path, delimiter)
     except OSError as exc:
         raise UsageError(f"cannot read the file: {exc.strerror or exc}{_similar_files(path)}", path=path) from exc
 
@@ -53,7 +62,7 @@ def _similar_files(path: Path) -> str:
 
 def place(path: Path, number: int) -> str:
     """Return the position of a row: `qa.jsonl, line 17`."""
-    return f"{path}, {'row' if _suffix(path) == '.parquet' else 'line'} {number:,}"
+    return f"{path}, {'row' if _suffix(path) in {'.parquet', '.xlsx'} else 'line'} {number:,}"
 
 
 def _suffix(path: Path) -> str:
@@ -80,12 +89,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 def _row(pairs: list[tuple[str, Any]]) -> Row:
     row = dict(pairs)
     if len(row) < len(pairs):
-        raise ValueError(f"duplicate key {_duplicates(key for key, _ in pairs)[0]!r}")
+        raise ValueError(f"duplicate key {duplicates(key for key, _ in pairs)[0]!r}")
     return row
-
-
-def _duplicates(names: Iterable[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_row)
@@ -191,9 +196,9 @@ def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
     reader = csv.reader((line for _, line in islice(_lines(path), skipped, None)), delimiter=delimiter, strict=True)
     try:
         header = next(reader, list[str]())
-        if duplicates := sorted(_duplicates(header)):
+        if repeated_names := sorted(duplicates(header)):
             raise UsageError(
-                f"duplicate columns in the header: {', '.join(map(repr, duplicates))}", path=path, line=skipped + 1
+                f"duplicate columns in the header: {', '.join(map(repr, repeated_names))}", path=path, line=skipped + 1
             )
         end = skipped + reader.line_num
         for fields in reader:
@@ -218,14 +223,28 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
     try:
         with path.open("rb") as handle, parquet.ParquetFile(handle) as file:
             names: list[str] = file.schema_arrow.names
-            if duplicates := sorted(_duplicates(names)):
-                raise UsageError(f"duplicate columns: {', '.join(map(repr, duplicates))}", path=path)
-            for batch in file.iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
+            if repeated_names := sorted(duplicates(names)):
+                raise UsageError(f"duplicate columns: {', '.join(map(repr, repeated_names))}", path=path)
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                for row in json_rows(batch.to_pylist()):
                     number += 1
                     yield number, row
     except ValueError as exc:  # pyarrow's errors
         raise UsageError(f"after row {number:,}: {exc}", path=path) from exc
 
 
-_READERS = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _csv, ".parquet": _parquet}
+def _xlsx(path: Path, sheet: str | None = None) -> Iterator[NumberedRow]:
+    from evaljournal.runner.data.xlsx import xlsx_rows  # noqa: PLC0415  # few datasets are workbooks
+
+    return xlsx_rows(path, sheet)
+
+
+_READERS = {
+    ".jsonl": _jsonl,
+    ".ndjson": _jsonl,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".parquet": _parquet,
+    ".xlsx": _xlsx,
+}

@@ -252,9 +252,9 @@ def evaluation(
 ) -> EvaluationDecorator:
     """Turn a function that takes a case's input and returns an output into an evaluation.
 
-    `cases` is a file's path, an iterable, a function that returns one, or a `Dataset`, which also names the columns. `name`
-    defaults to the function's name. `variants` are the sets of parameters that the function is called with:
-    `{"mini": {"model": "gpt-5.4-mini"}}`, or lists of values, to run every combination:
+    `cases` is a file's path, a DataFrame, a Hugging Face dataset, an iterable, a function that returns one of these, or a
+    `Dataset`, which also names the columns. `name` defaults to the function's name. `variants` are the sets of parameters that
+    the function is called with: `{"mini": {"model": "gpt-5.4-mini"}}`, or lists of values, to run every combination:
     `{"model": ["gpt-5.4", "gpt-5.4-mini"], "temperature": [0, 1]}`. `depends` names files that the results depend on, such as
     prompts that the function reads when it is called, relative to the evaluation's file; `resume` rejects a run if one of them
     has changed. For all other parameters see `Settings`; `run` can override each of them.

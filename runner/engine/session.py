@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 import trio
@@ -43,6 +43,9 @@ from evaljournal.runner.suggest import suggest
 from evaljournal.runner.tasks import Task
 from evaljournal.runner.workers.driver import Workers
 from evaljournal.runner.workers.streams import print_error
+
+if TYPE_CHECKING:
+    from evaljournal.replay.export.tables import Rows
 
 T = TypeVar("T")
 
@@ -89,11 +92,17 @@ class Outcome:
         if self.problems:
             raise RunFailed(self.path, self.problems)
 
-    def to_pandas(self, rows: Literal["trials", "attempts", "steps", "events"] = "trials") -> Any:
-        """Return the trials of the run as a pandas DataFrame, or its attempts, steps or events."""
-        from evaljournal.replay.export.tables import data_frame  # noqa: PLC0415  # most runs need none
+    def to_pandas(self, rows: "Rows" = "trials") -> Any:
+        """Return the trials of the run as a pandas DataFrame, or its attempts, steps, scores or events."""
+        from evaljournal.replay.export.frames import data_frame  # noqa: PLC0415  # most runs need none
 
-        return data_frame(self.path, rows)
+        return data_frame("pandas", self.path, rows)
+
+    def to_polars(self, rows: "Rows" = "trials") -> Any:
+        """Return a polars DataFrame, as `to_pandas` does; columns of mixed values have JSON."""
+        from evaljournal.replay.export.frames import data_frame  # noqa: PLC0415  # most runs need none
+
+        return data_frame("polars", self.path, rows)
 
     @property
     def report(self) -> str:

@@ -17,12 +17,12 @@ from click.testing import CliRunner, Result
 from evaljournal.journal import Event, Record
 from evaljournal.journal.errors import InvalidRecord
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
-from evaljournal.replay import LoadedRun, load
 from evaljournal.replay.page.page import is_page, security_policy
 from evaljournal.replay.page.page_columns import columns
 from evaljournal.replay.page.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
 from evaljournal.replay.page.page_text import visible_text
 from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.runner.cli import cli
 from tests.journal.samples import (
     complete_run,

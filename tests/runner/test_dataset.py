@@ -230,7 +230,7 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
         ("qa.csv", "id,input\n", "qa.csv has no cases"),
         ("qa.csv", "", "qa.csv has no cases"),
         ("qa.txt", "", "qa.txt: unknown suffix '.txt', expected one of .jsonl,"),
-        ("-", "", ".parquet; save piped data to a file"),
+        ("-", "", ".xlsx; save piped data to a file"),
         ("qa.csv", "sep=;\nid;question\na;b\nc\n", "qa.csv, line 4: 1 columns, expected 2"),
         ("qa.csv", "id;a|question\na;b|c\n", "qa.csv, line 1: fields may be separated by ';' or '|'; pass --delimiter"),
         ("qa.csv", "my question; or task\nWhy?\n", "qa.csv, line 2: 1 columns, expected 2; the columns are separated by ';'"),

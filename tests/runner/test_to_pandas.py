@@ -8,6 +8,7 @@ import pandas as pd  # type: ignore[import-untyped,unused-ignore]  # it has no s
 import pytest
 
 from evaljournal import Case, evaluation, run
+from evaljournal.replay.export import MissingExtra
 
 CASES = [Case(name=name, input={"city": name}, expected=name.title()) for name in ("lima", "rome")]
 
@@ -35,10 +36,11 @@ def test_trials_and_attempts(tmp_path: Path) -> None:
     assert list(range(1, outcome.state.seq)) == list(outcome.to_pandas("events")["seq"])[: outcome.state.seq - 1]
 
 
-def test_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_without_the_package(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the package."""
     outcome = run(evaluation(cases=[1], name="one")(abs), tmp_path / "run", quiet=True)
-    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.setitem(sys.modules, package, None)
 
-    with pytest.raises(Exception, match="pip install pandas"):
-        outcome.to_pandas()
+    with pytest.raises(MissingExtra, match=f"pip install {package}"):
+        getattr(outcome, f"to_{package}")()

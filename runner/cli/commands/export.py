@@ -6,7 +6,7 @@ import shlex
 import stat
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import attrs
 import click
@@ -37,7 +37,7 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
     help="One of the formats below (default: jsonl).",
 )
 @output_option("PATH", "Output file or directory (default: standard output).")
-@click.option("--rows", type=click.Choice(["trials", "attempts", "steps", "events"]), help="Rows of a table (default: trials).")
+@click.option("--rows", type=click.Choice(get_args(Rows)), help="Rows of a table (default: trials).")
 @click.option("--baseline", metavar="RUN", type=ReferenceType(), help="Compare with this run or variant (markdown only).")
 @click.option("--summary", is_flag=True, help=f"Append to the file that ${_SUMMARY} names (markdown only).")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, one request per line, instead of protobuf (otlp only).")

@@ -12,11 +12,11 @@ import click
 
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import total_size
-from evaljournal.replay import LoadedRun, load
 from evaljournal.replay.history.history import Entry, histories
 from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
 from evaljournal.replay.page.page_content import FULL_SIZE
 from evaljournal.replay.results.comparison import Side, compare, output_digests
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.arguments import ReferenceType, RunReference, RunType, find_reference, newest_run

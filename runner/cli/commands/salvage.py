@@ -7,9 +7,9 @@ import click
 import trio
 
 from evaljournal.journal import salvage as salvage_journal
-from evaljournal.replay import load
 from evaljournal.replay.render.ending import unscored_lines
 from evaljournal.replay.results.summary import unscored_counts
+from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli import DAMAGED, CommandError
 from evaljournal.runner.cli.arguments import RunType, output_option

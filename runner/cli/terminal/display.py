@@ -15,14 +15,14 @@ import orjson
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.readers.scan import ScanStop
-from evaljournal.replay import LoadedRun, RunState, load
+from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.render.screen import panel
 from evaljournal.replay.results.comparison import Side, add_digest
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
-from evaljournal.replay.runs.loaded_run import Apply, reject_invalid_record
+from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record
 from evaljournal.replay.text import cell_width, pad
 from evaljournal.replay.views import variant_problem
 from evaljournal.runner.cli import DAMAGED
