@@ -37,7 +37,7 @@ from evaljournal.replay.state.trial import (
     new_attempt,
     pack_input,
 )
-from evaljournal.replay.state.usage import add, noted_usage, subtract, unpriced_models
+from evaljournal.replay.state.usage import add, cost_of, noted_usage, subtract, unpriced_models
 from evaljournal.replay.state.workers import WORKER_ENDED, WorkerTotals
 from evaljournal.replay.text import as_words
 
@@ -400,7 +400,7 @@ class RunState(Totals):
         self.repeated_error.is_over = True
         latency = self._latency(event)
         self.latencies.append(latency)
-        trial.set_output(record, latency)
+        trial.set_output(record, latency, cost_of([*self._usage_in_flight.pop(event.trial, ()), event.usage]))
         if self.variants:
             self.output_sample.add(trial, event.output)
         if trial.answer is not None:
@@ -409,8 +409,6 @@ class RunState(Totals):
                 self._empty_outputs.add(event.trial)
             elif self._empty_outputs:
                 self._empty_outputs.discard(event.trial)
-        if self._usage_in_flight:
-            self._usage_in_flight.pop(event.trial, None)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
 

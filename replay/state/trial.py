@@ -1,5 +1,6 @@
 """The state of one trial after some record, as `RunState` keeps it."""
 
+import math
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple
@@ -23,9 +24,9 @@ WORKER_ENDS: Final = ("worker_died", "worker_lost")
 
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
-_OUTPUT_LAYOUT: Final = Struct("=qd")
-"""Packed location of the output, and its latency in seconds."""
-_LAYOUT: Final = Struct("=qdqI")
+_OUTPUT_LAYOUT: Final = Struct("=qdd")
+"""Packed location of the output, its latency in seconds, and its cost in dollars, NaN if it is unknown."""
+_LAYOUT: Final = Struct("=qddqI")
 """The fields of `_OUTPUT_LAYOUT`, the packed location of the input, and the repeat."""
 _OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
 _MAX_REPEAT: Final = (1 << 32) - 1
@@ -172,7 +173,8 @@ class SharedScores:
 def pack_input(record: Record, fingerprint: str, repeat: int) -> bytes:
     """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
     location = pack_location(record)
-    return _LAYOUT.pack(_NO_LOCATION, 0.0, location, repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT) + fingerprint.encode()
+    repeat = repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT
+    return _LAYOUT.pack(_NO_LOCATION, 0.0, math.nan, location, repeat) + fingerprint.encode()
 
 
 @attrs.define(weakref_slot=False)
@@ -234,10 +236,10 @@ class TrialState:
         """Remove all scores and failures of scorers."""
         self._scores = self.unscored = ()
 
-    def set_output(self, record: Record, latency: float) -> None:
-        """Set the location of the output, and its latency."""
+    def set_output(self, record: Record, latency: float, cost: float) -> None:
+        """Set the location of the output, its latency, and its cost, NaN if it is unknown."""
         location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
-        self._packed_fields = _OUTPUT_LAYOUT.pack(location, latency) + self._packed_fields[_OUTPUT_SIZE:]
+        self._packed_fields = _OUTPUT_LAYOUT.pack(location, latency, cost) + self._packed_fields[_OUTPUT_SIZE:]
 
     @property
     def answer_outcome(self) -> str:
@@ -257,7 +259,7 @@ class TrialState:
     @property
     def repeat(self) -> int:
         """Number of the repeat of its case and variant, from 1."""
-        repeat: int = _LAYOUT.unpack_from(self._packed_fields)[3]
+        repeat: int = _LAYOUT.unpack_from(self._packed_fields)[4]
         return repeat
 
     @property
@@ -267,9 +269,15 @@ class TrialState:
         return latency
 
     @property
+    def cost(self) -> float | None:
+        """Dollars that the attempt that returned the output, and the steps that it reused, cost; None if that is unknown."""
+        cost: float = _LAYOUT.unpack_from(self._packed_fields)[2]
+        return None if math.isnan(cost) else cost
+
+    @property
     def input_location(self) -> Location:
         """Location of the record that holds the input."""
-        return unpack_location(_LAYOUT.unpack_from(self._packed_fields)[2])
+        return unpack_location(_LAYOUT.unpack_from(self._packed_fields)[3])
 
     @property
     def output_location(self) -> Location | None:

@@ -1,6 +1,7 @@
 """Sums of usage (tokens, cost), as reported by attempts, steps and notes."""
 
-from collections.abc import Iterator, Mapping, MutableMapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Final, TypeGuard
 
 from evaljournal.journal.events import NOTE_PREFIX, LimitUnit
@@ -51,6 +52,14 @@ def add(sums: MutableMapping[str, Any], usage: Any) -> None:
         for name, value in usage.items():
             if is_amount(value):
                 sums[name] = sums.get(name, 0) + value
+
+
+def cost_of(usages: Iterable[Any]) -> float:
+    """Return the sum of the costs; NaN if none is reported, or a call has no price."""
+    sums: dict[str, Any] = {}
+    for usage in usages:
+        add(sums, usage)
+    return math.nan if "cost" not in sums or sums.get("unpriced_calls") else float(sums["cost"])
 
 
 def real_tokens(usage: Mapping[str, object] | None) -> dict[LimitUnit, float]:

@@ -60,7 +60,14 @@ class Scoring:
         trajectory = await self._trajectory(work) if self._trajectory_scorers else []
         outcome = work.state.answer_outcome
         new_input = partial(
-            ScorerInput, work.output, work.case, trajectory, declined=outcome == "declined", truncated=outcome == "truncated"
+            ScorerInput,
+            work.output,
+            work.case,
+            trajectory,
+            declined=outcome == "declined",
+            truncated=outcome == "truncated",
+            latency=work.state.latency,
+            cost=work.state.cost,
         )
         scorer_input = new_input()
         for scorer in self._local_scorers:
@@ -102,7 +109,7 @@ class Scoring:
                 is_large(work.output, LARGE_VALUE)
                 or is_large(work.case.expected, LARGE_VALUE)
                 or (scorer_input.trajectory and scorer.name in self._trajectory_scorers)
-                or (is_slow is not None and is_slow(work.output, work.case.expected))
+                or (is_slow is not None and is_slow(scorer_input))
             ):
                 async with self._threads:
                     value = await self._in_thread(compute)

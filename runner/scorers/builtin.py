@@ -31,7 +31,7 @@ from evaljournal.runner.scorers.local import (
     quote,
     require_expected,
 )
-from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score
+from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score, ScorerInput
 from evaljournal.runner.scorers.trajectory import (
     MaxSteps,
     ToolArgs,
@@ -186,10 +186,10 @@ class Regex(LocalScorerWithParameters):
         """Return this scorer with another time limit."""
         return attrs.evolve(self, seconds=seconds)
 
-    def is_slow(self, output: Any, expected: Any) -> bool:
+    def is_slow(self, scorer_input: ScorerInput) -> bool:
         """Return whether the search runs in another process."""
-        pattern = expected if self.pattern is None else self.pattern
-        return isinstance(pattern, str) and not is_quick(pattern, len(as_text(output)))
+        pattern = scorer_input.case.expected if self.pattern is None else self.pattern
+        return isinstance(pattern, str) and not is_quick(pattern, len(as_text(scorer_input.output)))
 
     def __call__(self, output: Any, expected: Any) -> Score:
         """Score an output; raise an error if the search exceeds its time limit."""

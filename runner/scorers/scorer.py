@@ -20,10 +20,10 @@ from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks import Task, is_async
 
-PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "trajectory", "declined", "truncated")
-"""The parameters that a scorer may have; each is passed by its name."""
-_INPUT_FIELDS: Final = frozenset({"output", "case", "trajectory", "declined", "truncated"})
+_INPUT_FIELDS: Final = ("output", "case", "trajectory", "declined", "truncated", "latency", "cost")
 """The parameters that are not fields of the case."""
+PARAMETERS: Final = (*_INPUT_FIELDS, "expected", "input", "metadata")
+"""The parameters that a scorer may have; each is passed by its name."""
 
 MAX_SECONDS: Final = 10.0
 """Time limit in seconds of a built-in scorer that could take long, unless it has its own timeout."""
@@ -67,8 +67,14 @@ class ScorerInput:
     """Whether the model, or its provider, declined to answer."""
     truncated: bool = False
     """Whether the answer was truncated by the token limit."""
+    latency: float = 0.0
+    """Seconds that the output took; see `TrialState.latency`."""
+    cost: float | None = None
+    """Dollars that the output cost; None: unknown."""
     unparsed_reply: str = ""
     """A judge's last reply, if no verdict could be read from it."""
+    replies: dict[int, str] = field(factory=dict[int, str])
+    """Number of an assertion → the reply of its judge, in an earlier call that failed later."""
 
 
 Verdict = bool | float | str | Score

@@ -273,6 +273,8 @@ class Calls:
             open_scorer.scorer.name,
             declined=fields["declined"],
             truncated=fields["truncated"],
+            latency=fields["latency"],
+            cost=fields["cost"],
         )
 
         def encode_scores(_: int, value: Any) -> bytes:

@@ -81,5 +81,7 @@ class RemoteScorer:
             "trajectory": [attrs.asdict(step, recurse=False) for step in scorer_input.trajectory],
             "declined": scorer_input.declined,
             "truncated": scorer_input.truncated,
+            "latency": scorer_input.latency,
+            "cost": scorer_input.cost,
         }
         return await self._workers.call(placed_input.job, {"score": fields}, RemoteCall(note_sink(), None, frozenset()))
