@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
+from inspect import isfunction
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple, TypeAlias, cast
@@ -63,6 +64,12 @@ def load_function(reference: str) -> Callable[..., Any]:
         hint = suggest(name, names, limit=1, render=lambda name: f"{module_path}:{name}")
         raise UsageError(f"{module_path} has no function {name!r}{hint}")
     return cast("Callable[..., Any]", function)
+
+
+def load_functions(module_path: str) -> dict[str, Callable[..., Any]]:
+    """Import a file or a module; return the functions that it defines by name."""
+    module = _import_user_module(module_path)
+    return {name: value for name, value in vars(module).items() if isfunction(value) and value.__module__ == module.__name__}
 
 
 def _import_user_module(module_path: str) -> ModuleType:

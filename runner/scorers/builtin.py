@@ -44,6 +44,9 @@ from evaljournal.runner.scorers.trajectory import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evaljournal.runner.scorers.case_assertions import Assertions
     from evaljournal.runner.scorers.llm_judge import Judge
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "ToolArgs",
     "ToolsInOrder",
     "ToolsUsed",
+    "assertions",
     "close_to",
     "contains",
     "exact",
@@ -298,6 +302,23 @@ def judge(model: str, **options: Any) -> "Judge":
     return Judge(chat=chat, **judge_options)
 
 
+def assertions(
+    *, judge: "Judge | None" = None, functions: "Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]" = ()
+) -> "Assertions":
+    """Return a scorer that checks the assertions in the column `assert` of each case, in the way of promptfoo.
+
+    `judge` grades `llm-rubric`, `model-graded-closedqa` and `factuality`. `functions` are those that assertions of the type
+    `python` name; their parameters are passed by name: any of output, expected, input, metadata, case, latency and cost.
+    """
+    if judge is None:
+        from evaljournal.runner.scorers.case_assertions import Assertions  # noqa: PLC0415  # most runs have no assertions
+
+        return Assertions(functions=functions)
+    from evaljournal.runner.scorers.graded_assertions import GradedAssertions  # noqa: PLC0415  # it imports the HTTP client
+
+    return GradedAssertions(functions=functions, judge=judge)
+
+
 def regex(pattern: str | None = None) -> Regex:
     """Return a scorer that searches for a pattern (default: the expected output is the pattern)."""
     return Regex(pattern)
@@ -318,7 +339,7 @@ PLAIN_SCORERS: Final[Mapping[str, LocalScorer]] = {
 }
 
 
-def scorer_by_name(text: str) -> Callable[..., Score] | None:
+def scorer_by_name(text: str) -> Callable[..., Any] | None:
     """Return a built-in scorer by its name, with an argument after a colon where it takes one; None if the name is unknown.
 
     `exact`, `regex:^[A-Z]`, `close_to:0.01` (a fraction of the expected number), `similarity`, `tools_used:search,book`.
@@ -328,6 +349,8 @@ def scorer_by_name(text: str) -> Callable[..., Score] | None:
         if colon:
             raise UsageError(f"{text!r}: {name} takes no argument; remove the colon and what follows")
         return PLAIN_SCORERS[name] if name in PLAIN_SCORERS else similarity()
+    if name == "assertions" and not colon:
+        return assertions()
     if name == "regex":
         return regex(argument if colon else None)
     if name == "close_to":
@@ -338,4 +361,4 @@ def scorer_by_name(text: str) -> Callable[..., Score] | None:
     return trajectory.scorer_by_name(name, argument if colon else None)
 
 
-NAMES: Final = (*PLAIN_SCORERS, "regex", "close_to", "similarity", *trajectory.NAMES)
+NAMES: Final = (*PLAIN_SCORERS, "assertions", "regex", "close_to", "similarity", *trajectory.NAMES)

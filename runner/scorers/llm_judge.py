@@ -202,21 +202,28 @@ class _OpenJudge:
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": judge.reminder},
             ]
-        model = judge.chat.model
-
-        def note_usage(usage: Mapping[str, Any], **served: str) -> None:
-            # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
-            engine_note(judge_usage={"model": model, **served, "usage": dict(usage)})
-
-        answer = await self._client.complete(messages, note_usage=note_usage)
-        if len(answer.text) > _MAX_REPLY:
-            raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
-        note_usage(answer.usage, **({"served_model": answer.facts["model"]} if answer.model else {}))
-        engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": answer.text})
-        if answer.outcome == "declined":
-            raise Fatal(f"the judge declined to answer{f': {reason}' if (reason := answer.reason) else ''}")
+        reply = await ask(self._client, judge.chat.model, messages, {"scorer": scorer_input.scorer}, request)
         try:
-            return judge.verdict(answer.text)
+            return judge.verdict(reply)
         except InvalidReply:
-            scorer_input.unparsed_reply = answer.text.strip() or "(an empty reply)"
+            scorer_input.unparsed_reply = reply.strip() or "(an empty reply)"
             raise
+
+
+async def ask(
+    client: OpenChat, model: str, messages: Sequence[Mapping[str, Any]], asker: Mapping[str, str], request: Mapping[str, Any]
+) -> str:
+    """Return the reply of a judge; usage and reply are noted with the `asker` and the `request` as it is shown."""
+
+    def note_usage(usage: Mapping[str, Any], **served: str) -> None:
+        # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
+        engine_note(judge_usage={"model": model, **served, "usage": dict(usage)})
+
+    answer = await client.complete(messages, note_usage=note_usage)
+    if len(answer.text) > _MAX_REPLY:
+        raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
+    note_usage(answer.usage, **({"served_model": answer.facts["model"]} if answer.model else {}))
+    engine_note(judge={**asker, "model": model, **request, "reply": answer.text})
+    if answer.outcome == "declined":
+        raise Fatal(f"the judge declined to answer{f': {reason}' if (reason := answer.reason) else ''}")
+    return answer.text

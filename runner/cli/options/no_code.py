@@ -32,7 +32,7 @@ from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.evaluation import Evaluation
-from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function
+from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_function, load_functions
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant, product, variants_by_name
 from evaljournal.runner.errors import UsageError
@@ -306,9 +306,13 @@ def _pairs(texts: Iterable[str], separator: str, name: str, form: str) -> Iterat
 def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) -> Iterator[tuple[str | None, Any]]:
     """Yield the scorers in the options, each with its name; None for a scorer that has its own name.
 
-    A judge of the same provider as `models`, those of the task, uses their URL and key by default.
+    A judge of the same provider as `models`, those of the task, uses their URL and key by default. With the scorer
+    `assertions`, the judge grades assertions and is no scorer of its own.
     """
+    assertions = [text for text in values.get("score", ()) if text.partition(":")[0] == "assertions"]
     for text in values.get("score", ()):
+        if text in assertions:
+            continue
         scorer: Any = scorers.scorer_by_name(text)
         if scorer is None and ":" not in text:
             choices = f"use {', '.join(scorers.NAMES)} or file.py:function"
@@ -320,11 +324,20 @@ def scorers_from_options(values: Mapping[str, Any], models: Iterable[str] = ()) 
         judge_options = [option.name for option in TABLE["Scoring"] if option.name in values and any(option.arguments("judge"))]
         if judge_options:
             raise UsageError(f"{_flag(judge_options[0])} requires --judge")
-        return
     task_arguments = {name: values[name] for name in ("base_url", "key_env") if name in values and "base_url" not in judge}
-    providers = providers_of(models)
-    for name, model in judges.items():
-        yield name, scorers.judge(model, **(task_arguments if providers_of([model]).keys() <= providers.keys() else {}) | judge)
+    providers = providers_of(models) if judges else {}
+    new_judges = {
+        name: scorers.judge(model, **(task_arguments if providers_of([model]).keys() <= providers.keys() else {}) | judge)
+        for name, model in judges.items()
+    }
+    if not assertions:
+        yield from new_judges.items()
+        return
+    if len(assertions) > 1 or len(new_judges) > 1:
+        raise UsageError("--score assertions can be used once, with at most one --judge, which grades assertions")
+    _, colon, path = assertions[0].partition(":")
+    functions = load_functions(path) if colon else {}
+    yield None, scorers.assertions(judge=next(iter(new_judges.values()), None), functions=functions)
 
 
 def _score(text: str) -> bool | float | str:

@@ -262,15 +262,16 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
     "Scoring": (
         Option(
             "--score SCORER",
-            f"{', '.join(scorers.NAMES)} (regex:PATTERN, close_to:0.01, tools_used:search,book, max_steps:10) or "
-            "file.py:function; repeatable.",
+            f"{', '.join(scorers.NAMES)} (assertions:checks.py, regex:PATTERN, close_to:0.01, tools_used:search,book, "
+            "max_steps:10) or file.py:function; repeatable.",
             "scorers",
             '["exact"]',
             multiple=True,
         ),
         Option(
             "--judge MODEL",
-            "Score the outputs with a chat model; repeatable. NAME=MODEL names the scorer (default: judge, judge-2, …).",
+            "Score the outputs with a chat model; repeatable. NAME=MODEL names the scorer (default: judge, judge-2, …). "
+            "With --score assertions, the model that grades assertions.",
             "judge.model",
             '["gpt-5.6-terra"]',
             multiple=True,

@@ -1,0 +1,203 @@
+"""The scorer `assertions`: what it accepts, its verdicts, and what it gets from the engine."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaljournal import Case, Score, UsageError, note, rescore
+from evaljournal.journal.events import ScoringFailed, TrialScored
+from evaljournal.replay import load
+from evaljournal.runner import scorers
+from evaljournal.runner.scorers.case_assertions import javascript_text
+from evaljournal.runner.scorers.json_checks import TooComplex
+from tests.runs import define_real, events, run_real
+
+
+def case_with(assertions: Any) -> Case[str, None]:
+    """Return a case with assertions."""
+    return Case(name="c", input="question", metadata={"assert": assertions})
+
+
+def passes(output: Any, *assertions: dict[str, Any], threshold: float | None = None) -> bool:
+    """Return the verdict of an output."""
+    scorer, case = scorers.assertions(), case_with({"assert": list(assertions), "threshold": threshold})
+    scorer.check(case)
+    verdict: Any = scorer(output, case, 0.25, 0.01)
+    return bool(verdict["pass"].value)
+
+
+@pytest.mark.parametrize(
+    ("output", "assertion"),
+    [
+        ("1", {"type": "equals", "value": 1.0}),
+        ('{"b": [1], "a": null}', {"type": "equals", "value": {"a": None, "b": [1.0]}}),
+        ({"a": 1.0}, {"type": "equals", "value": '{"a":1}'}),
+        ("It is Lima.", {"type": "contains", "value": "Lima"}),
+        ("it is lima", {"type": "icontains-all", "value": "LIMA, is"}),
+        ('say "x, y"', {"type": "contains-any", "value": '"x, y", z'}),
+        ("Lima", {"type": "starts-with", "value": "Li"}),
+        ("a\n", {"type": "not-regex", "value": "a$"}),
+        ("😀", {"type": "regex", "value": "^..$"}),
+        ("[1]", {"type": "is-json", "value": {"type": "array", "items": {"type": "integer"}}}),
+        ("Dear {name},", {"type": "contains-json"}),
+        ('x {"a": 1} {"b": 2}', {"type": "contains-json", "value": {"required": ["b"]}}),
+        ("kitten", {"type": "levenshtein", "value": "sitting", "threshold": 3}),
+        ("x", {"type": "latency", "threshold": 250}),
+        ("x", {"type": "cost", "threshold": 0.01}),
+    ],
+)
+def test_types(output: Any, assertion: dict[str, Any]) -> None:
+    """Each type passes where promptfoo passes, and its negation fails."""
+    name = str(assertion["type"])
+    negated_type = name.removeprefix("not-") if name.startswith("not-") else f"not-{name}"
+
+    assert passes(output, assertion)
+    assert not passes(output, {**assertion, "type": negated_type})
+
+
+def test_verdict() -> None:
+    """All assertions must pass, or the weighted mean must reach the threshold; weight 0 cannot fail; an empty list passes."""
+    good, bad = {"type": "equals", "value": "x"}, {"type": "equals", "value": "y"}
+
+    assert not passes("x", good, bad)
+    assert passes("x", good, bad, threshold=0.5)
+    assert not passes("x", good, {**bad, "weight": 2}, threshold=0.5)
+    assert passes("x", good, {**bad, "weight": 0})
+    assert passes("x", {"type": "assert-set", "assert": [good, bad], "threshold": 0.5})
+    assert not passes("x", {"type": "assert-set", "assert": [good, bad]}, good)
+    assert passes("x")
+
+
+def test_metrics() -> None:
+    """A metric is the weighted mean of its assertions, those in sets included."""
+    good, bad = {"type": "equals", "value": "x", "metric": "m"}, {"type": "equals", "value": "y", "metric": "m"}
+    case = case_with([good, {"type": "assert-set", "assert": [{**bad, "weight": 2}], "metric": "set", "weight": 3}])
+
+    assert {"pass": False, "score": 0.25, "m": 1 / 7, "set": 0.0} == {
+        name: score.value for name, score in scorers.assertions()("x", case, 0.0, None).items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("assertions", "problem"),
+    [
+        ("[", "unexpected end"),
+        (7, "expected a list of assertions"),
+        ([7], "an object with a type"),
+        ([{"type": "similar", "value": "x"}], "unknown assertion type"),
+        ([{"type": "equals", "value": "x", "thresold": 1}], "unexpected key 'thresold'"),
+        ([{"type": "equals"}], "needs a value"),
+        ([{"type": "contains", "value": ""}], "must be a text"),
+        ([{"type": "contains-any", "value": '"x'}], "not closed"),
+        ([{"type": "regex", "value": "(?<=a*)b"}], "look-behind"),
+        ([{"type": "regex", "value": "("}], "not closed"),
+        ([{"type": "is-json", "value": "x"}], "must be a JSON schema"),
+        ([{"type": "is-json", "value": {"type": "text"}}], "invalid at $.type"),
+        ([{"type": "is-json", "value": {"minContains": 1}}], "unknown keyword 'minContains'"),
+        ([{"type": "is-json", "value": {"$ref": "http://127.0.0.1:1/schema"}}], "unknown reference"),
+        ([{"type": "is-json", "value": {"pattern": r"\p{L}"}}], "the escape"),
+        ([{"type": "latency"}], "needs a threshold"),
+        ([{"type": "latency", "threshold": "fast"}], "threshold must be a number"),
+        ([{"type": "equals", "value": "x", "weight": -1}], "0 or more"),
+        ([{"type": "equals", "value": "x", "metric": "pass"}], "other than pass"),
+        ([{"type": "python", "value": "os.system"}], "unknown function"),
+        ([{"type": "llm-rubric", "value": "polite"}], "needs a judge"),
+        ([{"type": "assert-set", "assert": [{"type": "assert-set", "assert": []}]}], "cannot contain"),
+    ],
+)
+def test_invalid_assertions(assertions: Any, problem: str) -> None:
+    """Invalid assertions are errors before a run starts; nothing in them is executed or fetched."""
+    with pytest.raises(UsageError) as raised:
+        scorers.assertions().check(case_with(assertions))
+
+    assert problem in str(raised.value)
+
+
+def test_column_is_required() -> None:
+    """A case without the column is an error: a mistyped name must not pass all outputs."""
+    with pytest.raises(UsageError, match="no column 'assert'"):
+        scorers.assertions().check(Case(name="c", input="x"))
+
+
+def test_functions() -> None:
+    """A function returns a bool, a number, a Score or promptfoo's mapping; one that raises an exception fails."""
+
+    def mapping(output: str, metadata: dict[str, Any]) -> dict[str, Any]:
+        return {"pass": output == "x", "score": 0.5, "reason": "half", "named_scores": {"part": 0.25, "assert": len(metadata)}}
+
+    async def number() -> float:
+        return 0.4
+
+    def broken() -> bool:
+        raise KeyError("x")
+
+    def plain(output: str) -> Score:
+        return Score(output == "x", "not x")
+
+    scorer = scorers.assertions(functions={"mapping": mapping, "number": number, "broken": broken, "plain": plain})
+
+    def result(**assertion: Any) -> list[Any]:
+        case = case_with([{"type": "python", **assertion}])
+        scorer.check(case)
+        verdict: Any = scorer("x", case, 0.0, None)
+        return [verdict["pass"].value, verdict["score"].value, verdict["pass"].reason]
+
+    assert [True, 0.5, ""] == result(value="mapping")
+    assert [False, 0.5, "python: half"] == result(value="mapping", threshold=0.6)
+    assert [True, 0.4, ""] == result(value="number")
+    assert [False, 0.4, "python: number returned '0.4'"] == result(value="number", threshold=0.5)
+    assert [False, 0.0, "python: broken: KeyError: 'x'"] == result(value="broken")
+    assert [False, 0.0, "not-python: plain returned 'true'"] == result(type="not-python", value="plain")
+
+
+def test_hostile_outputs() -> None:
+    """An output with countless braces, deep nesting or a pattern that backtracks is a scorer error, not a hang."""
+    contains_json = {"type": "contains-json", "value": {"required": ["x"]}}
+    with pytest.raises(TooComplex, match="too many braces"):
+        passes("{" * 50_000, contains_json)
+    with pytest.raises(TooComplex, match="nested too deeply"):
+        passes("[" * 100_000, {"type": "is-json"})
+
+
+def test_text_of_outputs() -> None:
+    """An output that is not text is compared as JavaScript writes it."""
+    assert '{"a":[1,0.5,1e+21,"é",null,true]}' == javascript_text({"a": [1.0, 0.5, 1e21, "é", None, True]})
+
+
+def test_latency_and_cost_in_a_run(tmp_path: Path) -> None:
+    """Scorers get the latency and the cost that are recorded, also when they are re-scored; an unknown cost is an error."""
+
+    def task(question: str) -> str:
+        if question == "paid":
+            note(usage={"cost": 0.25})
+            note(usage={"cost": 0.5})
+        return question
+
+    def facts(latency: float, cost: float | None) -> dict[str, Score]:
+        return {"latency": Score(latency), "cost": Score("unknown" if cost is None else cost)}
+
+    budget = [{"type": "cost", "threshold": 0.75}]
+    cases = [Case(name=name, input=name, metadata={"assert": budget}) for name in ("paid", "free")]
+    evaluation = define_real(task, cases)
+    evaluation.score(facts)
+    evaluation.score(scorers.assertions())
+    run_real(evaluation, tmp_path / "run")
+    trials = load(tmp_path / "run").state.trials
+
+    def scores() -> dict[tuple[str, str], Any]:
+        return {(event.trial, event.scorer): event.value for event in events(tmp_path / "run", TrialScored)}
+
+    expected = {
+        ("paid", "facts.latency"): trials["paid"].latency,
+        ("paid", "facts.cost"): 0.75,
+        ("paid", "assertions.pass"): True,
+        ("paid", "assertions.score"): 1.0,
+        ("free", "facts.latency"): trials["free"].latency,
+        ("free", "facts.cost"): "unknown",
+    }
+    assert expected == scores()
+    assert ["evaljournal.MissingCost"] == [event.error for event in events(tmp_path / "run", ScoringFailed)]
+    rescore(evaluation, tmp_path / "run", all_outputs=True)
+    assert expected == scores()
+    assert 2 * len(expected) == len(events(tmp_path / "run", TrialScored))
