@@ -87,9 +87,10 @@ def cpu_per_call(provider: OpenAI | Anthropic, calls: int = 20_000) -> float:
     provider.start(0.0, request)
     started = time.process_time()
     for number in range(calls):
-        t = number / 100
-        limits.wait(size, t)
-        call = limits.start(size, t)
+        t = float(number)
+        limits.impossible(size)
+        call = limits.admit(size, t)
+        assert not isinstance(call, float), "there is room for a call per second"
         limits.read(call, advertised_limits(all_headers[number % 100], 1_793_491_200.0 + t), t + 2.0, is_429=False)
         limits.end(call, usage)
     return 1e6 * (time.process_time() - started) / calls

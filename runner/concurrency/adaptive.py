@@ -40,9 +40,6 @@ from evaljournal.runner.concurrency.policy import (
 from evaljournal.runner.concurrency.random_429s import TEST_PACE, Random429s
 from evaljournal.runner.concurrency.start import Start, Wave
 
-_GROWTH_PER_PROOF: Final = 1.75
-"""The limit may grow to this many times the load whose latency was last found acceptable (TCP slow start uses 2). With 2:
-+0.6."""
 _SETTLE_SHARE: Final = 0.5
 """After the first 429 for a while, nothing starts for this share of its own duration, at most of a second: more may follow.
 With 1: +0.2."""
@@ -213,34 +210,32 @@ class Adaptive:
         else:
             self._rate_limits.pop(start.trial, None)
             self._last_limited.pop(start.trial, None)
+        is_timeout = result.outcome == "timed_out"
+        self._weigh_latency(
+            start, result.elapsed if result.outcome == "succeeded" else self._now - start.t if is_timeout else None
+        )
         match result.outcome:
             case "succeeded":
                 is_quick = self._latency.record_success(result.elapsed)
                 has_closed = self._record_answer(start)
-                self._weigh_latency(start, result.elapsed)
                 if is_quick and not has_closed and not self._breaker.open and not self._random_429s.is_testing:
                     self._grow(start)
             case "rate_limited":
-                self._weigh_latency(start, None)
                 self._count_failure(start)
                 self._pause_for_others(start)
                 self._process_rate_limit(start, result.retry_after)
             case "unavailable":
-                self._weigh_latency(start, None)
                 self._count_failure(start)
                 self._process_unavailable(start, is_timeout=False)
             case "timed_out":
-                self._weigh_latency(start, self._now - start.t)
                 self._accept_survivors()
                 self._process_unavailable(start, is_timeout=True)
             case "interrupted":
-                self._weigh_latency(start, None)
                 if start.probe:
                     self._breaker.next_probe = self._now
             case "error" | "parse_error" | "fatal":
                 # The task's own error: the endpoint answered, or was never called.
                 self._record_answer(start)
-                self._weigh_latency(start, None)
             case _:
                 assert_never(result.outcome)
 
@@ -293,15 +288,15 @@ class Adaptive:
             return False
         reason = self._breaker.reason
         if reason == "all_rate_limited":
-            self._pace.resume(self._now)
+            self._pace.phase_start, self._pace.next_start = self._now, self._now + 1 / (self._pace.estimate or 1.0)
         self._pause = CurrentPause()
         self._changes.append(IntakeResumed(reason=reason, evidence=evidence))
         return True
 
     def _grow(self, start: Start) -> None:
-        """Raise the limit if it is used and nothing indicates a limit."""
+        """Raise the limit if it is used and nothing indicates a limit: up to twice the load of the baseline (as TCP)."""
         in_flight = self._in_flight
-        proven_limit = int(_GROWTH_PER_PROOF * (self._latency.load or 0))
+        proven_limit = int(2 * (self._latency.load or 0))
         load = round(self._latency.latest_group[0])
         is_in_use = min(start.wave.load, load) >= BUSY_SHARE * self.limit
         if in_flight.is_unchecked and is_in_use and self._start_count >= in_flight.first_check:
@@ -341,14 +336,10 @@ class Adaptive:
     def _accept_survivors(self) -> None:
         """Mark calls as accepted that have been in flight for longer than failures take."""
         cutoff = self._now - 1.2 * self._failure_seconds
-        newest_accepted = self._newest_accepted
-        for start in reversed(self._calls.values()):
-            if start.order <= self._newest_accepted:
-                break
-            if start.t <= cutoff and not start.probe:
-                newest_accepted = max(newest_accepted, start.order)
+        for start in self._calls.values():  # In the order of starts.
+            if start.order > self._newest_accepted and start.t <= cutoff and not start.probe:
+                self._newest_accepted = start.order
                 self._mark_accepted(start)
-        self._newest_accepted = newest_accepted
 
     def _process_unavailable(self, start: Start, *, is_timeout: bool) -> None:
         breaker = self._breaker
@@ -356,11 +347,9 @@ class Adaptive:
             if start.order > breaker.barrier:
                 self._suspend(breaker.record_failed_probe(self._now))
             return
-        if is_timeout:
-            evidence = self._in_flight.record_timeout(start, self._now, self._start_count)
-            if evidence is not None:
-                self._record_limit("timeouts", evidence)
-                return  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
+        if is_timeout and (evidence := self._in_flight.record_timeout(start, self._now, self._start_count)):
+            self._record_limit("timeouts", evidence)
+            return  # A lower load may suffice; if those calls time out too, the endpoint is unavailable.
         if breaker.count(start, self._now, last_answered=self._last_answered, in_flight=len(self._calls) + 1):
             # Calls that started with it may be answered in a moment.
             self._outage_at = min(self._outage_at, self._now + (0.0 if is_timeout else _SETTLE_SHARE * (self._now - start.t)))
@@ -371,10 +360,8 @@ class Adaptive:
         self._outage_at = _NEVER
         cutoff = self._now - 1.2 * self._failure_seconds
         survivors = sum(call.t <= cutoff for call in self._calls.values() if call.order > self._last_answered)
-        if not self._breaker.open:
-            evidence = self._breaker.open_unless(survivors, self._now, self._start_count, last_answered=self._last_answered)
-            if evidence is not None:
-                self._suspend(evidence)
+        if not self._breaker.open and (evidence := self._breaker.open_unless(survivors, self._now, self._start_count)):
+            self._suspend(evidence)
 
     def _suspend(self, evidence: str) -> None:
         """Record that only probes may start."""
@@ -389,7 +376,13 @@ class Adaptive:
         """Find out which limit caused a 429, if any."""
         self._total_429s += 1
         if self._breaker.open:
-            self._process_rate_limited_probe(start, retry_after)
+            if start.order <= self._breaker.barrier:
+                return
+            if self._breaker.reason != "all_rate_limited":
+                self._close_breaker(start)
+                return
+            self._pace.record_limited_probe()
+            self._suspend(self._breaker.record_failed_probe(self._now, not_before=self._now + min(retry_after or 0.0, 30.0)))
             return
         self._pace.starts_without_token += 1
         if start.order <= self._last_change:
@@ -438,30 +431,14 @@ class Adaptive:
         if not is_tested and self._in_flight.has_enough_evidence():
             self._learn_limit(start)
 
-    def _process_rate_limited_probe(self, start: Start, retry_after: float | None) -> None:
-        breaker = self._breaker
-        if start.order <= breaker.barrier:
-            return
-        if breaker.reason == "all_rate_limited":
-            self._pace.record_limited_probe()
-            self._suspend(breaker.record_failed_probe(self._now, not_before=self._now + min(retry_after or 0.0, 30.0)))
-        else:
-            self._close_breaker(start)
-
     def _learn_limit(self, start: Start) -> None:
-        self._last_change = self._start_count
-        self._limited_starts.clear()
-        self._last_limited.clear()
-        self._cancel_test()
+        self._begin_change()
         self._record_limit("in_flight", self._in_flight.record_rate_limit(start, self._now, self._start_count))
 
     def _learn_rate(self, start: Start, retry_after: float | None, *, in_a_row: bool) -> None:
         pace = self._pace
-        self._cancel_test()
+        self._begin_change()
         self._random_429s.first_sign = None  # No rate can be measured across a pause.
-        self._last_change = self._start_count
-        self._limited_starts.clear()
-        self._last_limited.clear()
         pace.fixed_pace = None
         pause = min(retry_after or 0.0, LONG_TIME)
         evidence = pace.learn(start, self._now, flow=self._flow(start.in_flight), pause=pause, round_trip=self._round_trip)
@@ -502,6 +479,13 @@ class Adaptive:
         else:
             pace.adopt(random_429s.rate, self._now)
             pace.next_start = self._now
+
+    def _begin_change(self) -> None:
+        """Forget the 429s that change a limit or a pace now."""
+        self._last_change = self._start_count
+        self._limited_starts.clear()
+        self._last_limited.clear()
+        self._cancel_test()
 
     def _cancel_test(self) -> None:
         if self._random_429s.is_testing:

@@ -47,13 +47,11 @@ class Breaker:
         first_failure = self.suspects.setdefault(start.trial, start.order)
         if start.order <= max(last_answered, self.barrier) or first_failure <= last_answered:
             return False
-        self.failures = {order: when for order, when in self.failures.items() if order > last_answered}
         self.failures[start.order] = t
         return len(self.failures) >= min(2 * MANY, max(SEVERAL, 2 * in_flight))
 
-    def open_unless(self, survivors: int, t: float, newest_start: int, *, last_answered: int) -> str | None:
+    def open_unless(self, survivors: int, t: float, newest_start: int) -> str | None:
         """Open the breaker unless too many calls are in flight, or one was answered; return the evidence if it opens."""
-        self.failures = {order: when for order, when in self.failures.items() if order > last_answered}
         if len(self.failures) <= max(SEVERAL - 1, _OUTNUMBER_FACTOR * survivors):
             return None
         first_failure_at = min(self.failures.values())
@@ -79,6 +77,7 @@ class Breaker:
     def record_answer(self, start: Start, t: float, newest_start: int) -> str | None:
         """Record that a call was answered; return the evidence if that closes the breaker."""
         self.suspects.pop(start.trial, None)
+        self.failures = {order: when for order, when in self.failures.items() if order > start.order}
         if not self.open or start.order <= self.barrier:  # Calls that started before the outage do not count.
             return None
         self.open, self.barrier = False, newest_start

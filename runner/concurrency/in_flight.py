@@ -9,7 +9,7 @@ There are three phases:
     trying    a slightly higher or lower limit is tried, in case the endpoint's limit has changed
 """
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
 from attrs import define
 
@@ -42,8 +42,6 @@ responds, and when calls time out. With 0.33 for both, a server with 48 places t
 instead of 89 %; with 0.5 for both, servers that collapse beyond 4 calls 30 % instead of 79 %. With `_OVERLOAD_SHARE` 0.4:
 +0.0."""
 
-Phase: TypeAlias = Literal["climbing", "holding", "trying"]
-
 
 def lower_load(load: int) -> int:
     """Return the load to compare with this one: a third less, because chance would hide a smaller difference."""
@@ -59,7 +57,7 @@ class InFlight:
     limit: int = FIRST_LIMIT
     is_short: bool = False
     """Whether the run is too short for measuring a lower load first."""
-    phase: Phase = "climbing"
+    phase: Literal["climbing", "holding", "trying"] = "climbing"
     known_limit: int = 0
     """The limit that is known to be good, while holding or trying."""
     by_latency: bool = False

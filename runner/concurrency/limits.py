@@ -74,11 +74,6 @@ class AdmittedCall(NamedTuple):
     all_needs: _Amounts
     """Needs of all calls up to this one."""
 
-    @property
-    def need(self) -> dict[LimitUnit, float]:
-        """What it takes from limits: unit → amount."""
-        return dict(zip(_UNITS, self.needs, strict=True))
-
 
 @define(eq=False)
 class _Limit:
@@ -206,14 +201,10 @@ class Limits:
         """Whether no limit is known, although a call was answered."""
         return self._has_answer and not self._limits
 
-    @property
-    def units(self) -> list[LimitUnit]:
-        """What the known limits count."""
-        return sorted({limit.seen.unit for limit in self._limits.values()})
-
-    def need(self, size: CallSize) -> dict[LimitUnit, float]:
-        """Return what a call needs of each kind of limit."""
-        return dict(zip(_UNITS, self._need(size), strict=True))
+    def recorded_need(self, call: AdmittedCall) -> dict[LimitUnit, float] | None:
+        """Return what a call takes from the known limits: unit → amount; None if no limit is known."""
+        with self._lock:
+            return {limit.seen.unit: call.needs[limit.index] for limit in self._limits.values()} or None
 
     def _need(self, size: CallSize) -> _Amounts:
         input_bytes, max_output = size
@@ -225,21 +216,36 @@ class Limits:
         # A limit of output tokens counts them as they are generated.
         return 1, reserved, input_tokens, min(output_tokens, reserved_output)
 
-    def wait(self, size: CallSize, t: float) -> float:
-        """Return the seconds until a call may start; 0 or less: now."""
-        if not self._limits:
-            return 0.0
+    def admit(self, size: CallSize, t: float) -> AdmittedCall | float:
+        """Start a call if all limits have room for it; otherwise return the seconds until they have."""
         with self._lock:
             need = self._need(size)
-            longest = 0.0
-            for limit in self._limits.values():
-                limit.advance(t)
-                if limit.is_declared and limit.seen.window == DAY:
-                    longest = max(longest, self.day_limit_wait(t))
-                elif limit.seen.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
-                    # Headers may be wrong, and a 429 costs little: another call may start after a minute, whatever they say.
-                    longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + MINUTE - t))
-            return longest if longest > _RESOLUTION else 0.0
+            return self._wait(need, t) or self._start(size, need, t)
+
+    def start(self, size: CallSize, t: float) -> AdmittedCall:
+        """Start a call now, whether there is room for it or not."""
+        with self._lock:
+            return self._start(size, self._need(size), t)
+
+    def wait(self, size: CallSize, t: float) -> float:
+        """Return the seconds until a call may start; 0: now."""
+        with self._lock:
+            return self._wait(self._need(size), t)
+
+    def _wait(self, need: _Amounts, t: float) -> float:
+        longest = 0.0
+        for limit in self._limits.values():
+            limit.advance(t)
+            if limit.is_declared and limit.seen.window == DAY:
+                longest = max(longest, self.day_limit_wait(t))
+            elif limit.seen.is_believed and (wait := limit.wait(need[limit.index], self._first_start)) > longest:
+                # Headers may be wrong, and a 429 costs little: another call may start after a minute, whatever they say.
+                longest = wait if limit.is_declared else max(longest, min(wait, self._last_start + MINUTE - t))
+        return longest if longest > _RESOLUTION else 0.0
+
+    def _start(self, size: CallSize, need: _Amounts, t: float) -> AdmittedCall:
+        self._count(t, need)
+        return AdmittedCall(t, size, need, self._needs)
 
     def day_limit_wait(self, t: float) -> float:
         """Return the seconds until the declared limit per day allows another call; 0: now."""
@@ -249,8 +255,8 @@ class Limits:
             excess = len(self._day_starts) - int(self._limits["rpd"].seen.size) if "rpd" in self._limits else -1
             return 0.0 if excess < 0 else self._day_starts[excess] + DAY - t
 
-    def impossible(self, size: CallSize) -> RateLimitSeen | None:
-        """Return a limit that is lower than the need of a call; None if there is none.
+    def impossible(self, size: CallSize) -> tuple[RateLimitSeen, float] | None:
+        """Return a limit that is lower than the need of a call, and that need; None if there is none.
 
         The tokens of the input count only once replies have reported real ones: the estimate may be too high.
         """
@@ -259,15 +265,8 @@ class Limits:
         need = self._need(size if self._input_ratio is not None else size._replace(input_bytes=0))
         for limit in self._limits.values():
             if limit.seen.is_believed and need[limit.index] > limit.seen.size:
-                return limit.seen
+                return limit.seen, self._need(size)[limit.index]
         return None
-
-    def start(self, size: CallSize, t: float) -> AdmittedCall:
-        """Take the need of a call that starts now from all limits."""
-        with self._lock:
-            need = self._need(size)
-            self._count(t, need)
-            return AdmittedCall(t, size, need, self._needs)
 
     def _count(self, t: float, need: _Amounts) -> None:
         self._last_start = max(self._last_start, t)
@@ -299,7 +298,7 @@ class Limits:
                         unit=unit, size=size, window=window, source="advertised", header=header, is_believed=not is_advice
                     )
                     limit = self._limits[header] = _Limit(seen, rate, t, is_even=reset is None)
-                    limit.debt = self._first_debt(limit, t)
+                    limit.debt = self._first_debt(limit, t - self._first_start)
                 elif size != limit.seen.size:
                     limit.seen = evolve_fact(limit.seen, size=size, window=window)
                 changes += limit.record_change(t)
@@ -321,15 +320,14 @@ class Limits:
                     limit.level = min(remaining + rate * (limit.t - call.t) - later_needs, size)
         return changes
 
-    def _first_debt(self, limit: _Limit, t: float) -> float:
+    def _first_debt(self, limit: _Limit, elapsed: float) -> float:
         """Return the debt of the calls that started before a limit was seen; a bucket's level includes them."""
-        needs, elapsed = self._needs[limit.index], t - self._first_start
-        if limit.is_even:
-            return max(needs - limit.even_pace * elapsed, 0.0)
-        if limit.grows_slowly:  # There is room for them, so that they delay growth only for a while.
-            half_pace = limit.even_pace / 2
-            return min(max(needs - half_pace * elapsed, 0.0), half_pace * MINUTE / 4)
-        return 0.0
+        if not limit.is_even and not limit.grows_slowly:
+            return 0.0
+        pace = limit.even_pace if limit.is_even else limit.even_pace / 2
+        debt = max(self._needs[limit.index] - pace * elapsed, 0.0)
+        # There is room for them if it grows slowly, so that they delay growth only for a while.
+        return debt if limit.is_even else min(debt, pace * MINUTE / 4)
 
     def end(self, call: AdmittedCall, usage: Mapping[str, object] | None) -> None:
         """Count the real tokens of a call that was answered."""

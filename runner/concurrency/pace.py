@@ -188,9 +188,11 @@ class Pace:
             self.accepted_calls, self.accepted_seconds, self.includes_burst = granted_calls, max(seconds, 0.5), not is_measured
         if self.estimate is None:
             self._search(_FIRST_RATE_SHARE * max(max(granted_calls, 1) / max(seconds + pause, 0.5), flow), t)
-        elif not is_measured:
+        elif not is_measured and self.is_searching:
             # The bucket may have overflowed, so this is not a measurement; only an estimated pace is lowered.
-            self._lower_guess(t)
+            self._search(_FIRST_RATE_SHARE * self.estimate, t)
+        elif not is_measured:
+            self.phase_start = t
         elif granted_calls == self.granted_calls:
             self._search(self.estimate / 2, t)
             if self.starts_without_token > 1:  # A single 429 may be random.
@@ -214,10 +216,6 @@ class Pace:
             rate *= _FIRST_RATE_SHARE / 2
         self.safe_rate = max(rate, _MIN_PACE)
 
-    def resume(self, t: float) -> None:
-        """Start again after every call was rate limited."""
-        self.phase_start, self.next_start = t, t + 1 / (self.estimate or 1.0)
-
     def restart_at(self, start: Start, t: float) -> float:
         """Return when to start again after a 429 without Retry-After: the bucket refills a little first."""
         return t + min(t - start.t, 1.0) + min(1 / (self.estimate or 1.0), 5.0)
@@ -233,12 +231,6 @@ class Pace:
 
     def _search(self, rate: float, t: float) -> None:
         self.estimate, self.is_searching, self.phase_start = max(rate, _MIN_PACE), True, t
-
-    def _lower_guess(self, t: float) -> None:
-        if self.is_searching and self.estimate is not None:
-            self._search(_FIRST_RATE_SHARE * self.estimate, t)
-        else:
-            self.phase_start = t
 
     def _min_period(self, rate: float) -> float:
         return max(_PLATEAU_SHORTEST if self.safe_rate is None else PLATEAU_LONGEST, MEASURED_CALLS / rate)

@@ -198,7 +198,8 @@ class AttemptCalls:
             limits = self._limits_of(call)  # The caller is in the loop of the run.
         if limits is None or (can_wait and limits.needs_sizes):
             return None
-        return self._start(step, limits, limits.start(call.size if limits.needs_sizes else CallSize()), 0.0)
+        size = call.size if limits.needs_sizes else CallSize()
+        return self._start(step, limits, limits.limits.start(size, limits.now()), 0.0)
 
     async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
         """Wait until a call may start; raise `OverLimit` if it never can."""
@@ -256,7 +257,7 @@ class AttemptCalls:
 
     def _start(self, step: int, limits: KeyLimits, admitted: AdmittedCall, waited: float) -> CallAdmission:
         self._calls[step] = limits, admitted
-        need = limits.recorded_need(admitted)
+        need = limits.limits.recorded_need(admitted)
         return CallAdmission(limits.key, need, waited) if need else CallAdmission()
 
     def _limits_of(self, call: LimitedCall) -> KeyLimits:

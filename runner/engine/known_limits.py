@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import attrs
 import trio
 
-from evaljournal.journal.events import LimitUnit, RateLimitSeen
+from evaljournal.journal.events import RateLimitSeen
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.text import as_words, window_text
 from evaljournal.runner.concurrency.headers import advertised_limits
@@ -45,7 +45,7 @@ def shared_clock() -> Callable[[], float]:
 
 @attrs.define(eq=False)
 class KeyLimits:
-    """The known limits of one rate-limit key, as a session uses them. Call it in the loop of the run, except `start`."""
+    """The known limits of one rate-limit key, as a session uses them. Call it in the loop of the run."""
 
     key: str
     """Its name in records."""
@@ -59,10 +59,6 @@ class KeyLimits:
     _queue: trio.StrictFIFOLock = attrs.field(init=False, factory=trio.StrictFIFOLock)
     """The calls inside attempts start in the order in which they came, so that none is overtaken again and again."""
 
-    def wait(self, size: CallSize) -> float:
-        """Return the seconds until a call may start; 0 or less: now."""
-        return self.limits.wait(size, self.now())
-
     @property
     def needs_sizes(self) -> bool:
         """Whether the sizes of calls matter: a limit is known, or replies may still show one."""
@@ -72,26 +68,18 @@ class KeyLimits:
         """Return the seconds until the declared limit per day allows another call; 0: now."""
         return self.limits.day_limit_wait(self.now())
 
-    def recorded_need(self, call: AdmittedCall) -> dict[LimitUnit, float] | None:
-        """Return what a call takes from the limits that are known; None if there is none."""
-        return {unit: call.need[unit] for unit in self.limits.units} or None
-
-    def start(self, size: CallSize) -> AdmittedCall:
-        """Take the need of a call that starts now from the limits."""
-        return self.limits.start(size, self.now())
-
     async def admit(self, size: CallSize) -> AdmittedCall:
         """Wait until a call inside an attempt may start, and start it; raise `OverLimit` if it never can."""
         self.check(size)
         async with self._queue:
-            while (wait := self.wait(size)) > 0:  # noqa: ASYNC110  # time alone makes room
-                await trio.sleep(min(wait, _RECHECK))
-            return self.start(size)
+            while isinstance(admitted := self.limits.admit(size, self.now()), float):  # noqa: ASYNC110  # time alone makes room
+                await trio.sleep(min(admitted, _RECHECK))
+            return admitted
 
     def check(self, size: CallSize) -> None:
         """Raise `OverLimit` if a call needs more than a limit allows."""
-        if (seen := self.limits.impossible(size)) is not None:
-            need = self.limits.need(size)[seen.unit]
+        if (impossible := self.limits.impossible(size)) is not None:
+            seen, need = impossible
             raise OverLimit(
                 f"the request needs {need:,.0f} {as_words(seen.unit)}, but the limit is {seen.size:,.0f} "
                 f"per {window_text(seen.window)} ({seen.header}, {seen.source})"

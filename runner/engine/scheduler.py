@@ -263,16 +263,16 @@ class Scheduler:
         job.admitted, job.usage = None, None
         if limits.limits.impossible(size) is not None:
             return True  # It fails before anything is sent, and takes nothing.
-        wait = limits.wait(size)
-        if wait <= 0:
-            job.admitted = limits.start(size)
+        admitted = limits.limits.admit(size, limits.now())
+        if not isinstance(admitted, float):
+            job.admitted = admitted
             return True
         if limits.day_wait() > 0:
             if self._is_idle:
                 self.stop_at_day_limit(limits)
             return False
-        lane.closed_until = now + wait
-        self._call_policy_at(lane, now + wait)
+        lane.closed_until = now + admitted
+        self._call_policy_at(lane, now + admitted)
         return False
 
     def stop_at_day_limit(self, limits: KeyLimits) -> bool:
@@ -285,7 +285,7 @@ class Scheduler:
     def need_of(self, job: Job) -> dict[LimitUnit, float] | None:
         """Return what a job that starts takes from the known limits, to be recorded; None if none is known."""
         limits = self.queues.lanes[job.key].limits
-        return None if limits is None or job.admitted is None else limits.recorded_need(job.admitted)
+        return None if limits is None or job.admitted is None else limits.limits.recorded_need(job.admitted)
 
     def check_size(self, job: Job) -> None:
         """Raise `OverLimit` if the call of a job needs more than a limit allows."""

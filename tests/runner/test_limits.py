@@ -59,9 +59,8 @@ def test_declared_limits_hold_in_every_minute(limits: dict[str, float], calls: l
     for pause, size in calls:
         starts.append(start_when_allowed(known, size, t + pause))
         t = starts[-1].t
-    units = {"rpm": "requests", "tpm": "tokens", "itpm": "input_tokens", "otpm": "output_tokens"}
     for name, limit in limits.items():
-        needs = [(start.t, start.need[units[name]]) for start in starts]  # type: ignore[index]
+        needs = [(start.t, start.needs[("rpm", "tpm", "itpm", "otpm").index(name)]) for start in starts]
         for index, (begin, _) in enumerate(needs):
             in_window = [need for t, need in needs[index:] if t < begin + MINUTE]
             assert sum(in_window) <= (limit + max(in_window)) * (1 + 1e-9)
@@ -129,11 +128,10 @@ def test_needs_are_estimated_from_earlier_replies() -> None:
     known, size = declared(tpm=1e6), CallSize(input_bytes=900)
     first = known.start(size, 0.0)
     known.end(first, {"input_tokens": 100, "output_tokens": 50, "cached_tokens": 10})
-    assert {"requests": 1, "tokens": 300, "input_tokens": 300, "output_tokens": 0} == first.need
+    assert (1, 300, 300, 0) == first.needs  # requests, tokens, input tokens, output tokens
     # A reservation counts the input by its bytes.
-    assert {"requests": 1, "tokens": 275, "input_tokens": 90, "output_tokens": 50} == known.need(size)
-    expected = {"requests": 1, "tokens": 1225, "input_tokens": 90, "output_tokens": 50}
-    assert expected == known.need(CallSize(900, max_output=1000))
+    assert (1, 275, 90, 50) == known.start(size, 0.0).needs
+    assert (1, 1225, 90, 50) == known.start(CallSize(900, max_output=1000), 0.0).needs
 
 
 @pytest.mark.parametrize("value", [None, "5", -1, math.nan, math.inf, 10**400, True, [], {}], ids=str)
@@ -217,7 +215,7 @@ def served_by(bucket_size: float, clients: Iterable[Limits], seconds: float) -> 
                 call = clients[index].start(REQUEST, t)
                 reset = (bucket_size - level) / bucket_size * MINUTE
                 replies.append((t + rng.uniform(0.2, 0.4), index, call, requests(bucket_size, int(level), reset=reset), is_429))
-                if clients[index].units == []:
+                if clients[index].recorded_need(call) is None:
                     break
     return [(accepted, rejected) for accepted, rejected in counts]
 
@@ -278,7 +276,7 @@ def test_a_limit_without_a_reset_is_spread_evenly() -> None:
 def test_openai_counts_the_larger_of_input_and_output() -> None:
     """OpenAI takes the larger of the estimated input and `max_tokens`; others reserve both."""
     size = CallSize(input_bytes=3000, max_output=800)
-    assert [1000, 1800] == [Limits(host).need(size)["tokens"] for host in ("api.openai.com", "")]
+    assert [1000, 1800] == [Limits(host).start(size, 0.0).needs[1] for host in ("api.openai.com", "")]
 
 
 def test_advice_counts_after_a_429() -> None:
@@ -294,11 +292,11 @@ def test_a_request_that_never_fits() -> None:
     """A need above a limit is impossible; the input counts once replies have shown how many tokens a request has."""
     known = declared(tpm=1000)
     [limit] = known.declare({"tpm": 1000}, 0.0)
-    assert limit == known.impossible(CallSize(max_output=1001))
+    assert (limit, 1001) == known.impossible(CallSize(max_output=1001))
     assert known.impossible(CallSize(max_output=1000)) is None
     assert known.impossible(CallSize(input_bytes=9000)) is None
     known.end(known.start(CallSize(input_bytes=300), 0.0), {"input_tokens": 100, "output_tokens": 1})
-    assert limit == known.impossible(CallSize(input_bytes=9000))
+    assert (limit, 3001) == known.impossible(CallSize(input_bytes=9000))
     assert Limits().impossible(CallSize(10**9, 10**9)) is None
 
 
