@@ -23,6 +23,7 @@ StopReason = Literal[
 """Why a run stopped before it was finished."""
 
 StepKind = Literal["model", "tool", "other"]
+StepPhase = Literal["task", "setup", "teardown"]
 """The kind of call that a step makes."""
 
 LimitUnit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
@@ -404,6 +405,8 @@ class StepCompleted:
     """Number of the earlier step of this attempt whose lists precede those in `input`; 0: none."""
     reusable: bool = True
     """Whether a later attempt may use the result instead of executing the step again."""
+    phase: StepPhase = "task"
+    """`setup` or `teardown`: it is not part of the attempt's latency and timeout."""
     key: str = ""
     """The rate-limit key of a model call."""
     need: Json = None
@@ -429,6 +432,7 @@ class StepFailed:
     elapsed: float
     parent: int = 0
     continues: int = 0
+    phase: StepPhase = "task"
     key: str = ""
     need: Json = None
     waited: float = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from evaljournal.journal.events import NOTE_PREFIX
+from evaljournal.journal.events import NOTE_PREFIX, StepPhase
 from evaljournal.runner.errors import UsageError
 
 Sink = Callable[[dict[str, Any]], None]
@@ -15,6 +15,8 @@ Sink = Callable[[dict[str, Any]], None]
 
 REPLY_NOTE: Final = f"{NOTE_PREFIX}reply"
 """What `note_reply` sends; it is not recorded."""
+PHASE_NOTE: Final = f"{NOTE_PREFIX}phase"
+"""What `start_phase` sends; it is not recorded."""
 
 _sink: ContextVar[Sink | None] = ContextVar("evaljournal_notes", default=None)
 
@@ -51,6 +53,11 @@ def note_reply(status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
     }
     if len(relevant_headers) > ("date" in relevant_headers):
         sink({REPLY_NOTE: {"status": status, "headers": relevant_headers}})
+
+
+def start_phase(phase: StepPhase) -> None:
+    """Report in the loop of the run, or of the worker, that a phase of the attempt starts, which has its own timeout."""
+    _send({PHASE_NOTE: phase})
 
 
 def _send(values: dict[str, Any]) -> None:

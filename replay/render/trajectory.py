@@ -76,7 +76,10 @@ def _step_line(step: StepDetails, depth: int) -> str:
     elapsed = "reused" if step.is_reused else duration(step.elapsed)
     name = f"{'  ' * depth}{printable(step.name, _NAME_CHARS)}"
     result = f"error: {one_line(f'{step.error}: {step.message}', _ERROR_CHARS)}" if step.error else _one_line(_result(step))
-    return f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}  {_one_line(_request(step))} → {result}{_use(step)}"
+    text = f"{step.number:>4,}  {step.kind:<5}  {elapsed:>8}  {name}"
+    if step.input is None:  # A set-up or a teardown has neither an input nor an output.
+        return f"{text}  {result}" if step.error or step.output is not None else text
+    return f"{text}  {_one_line(_request(step))} → {result}{_use(step)}"
 
 
 def _usage(step: StepDetails) -> str:

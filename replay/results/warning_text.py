@@ -17,7 +17,8 @@ _EFFECTIVE: Final = frozenset(
 
 def warnings_of(state: RunState) -> list[str]:
     """Return a sentence for each warning."""
-    return [*_empty_answers(state), *_mixed_models(state), *_same_variants(state), *_short_prompts(state)]
+    warnings = _empty_answers, _mixed_models, _same_variants, _short_prompts, _failed_teardowns
+    return [text for warning in warnings for text in warning(state)]
 
 
 def _mixed_models(state: RunState) -> Iterator[str]:
@@ -63,3 +64,9 @@ def _short_prompts(state: RunState) -> Iterator[str]:
     if count := state.short_prompts:
         subject = "prompt has" if count == 1 else "prompts have"
         yield f"{count:,} {subject} more words than input tokens: the server truncates them; raise its context length"
+
+
+def _failed_teardowns(state: RunState) -> Iterator[str]:
+    if count := state.failed_teardowns:
+        trial = printable(state.last_failed_teardown, 60)
+        yield f"{plural(count, 'teardown')} failed, the last one of trial {trial}; `evaljournal show {trial}` has the error"

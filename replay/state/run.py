@@ -54,6 +54,8 @@ BLOCKING_CALLS: Final = f"{events.NOTE_PREFIX}blocking_calls"
 """The note that this number of consecutive `calls` of an async task blocked its event loop from their start to their end."""
 SHORT_PROMPT: Final = f"{events.NOTE_PREFIX}short_prompt"
 """The note that a server has counted fewer `input_tokens` than the prompt has `words`."""
+TEARDOWN_FAILED: Final = f"{events.NOTE_PREFIX}teardown_failed"
+"""The note that the teardown of an attempt failed: `error` and `message`."""
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
@@ -112,14 +114,17 @@ class RunState(Totals):
     _task_version: str = ""
     """The version that was adopted last; empty if there is only one."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
-    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused, without those that
-    its steps waited for rate limits."""
+    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused, without set-up,
+    teardown and the seconds that its steps waited for rate limits."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     _empty_outputs: set[str] = attrs.field(factory=set[str])
     """Trials whose last output was truncated by the token limit before it began."""
     short_prompts: int = 0
     """Calls, also of judges, whose server has counted fewer input tokens than the prompt has words."""
+    failed_teardowns: int = 0
+    last_failed_teardown: str = ""
+    """Trial of the last one."""
     output_sample: OutputSample = attrs.field(factory=OutputSample)
     """The outputs of a few trials of each variant."""
     unpriced_models: dict[str, list[str]] = attrs.field(factory=dict[str, list[str]])
@@ -130,7 +135,7 @@ class RunState(Totals):
     _usage_in_flight: dict[str, list[Any]] = attrs.field(factory=dict[str, list[Any]])
     """Trial → usage noted by its attempt in flight."""
     _waits_in_flight: dict[str, list[tuple[float, float]]] = attrs.field(factory=dict[str, list[tuple[float, float]]])
-    """Trial → start and end of the waits for rate limits inside its attempt in flight."""
+    """Trial → start and end of set-up, teardown and the waits for rate limits inside its attempt in flight."""
     budget: Budget | None = None
     """Amounts spent and reserved; None if no session had a budget."""
 
@@ -432,7 +437,7 @@ class RunState(Totals):
         return isinstance(durable, list) and "http" in durable
 
     def _without_waits(self, trial: str, seconds: float) -> float:
-        """Return the seconds of an attempt that ends without those in which its steps waited for rate limits."""
+        """Return the seconds of an attempt that ends without set-up, teardown and its waits for rate limits."""
         if not self._waits_in_flight:
             return seconds
         return max(0.0, round(seconds - covered_seconds(self._waits_in_flight.pop(trial, ())), 6))
@@ -490,6 +495,9 @@ class RunState(Totals):
         self.late_returns += 1
 
     def _on_step_completed(self, event: events.StepCompleted, record: Record) -> None:
+        if event.phase != "task":
+            self._end_phase(event, record)
+            return
         attempt = self.running[event.trial]
         self.steps.complete(event, record, attempt.start)
         self._add_step_need(event, record)
@@ -507,7 +515,17 @@ class RunState(Totals):
                 self.steps.seconds_waited += event.waited
                 self._waits_in_flight.setdefault(event.trial, []).append((start - event.waited, start))
 
+    def _end_phase(self, event: events.StepCompleted | events.StepFailed, record: Record) -> None:
+        """Count a set-up or a teardown; its time is not part of the attempt's."""
+        self.steps.locate(event, record)
+        self.steps.completed += isinstance(event, events.StepCompleted)
+        self.steps.failed += isinstance(event, events.StepFailed)
+        self._waits_in_flight.setdefault(event.trial, []).append((record.t - event.elapsed, record.t))
+
     def _on_step_failed(self, event: events.StepFailed, record: Record) -> None:
+        if event.phase != "task":
+            self._end_phase(event, record)
+            return
         self.steps.fail(event, record)
         self._add_step_need(event, record)
         self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
@@ -626,6 +644,9 @@ class RunState(Totals):
             self.blocking_calls = event.value["calls"]
         elif event.name == SHORT_PROMPT:
             self.short_prompts += 1
+        elif event.name == TEARDOWN_FAILED:
+            self.failed_teardowns += 1
+            self.last_failed_teardown = event.trial
         trial = self.trials.get(event.trial) if event.attempt else None
         if trial is None:
             return

@@ -79,7 +79,8 @@ def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any =
     Paths are relative to the evaluation's file, so that a project can be moved. It is empty for an evaluation without code.
     If Python has loaded the evaluation, the files that were opened are unknown; those of `recorded_definition` are used.
     """
-    functions = [evaluation.task, *(scorer.function for scorer in evaluation.scorers.values())]
+    hooks, scorers = evaluation.hooks.values(), evaluation.scorers.values()
+    functions = [evaluation.task, *(hook.function for hook in hooks), *(scorer.function for scorer in scorers)]
     functions = [inspect.unwrap(unwrap_partial(function)) for function in functions]
     namespaces = [evaluation.namespace, *(getattr(function, "__globals__", {}) for function in functions)]
     own_file = _file_of(evaluation.namespace)

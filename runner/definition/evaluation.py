@@ -21,6 +21,7 @@ from typing_extensions import TypeVar, Unpack
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.data.dataset import Dataset, Source
 from evaljournal.runner.data.fingerprint import definition_of, digest, fingerprint_function
+from evaljournal.runner.definition.hooks import Hook, Role, check_parameters, hook_parameters
 from evaljournal.runner.definition.settings import DURATION_PROBLEM, SettingOptions, Settings, as_float, is_duration
 from evaljournal.runner.definition.variants import Variant, VariantOptions, selected_variants, variants_of
 from evaljournal.runner.errors import UsageError
@@ -79,9 +80,9 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         self.variants = {} if variants is None else variants_of(task, variants, self.name)
         """Variants by name, in the order of the definition; empty if the task has none."""
         is_object = isinstance(task, OpenableTask)
-        self.fingerprint = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
-        """Fingerprint of the task, computed now because its file may change during a run. Each variant has its own; for
-        variants of an object, such as a chat model, this one is constant."""
+        self._task_fingerprint = digest(b"variants") if self.variants and is_object else fingerprint_function(task)
+        """Computed now because the file of the task may change during a run. Each variant has its own; for variants of an
+        object, such as a chat model, this one is constant."""
         self._task_definition = definition_of(task)
         self.cases = cases
         for variant_task in self.tasks.values():
@@ -93,11 +94,19 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
         """Files that its results depend on."""
         self.scorers: dict[str, Scorer] = {}
         """Scorers by name, in the order in which they were added."""
+        self.hooks: dict[Role, Hook] = {}
+        """The set-up and the teardown, if there are any."""
         functools.update_wrapper(self, task, updated=())
 
     def __call__(self, value: InputT, /, **parameters: Any) -> ReturnT:
         """Call the task itself, without slots, retries or records; `parameters` are those of a variant."""
         return self.task(value, **parameters)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the task, with its set-up and teardown."""
+        versions = [f"{role} {hook.version}" for role, hook in sorted(self.hooks.items())]
+        return digest("\n".join([self._task_fingerprint, *versions]).encode()) if versions else self._task_fingerprint
 
     @property
     def tasks(self) -> dict[str, Callable[[Any], Any]]:
@@ -126,6 +135,7 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
             "task": self._task_definition,
             "scorers": {name: scorer.definition for name, scorer in self.scorers.items()},
         }
+        definition |= {role: hook.definition for role, hook in self.hooks.items()}
         if self.variants:
             definition["variants"] = {name: variant.definition for name, variant in self.variants.items()}
         return cast("dict[str, Any]", mask_values(definition))
@@ -134,6 +144,38 @@ class Evaluation(Generic[InputT, OutputT, ReturnT]):
     def is_async(self) -> bool:
         """Whether the task is a coroutine function."""
         return is_async(self.task)
+
+    def setup(self, function: CallableT, /) -> CallableT:
+        """Call a function before the task in each attempt; returns it unchanged: `@agent.setup` above `def sandbox(case)`.
+
+        Its parameters are passed by name: any of input, expected, metadata, case and trial (its id). The task and the teardown
+        get its value by the name of the function, if they have such a parameter. Its time is not part of the latency.
+        """
+        return self._add_hook("setup", function)
+
+    def teardown(self, function: CallableT, /) -> CallableT:
+        """Call a function after the task in each attempt that was set up, however it ended: `@agent.teardown`.
+
+        Its parameters are those of a set-up, and the value of the set-up. If it fails, the output is kept.
+        """
+        return self._add_hook("teardown", function)
+
+    def _add_hook(self, role: Role, function: CallableT) -> CallableT:
+        name = _valid_name(function, None, _SCORER_NAME)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(f"{role} {name!r} is a generator; return the value, and clean up in @{self.name}.teardown")
+        _check_function(function, name, role)
+        if role in self.hooks and not _is_new_version(function, self.hooks[role].function):
+            raise UsageError(f"{self.name!r} has a {role} already, {self.hooks[role].name!r}; call both in one function")
+        self.hooks[role] = Hook(role, function)
+        return function
+
+    def check_parameters(self) -> None:
+        """Raise a `UsageError` if a parameter of the task, the set-up or the teardown gets no value."""
+        for variant, task in self.tasks.items():
+            check_parameters(task, self.hooks, f"variant {variant!r} of {self.name!r}" if variant else f"task {self.name!r}")
+        for hook in self.hooks.values():
+            hook_parameters(hook, self.hooks)
 
     @overload
     def score(self, scorer: ScorerT, /) -> ScorerT: ...
@@ -318,7 +360,7 @@ def _check_task(task: Callable[..., Any], name: str, settings: Settings, *, has_
     except ValueError:
         return  # Some builtins have no signature.
     try:
-        signature.bind(None)
+        signature.bind_partial(None)  # A set-up, which is added later, may pass further parameters.
     except TypeError as exc:
         raise UsageError(f"task {name!r} is called with one argument, the case's input, but takes {signature}: {exc}") from exc
 

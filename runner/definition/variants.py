@@ -201,17 +201,13 @@ def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> No
         problem = f"cannot set {task_parameters[0].name!r}, which gets the case's input"
         raise UsageError(f"{label}: {problem}; remove it from the variant")
     keyword_kinds = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    keywords = {parameter.name: parameter for parameter in task_parameters[1:] if parameter.kind in keyword_kinds}
+    keywords = [parameter.name for parameter in task_parameters[1:] if parameter.kind in keyword_kinds]
     for name in parameters:
         if not isinstance(name, str) or (name not in keywords and not takes_any):
             hint = suggest(str(name), keywords, limit=1)
             raise UsageError(f"{label}: the task has no parameter {name!r}{hint}; its signature is {signature}")
-    for name, parameter in keywords.items():
-        if parameter.default is Parameter.empty and name not in parameters:
-            hint = f"add it to the variant or give it a default; the task's signature is {signature}"
-            raise UsageError(f"{label}: parameter {name!r} of the task has no value; {hint}")
     try:
-        signature.bind(None, **parameters)
+        signature.bind_partial(None, **parameters)  # A set-up, which is added later, may pass further parameters.
     except TypeError as exc:
         call = "the task is called with the case's input and the parameters"
         raise UsageError(f"{label}: {call}, but its signature is {signature}: {exc}") from exc

@@ -27,6 +27,7 @@ from evaljournal.runner.engine.known_limits import KnownLimits
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import TrialWork
+from evaljournal.runner.notes import PHASE_NOTE, Sink
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, settle
 from evaljournal.runner.secrets import excerpt, mask_output, mask_values, sent_secrets
@@ -129,12 +130,13 @@ class Attempts:
                 work if task.takes_trial else work.case.input,
                 timeout=work.timeout,
                 steps=steps,
-                sink=self._late_recorder.sink(work, job=work),
+                sink=partial(self._receive_note, work, scope, self._late_recorder.sink(work, job=work)),
                 on_late=partial(self._record_late_return, trial, number, record.t),
             )
         finally:
             if calls is not None:
                 calls.close()
+        self._start_phase(work, scope, "")
         if calls is not None and calls.failure is not None and isinstance(outcome, Returned | Exception):
             outcome = calls.failure  # Whatever the task made of it.
         if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
@@ -147,7 +149,7 @@ class Attempts:
 
     def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
         """Return where the model calls inside the attempt wait for rate limits."""
-        work.waited = 0.0
+        work.waited, work.hook_started_at = 0.0, None
         if self._known_limits is None:
             return None
         scheduler = self._scheduler
@@ -155,6 +157,30 @@ class Attempts:
         return AttemptCalls(
             work, scope, own_limits, self._known_limits, loop=scheduler.loop, on_day_limit=scheduler.stop_at_day_limit
         )
+
+    def _receive_note(self, work: TrialWork, scope: CallScope, sink: Sink, values: dict[str, Any]) -> None:
+        if PHASE_NOTE in values:  # Sent in the loop of the run.
+            self._start_phase(work, scope, values[PHASE_NOTE])
+        else:
+            sink(values)
+
+    def _start_phase(self, work: TrialWork, scope: CallScope, phase: Any) -> None:
+        """End a phase of an attempt, and start the timeout of the next; a teardown has a limit of its own."""
+        if scope.is_abandoned:
+            return  # The next attempt at the trial may have started.
+        if work.hook_started_at is not None:
+            work.waited, work.hook_started_at = work.waited + self._clock.elapsed(work.hook_started_at), None
+        match phase:
+            case "setup":
+                work.hook_started_at = self._clock.now()
+                scope.restart(self._settings.timeout)
+            case "task":
+                scope.restart(work.timeout)
+            case "teardown":
+                work.hook_started_at = self._clock.now()
+                scope.restart(None)
+            case _:
+                pass
 
     def _note_blocking_calls(self, work: TrialWork) -> None:
         """Note that calls of an async task block its event loop, if others could have run at the same time."""

@@ -98,6 +98,12 @@ class CallScope:
             self.deadline = self._timer.schedule_in(self._paused_seconds)
         self._paused_seconds = None
 
+    def restart(self, timeout: float | None) -> None:
+        """Start the time of the call in flight again, because another phase of it begins."""
+        if not self.is_cancelled:
+            self._paused_seconds = None
+            self.deadline = math.inf if timeout is None else self._timer.schedule_in(timeout)
+
     def exceed_budget(self, deadline: float) -> None:
         """Cancel the call because its trial has exceeded its budget; it is abandoned if it has not ended by `deadline`."""
         if not self.is_cancelled:

@@ -60,6 +60,7 @@ class TrialExecutor:
         size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
         fail_ambiguous: bool = False,
+        has_teardown: bool = False,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
 
@@ -70,6 +71,8 @@ class TrialExecutor:
         self._recorder = recorder
         self._now = recorder.clock.now
         self._settings = settings
+        self._cancel_timeout = CANCEL_TIMEOUT + (settings.grace if has_teardown else 0.0)
+        """Seconds that calls get to end after they were cancelled because the session is stopped."""
         self._scorers = scorers
         loop = RunLoop()
         self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
@@ -264,7 +267,7 @@ class TrialExecutor:
         self.scheduler.close()
         for scope in self._in_flight:
             scope.interrupt()
-        await self._wait_idle(trio.CancelScope(), CANCEL_TIMEOUT, self._in_flight)
+        await self._wait_idle(trio.CancelScope(), self._cancel_timeout, self._in_flight)
         for job in self._in_flight.values():
             self._unresponsive_jobs.append(_job_name(job))
             if isinstance(job, TrialWork) and not job.has_output:

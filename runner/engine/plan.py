@@ -155,6 +155,7 @@ def select_trials(
 
     Nothing is started, and cases that can be read only once are not read. `yes`: whether more than 1,000 variants may run.
     """
+    evaluation.check_parameters()
     check_gates(settings.fail_under, evaluation.scorers)
     _check_limits(evaluation, settings, shard)
     evaluation = evaluation.with_variants(settings.only_variants)
@@ -210,7 +211,8 @@ def _with_variants(
 def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
     """Raise a `UsageError` if the code of a function uses trio and asyncio, so that its event loop is unknown."""
     scorers = ((scorer.function, None) for scorer in evaluation.scorers.values())
-    for function, loop in [*((task, settings.loop) for task in evaluation.tasks.values()), *scorers]:
+    hooks = (hook.function for hook in evaluation.hooks.values())
+    for function, loop in [*((task, settings.loop) for task in (*evaluation.tasks.values(), *hooks)), *scorers]:
         if not isinstance(function, OpenableTask):
             resolve_loop(function, loop)
 

@@ -262,7 +262,7 @@ class Scoring:
 
 
 def _read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
-    """Return the steps of an attempt in the order in which they started.
+    """Return the steps of an attempt, without set-up and teardown, in the order in which they started.
 
     `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.
     """
@@ -271,6 +271,8 @@ def _read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: 
         for location in locations:
             record = reader.find(*unpack_location(location))
             step = trajectory.apply(record)
-            if step is not None and isinstance(record.event, events.StepEvent) and record.event.attempt == attempt:
+            event = record.event
+            is_own = isinstance(event, events.StepEvent) and event.attempt == attempt
+            if step is not None and is_own and getattr(event, "phase", "task") == "task":
                 steps.append(step)
     return sorted(steps, key=lambda step: step.number)

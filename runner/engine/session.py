@@ -327,6 +327,7 @@ class Session:
                 size_of=lambda job: call_size(job, plan.evaluation.tasks),
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",
+                has_teardown="teardown" in plan.evaluation.hooks,
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 
@@ -397,7 +398,14 @@ class Session:
         opener = TaskOpener(stack, run, grace=settings.grace, in_thread=self.options.in_thread, workers=workers)
         scorers = [scorer.with_defaults(settings.retry, settings.timeout) for scorer in self.evaluation.scorers.values()]
         keys, tasks_to_open = scorer_keys(scorers, plan.keys), {name: plan.evaluation.tasks[name] for name in plan.variants}
-        tasks = await opener.tasks(tasks_to_open, settings.loop, gateway=settings.gateway)
+        tasks = await opener.tasks(
+            tasks_to_open,
+            settings.loop,
+            gateway=settings.gateway,
+            hooks=plan.evaluation.hooks,
+            timeout=settings.timeout,
+            grace=settings.grace,
+        )
         return tasks, [await opener.scorer(scorer, keys[scorer.name]) for scorer in scorers]
 
     async def _execute(self, executor: TrialExecutor, trials: TrialSource, recorder: Recorder) -> None:

@@ -14,7 +14,7 @@ from evaljournal.runner.errors import MissingVariable, UsageError
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.tasks import OpenableTask, is_async
 from evaljournal.runner.tasks.arguments import arguments_of
-from evaljournal.runner.workers.driver import Workers
+from evaljournal.runner.workers.driver import STOP_GRACE, Workers
 from evaljournal.runner.workers.pool import WorkerPool
 
 ASYNC_PLACES: Final = 16
@@ -58,6 +58,8 @@ def new_workers(
         "variants": {name: evaluation.variants[name].fingerprint if name else "" for name in variants},
         "scorers": {scorer.name: scorer.version for scorer in evaluation.scorers.values() if scorer.workers},
         "loop": settings.loop,
+        "timeout": settings.timeout,
+        "grace": settings.grace,
         "durable": list(settings.durable),
         "write_ahead": settings.write_ahead,
         "environment": _environment(pool.environment),
@@ -65,14 +67,15 @@ def new_workers(
     has_one_key = not TaskKeys.of(evaluation, settings.limit_key).has_several
     is_limited = has_one_key and not opening["scorers"]
     slots = settings.slots if is_limited and settings.slots is not None else math.inf
-    return Workers(pool, opening, places=places, grace=settings.grace, slots=slots)
+    stop_grace = settings.grace if "teardown" in evaluation.hooks else STOP_GRACE
+    return Workers(pool, opening, places=places, grace=settings.grace, stop_grace=stop_grace, slots=slots)
 
 
 def _tasks_as_data(evaluation: Evaluation[Any, Any, Any], variants: Sequence[str]) -> dict[str, Any]:
     """Return the arguments of the tasks by variant; empty if a worker needs the user's code for a task, scorer or exception."""
     retry = evaluation.settings.retry
     has_own_rules = type(retry) is not Retry or retry.on or retry.fail_on or retry.classify
-    if has_own_rules or any(scorer.workers for scorer in evaluation.scorers.values()):
+    if has_own_rules or evaluation.hooks or any(scorer.workers for scorer in evaluation.scorers.values()):
         return {}
     tasks = {name: arguments_of(evaluation.tasks[name]) for name in variants}
     return {} if None in tasks.values() else tasks

@@ -6,7 +6,7 @@
 import inspect
 import math
 import numbers
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from attrs import Attribute, Factory, define, evolve, field, frozen
@@ -87,7 +87,7 @@ def _caller(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     function: Callable[..., Any] = scorer.function
     if (with_time_limit := getattr(function, "with_time_limit", None)) is not None:
         function = with_time_limit(min(scorer.timeout or MAX_SECONDS, MAX_SECONDS if scorer.inherits_timeout else math.inf))
-    names = parameters_of(function, scorer.name)
+    names = parameters_of(function, f"scorer {scorer.name!r}")
     inputs = tuple(name for name in names if name in _INPUT_FIELDS)
     case_fields = tuple(name for name in names if name not in _INPUT_FIELDS)
 
@@ -100,27 +100,25 @@ def _caller(scorer: "Scorer") -> Callable[[ScorerInput], Any]:
     return call
 
 
-def parameters_of(function: Callable[..., Any], name: str) -> tuple[str, ...]:
-    """Return the names of the parameters that a scorer is passed; raise a UsageError if it needs any other.
+def parameters_of(function: Callable[..., Any], label: str, available: Sequence[str] = PARAMETERS) -> tuple[str, ...]:
+    """Return the names of the parameters that a scorer or another function is passed; raise a UsageError if it needs any other.
 
     Parameters with a default keep it, `*args` stays empty, and `**kwargs` gets all that are not named.
     """
     try:
         parameters = inspect.signature(function).parameters
     except ValueError as exc:
-        raise UsageError(f"scorer {name!r}: its parameters are unknown; wrap it in a function that has some") from exc
+        raise UsageError(f"{label}: its parameters are unknown; wrap it in a function that has some") from exc
     names: list[str] = []
     for parameter in parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            names += [key for key in PARAMETERS if key not in parameters]
+            names += [key for key in available if key not in parameters]
         elif parameter.kind is parameter.VAR_POSITIONAL or parameter.default is not parameter.empty:
             continue
-        elif parameter.name not in PARAMETERS or parameter.kind is parameter.POSITIONAL_ONLY:
-            problem = "is positional-only" if parameter.name in PARAMETERS else "is unknown"
-            raise UsageError(
-                f"scorer {name!r}: parameter {parameter.name!r} {problem}; parameters are passed by name, any of: "
-                + ", ".join(PARAMETERS)
-            )
+        elif parameter.name not in available or parameter.kind is parameter.POSITIONAL_ONLY:
+            problem = "is positional-only" if parameter.name in available else "is unknown"
+            hint = f"parameters are passed by name, any of: {', '.join(available)}"
+            raise UsageError(f"{label}: parameter {parameter.name!r} {problem}; {hint}")
         else:
             names.append(parameter.name)
     return tuple(names)

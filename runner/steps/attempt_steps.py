@@ -13,7 +13,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepReused
+from evaljournal.journal.events import StepCompleted, StepEvent, StepFailed, StepKind, StepPhase, StepReused
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.secrets import mask_output
 from evaljournal.runner.steps.admission import NO_ADMISSION, AttemptEnded, CallAdmission, CallGate, LimitedCall, OverLimit
@@ -53,6 +53,7 @@ class Step:
     call: LimitedCall | None = None
     """The model call that it makes, if it waits for rate limits."""
     admission: CallAdmission = NO_ADMISSION
+    phase: StepPhase = "task"
 
 
 class AttemptSteps:
@@ -168,6 +169,7 @@ class AttemptSteps:
             parent=step.parent,
             continues=continues,
             reusable=step.reusable,
+            phase=step.phase,
             key=step.admission.key,
             need=step.admission.need,
             waited=step.admission.waited,
@@ -205,6 +207,7 @@ class AttemptSteps:
             elapsed=self._elapsed(step),
             parent=step.parent,
             continues=continues,
+            phase=step.phase,
             key=step.admission.key,
             need=step.admission.need,
             waited=step.admission.waited,
@@ -238,6 +241,7 @@ def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
         message=error.message,
         elapsed=event.elapsed,
         parent=event.parent,
+        phase=event.phase,
         key=event.key,
         need=event.need,
         waited=event.waited,

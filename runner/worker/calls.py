@@ -38,7 +38,6 @@ from evaljournal.runner.steps.durable import model_step
 from evaljournal.runner.steps.durable_requests import DurableRequests
 from evaljournal.runner.tasks import Task
 from evaljournal.runner.tasks.arguments import new_task
-from evaljournal.runner.tasks.function import FunctionTask
 from evaljournal.runner.tasks.gateway_env import set_gateway_env
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, failure_fields, score_fields
 
@@ -239,7 +238,14 @@ class Calls:
         # The session kills a worker whose call does not end in time, so that none has to be abandoned here.
         opener = TaskOpener(stack, run, grace=math.inf, in_thread=run_in_thread)
         tasks = {variant: self._evaluation.tasks[variant] for variant in self._opening["variants"]}
-        self._tasks = await opener.tasks(tasks, self._opening["loop"], gateway=False)
+        self._tasks = await opener.tasks(
+            tasks,
+            self._opening["loop"],
+            gateway=False,
+            hooks=self._evaluation.hooks,
+            timeout=self._opening["timeout"],
+            grace=self._opening["grace"],
+        )
         for name in self._opening["scorers"]:
             scorer = self._evaluation.scorers[name].with_defaults(self._retry, None)
             self._scorers[name] = await opener.scorer(scorer, "")
@@ -249,7 +255,7 @@ class Calls:
             fields["trial"],
             fields["attempt"],
             record=partial(self._record_step, number),
-            clock=time.monotonic,
+            clock=trio.lowlevel.current_clock().current_time,
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
@@ -314,7 +320,7 @@ class Calls:
                     end_frame = _end_frame(number, failure_fields(*retry.classify_and_describe(exc, now=time.time())))
         if len(end_frame) > MAX_FRAME:
             end_frame = _too_large_frame(number)
-        if not end_frame and is_started and isinstance(task, FunctionTask) and task.loop is None:
+        if not end_frame and is_started and getattr(task, "loop", "trio") is None:
             await thread_ended.wait()  # A plain function cannot be cancelled.
         del self._scopes[number]
         self._send(end_frame or _end_frame(number, {"cancelled": True}))

@@ -48,7 +48,7 @@ MAX_FAILED_STARTS: Final = 3
 FAILED_START_WINDOW: Final = 10.0
 """If a worker ends within this many seconds after it was ready, and has not run anything, its start counts as failed."""
 STOP_GRACE: Final = 0.5
-"""Seconds that a call gets to end when the run is stopped; shorter than the executor's own wait."""
+"""Seconds that a call without a teardown gets to end when the run is stopped; shorter than the executor's own wait."""
 MAX_PER_CALL: Final = 10_000
 """Maximum notes, steps and other frames of one call; a worker that sends more of one kind is killed."""
 _LARGE_FRAME: Final = 2 << 20
@@ -175,9 +175,19 @@ class Workers:
     """The workers of a session."""
 
     def __init__(
-        self, pool: WorkerPool, opening: Mapping[str, Any], *, places: int, grace: float, slots: float = math.inf
+        self,
+        pool: WorkerPool,
+        opening: Mapping[str, Any],
+        *,
+        places: int,
+        grace: float,
+        stop_grace: float = STOP_GRACE,
+        slots: float = math.inf,
     ) -> None:
-        """`slots`: how many jobs can be in flight, if that is limited."""
+        """A cancelled call gets `grace` seconds to end, and `stop_grace` if the run is stopped.
+
+        `slots`: how many jobs can be in flight, if that is limited.
+        """
         self._pool = pool
         self._size = min(pool.workers, slots)
         """Number of workers; 0: as many as the jobs need, and the pool can start."""
@@ -187,6 +197,7 @@ class Workers:
         self._opening = orjson.dumps({"open": dict(opening)})
         self._places = places
         self._grace = grace
+        self._stop_grace = min(stop_grace, grace)
         self._nursery: trio.Nursery
         self._start_worker: StartWorker
         self._numbers, self._calls = itertools.count(1), itertools.count(1)
@@ -341,7 +352,7 @@ class Workers:
     async def _cancel(self, worker: Worker, number: int, call: RemoteCall) -> None:
         """Cancel a call, and wait for its end; kill a worker that does not respond."""
         worker.pipe.send(orjson.dumps({"cancel": number}))
-        grace = min(STOP_GRACE, self._grace) if self.is_stopping() else self._grace
+        grace = self._stop_grace if self.is_stopping() else self._grace
         with trio.CancelScope(shield=True), trio.move_on_after(grace):
             await call.end_event.wait()
         if not call.end_event.is_set():
