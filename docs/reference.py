@@ -27,7 +27,7 @@ GROUPS: Final = {
     "Workers": ["ProcessWorkers", "RayWorkers", "CommandWorkers"],
     "Errors": ["RateLimited", "Fatal", "UsageError", "RunFailed"],
     "Read a run": ["load", "summarize", "compare", "audit", "verify", "RunVerification"],
-    "Modules": ["scorers", "executors", "testing", "journal", "replay"],
+    "Modules": ["scorers", "executors", "promptfoo", "testing", "journal", "replay"],
 }
 """Headings of the API page, with the public names below them."""
 WITH_METHODS: Final = ("Dialect", "Evaluation", "Outcome", "RescoreResult", "RunVerification")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from evaljournal import executors as executors
     from evaljournal import journal as journal
+    from evaljournal import promptfoo as promptfoo
     from evaljournal import replay as replay
     from evaljournal import scorers as scorers
     from evaljournal import testing as testing
@@ -99,7 +100,7 @@ _MODULES: Final = {
     "verify": "runner.verification",
 }
 """Public name → the module that defines it."""
-_SUBMODULES: Final = ("executors", "journal", "replay", "scorers", "testing")
+_SUBMODULES: Final = ("executors", "journal", "promptfoo", "replay", "scorers", "testing")
 
 __all__ = [*_MODULES, *_SUBMODULES]  # pyright: ignore[reportUnsupportedDunderAll]  # the names are imported above
 

@@ -44,7 +44,7 @@ def test_public_names_of_evaljournal() -> None:
         *("RunOptions", "RunVerification", "Score", "Settings", "UsageError", "arun", "audit", "compare", "durable"),
         *("evaluation", "gateway_env", "load", "note", "rescore", "run", "step", "summarize", "verify"),
     ]
-    modules = ["executors", "journal", "replay", "scorers", "testing"]
+    modules = ["executors", "journal", "promptfoo", "replay", "scorers", "testing"]
 
     assert [*names, *modules] == evaljournal.__all__
     assert names == [getattr(evaljournal, name).__name__ for name in names]

@@ -39,6 +39,7 @@ ORDER: Final = (
     "runner.workers",
     "runner.concurrency",
     "runner.definition",
+    "runner.promptfoo",
     "runner.engine",
     "runner.worker",
     "runner.merge",

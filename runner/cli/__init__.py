@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, Final
 
 from evaljournal.runner.cli.terminal.stdio import prepare_streams
@@ -26,6 +27,7 @@ _GROUPS: Final = {
         "resume": "Resume an interrupted run.",
         "rescore": "Re-score recorded outputs; the task is not called.",
         "init": "Write a configuration file for an evaluation without code.",
+        "import": "Import a promptfoo configuration.",
     },
     "Look": {
         "status": "Show the status of a run.",
@@ -86,6 +88,7 @@ class _Commands(click.Group):
             return None
         with _exit_on_signal():
             name = ALIASES.get(cmd_name, cmd_name)
+            name = f"{name}_" if iskeyword(name) else name
             command = getattr(import_module(f"evaljournal.runner.cli.commands.{name}"), name)
         assert isinstance(command, click.Command)
         return command

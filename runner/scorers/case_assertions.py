@@ -409,6 +409,8 @@ _CHECKS: Final[Mapping[str, Check | None]] = {
     "python": None,
     **dict.fromkeys(GRADED, None),
 }
+TYPES: Final = tuple(_CHECKS)
+"""The types of assertions, without `assert-set`."""
 _SLOW_TYPES: Final = frozenset({"regex", "is-json", "contains-json", "levenshtein"})
 """Types whose checks may take longer than a loop can be blocked."""
 _VALUE_CHECKS: Final[Mapping[str, Callable[[Assertion], None]]] = {

@@ -1,0 +1,4 @@
+"""Functions of imported promptfoo projects: providers and assertions in Python."""
+
+from evaljournal.runner.promptfoo.python_calls import *
+from evaljournal.runner.promptfoo.python_calls import __all__ as __all__

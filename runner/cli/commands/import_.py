@@ -1,0 +1,79 @@
+"""The command `evaljournal import`."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from evaljournal.replay.text import escape_controls
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.promptfoo.importing import Imported, import_config
+
+
+@click.command("import")
+@click.argument("config", type=click.Path(path_type=Path), metavar="FILE")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("evals"),
+    metavar="DIR",
+    help="Directory of the files (default: evals).",
+)
+@click.option("--partial", is_flag=True, help="Import the rest if something has no counterpart; it is listed in the file.")
+def import_(config: Path, output: Path, partial: bool) -> None:
+    """Import a promptfoo configuration: write the files that `evaljournal run` takes.
+
+    Nothing is executed or fetched, and no file is overwritten. Whatever cannot be imported is printed with its line; without
+    --partial, nothing is then written.
+
+    \b
+    evaljournal import promptfooconfig.yaml
+    evaljournal import promptfooconfig.yaml -o evals/ --partial
+    """
+    imported = import_config(config, output)
+    for omission in imported.omissions:
+        echo(escape_controls(str(omission)), err=True)
+    count = len(imported.omissions)
+    what = f"{count} {'part has' if count == 1 else 'parts have'} no counterpart"
+    if not imported.files:
+        left = "test" if imported.variants else "provider with a prompt"
+        raise UsageError(f"{what}, and no {left} is left; nothing was written", path=config)
+    if imported.omissions and not partial:
+        raise UsageError(f"{what}; nothing was written. Change the file, or import the rest with --partial")
+    _write(imported, output)
+    for path in imported.files:
+        echo(f"{path} written", err=True)
+    if imported.omissions:
+        echo(f"{what}; see the comments in {list(imported.files)[-1]}", err=True)
+    echo(f"{imported.tests} tests, {imported.variants} variants; next: {' and '.join(imported.commands)}", err=True)
+
+
+def _write(imported: Imported, directory: Path) -> None:
+    """Write all files, or none of them."""
+    contents: dict[Path, bytes] = {}
+    for path, text in imported.files.items():
+        try:
+            contents[path] = text.encode()
+        except UnicodeEncodeError as exc:
+            raise UsageError("a text contains a lone surrogate, which UTF-8 cannot encode", path=path) from exc
+        if os.path.lexists(path):
+            raise UsageError(
+                "already exists and is never overwritten; move it away, or pass another directory with -o", path=path
+            )
+    written_paths: list[Path] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for path, content in contents.items():
+            with path.open("xb") as file:
+                written_paths.append(path)
+                file.write(content)
+    except BaseException as exc:
+        for path in written_paths:
+            with suppress(OSError):
+                path.unlink()
+        if isinstance(exc, OSError):
+            raise UsageError(f"cannot be written: {exc.strerror}", path=exc.filename or directory) from exc
+        raise

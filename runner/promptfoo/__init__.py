@@ -1,0 +1,1 @@
+"""Import of promptfoo configurations; nothing is executed or fetched."""

@@ -1,0 +1,121 @@
+"""Nunjucks templates with plain variables, `{{ name }}` and `{{ user.name }}`, as templates of evaljournal or as text.
+
+Filters, loops, calls and expressions have no counterpart.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from evaljournal.runner.promptfoo.project import NotMapped
+from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES
+
+_TAG: Final = re.compile(r"\{\{(.*?)\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+_PARTIAL_TAG: Final = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
+"""promptfoo takes a text with a tag that is not closed literally."""
+_NAME: Final = r"[A-Za-z_$][\w$]*"
+_VARIABLE: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME}|\[\d+\]|\[(?:'[^'\]]+'|\"[^\"\]]+\")\])*)\s*")
+_PART: Final = re.compile(rf"{_NAME}|\d+|'[^']+'|\"[^\"]+\"")
+_KEYWORDS: Final = frozenset({"true", "false", "none", "null", "not", "and", "or", "if", "else", "in", "is", "loop"})
+
+Piece = str | tuple[str, ...]
+"""Literal text, or the path of a variable."""
+
+
+def is_template(text: str) -> bool:
+    """Return whether a text has tags."""
+    return _TAG.search(text) is not None and _PARTIAL_TAG.search(text) is None
+
+
+def pieces(text: str) -> list[Piece]:
+    """Split a template; raise `NotMapped` if it has anything but plain variables."""
+    if not is_template(text):
+        return [text] if text else []
+    parts: list[Piece] = []
+    end = 0
+    for tag in _TAG.finditer(text):
+        parts += [text[end : tag.start()]] if tag.start() > end else []
+        end = tag.end()
+        variable = _VARIABLE.fullmatch(tag[1]) if tag[1] is not None else None
+        path = tuple(part.strip("'\"") for part in _PART.findall(variable[1])) if variable else ()
+        if not path or path[0] in _KEYWORDS:
+            raise NotMapped(f"the template {_short(tag[0])} is not a plain variable")
+        if path[0] in {"env", "_conversation"} or "." in "".join(path):
+            raise NotMapped(f"the template {_short(tag[0])} has no counterpart")
+        parts.append(path)
+    return [*parts, text[end:]] if text[end:] else parts
+
+
+def to_template(text: str) -> str:
+    """Return a template of evaljournal."""
+    return "".join(
+        piece.replace("{", "{{").replace("}", "}}") if isinstance(piece, str) else f"{{{'.'.join(piece)}}}"
+        for piece in pieces(text)
+    )
+
+
+def to_templates(value: Any) -> Any:
+    """Return a JSON value with each text as a template of evaljournal."""
+    match value:
+        case str():
+            return to_template(value)
+        case dict():
+            return {key: to_templates(item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [to_templates(item) for item in value]
+        case _:
+            return value
+
+
+def variables(value: Any) -> set[tuple[str, ...]]:
+    """Return the paths of all variables in the texts of a JSON value."""
+    match value:
+        case str():
+            return {piece for piece in pieces(value) if isinstance(piece, tuple)}
+        case dict():
+            return set().union(*map(variables, cast("dict[str, Any]", value).values()))
+        case list():
+            return set().union(*map(variables, value))
+        case _:
+            return set()
+
+
+def render(text: str, values: Mapping[str, Any]) -> str:
+    """Return the text with values of variables; one that is missing is empty, as in promptfoo."""
+    parts: list[str] = []
+    length = 0
+    for piece in pieces(text):
+        parts.append(piece if isinstance(piece, str) else text_of(value_at(values, piece), piece))
+        length += len(parts[-1])
+        if length > MAX_BYTES:
+            raise NotMapped(f"the variables expand to more than {MAX_BYTES // 1_000_000} MB")
+    return "".join(parts)
+
+
+def value_at(values: Any, path: tuple[str, ...]) -> Any:
+    """Return the value of a variable; None if it is missing."""
+    for part in path:
+        if isinstance(values, Mapping):
+            values = cast("Mapping[str, Any]", values).get(part)
+        elif isinstance(values, list) and part.isdecimal() and int(part) < len(values):
+            values = values[int(part)]
+        else:
+            return None
+    return values
+
+
+def text_of(value: Any, path: tuple[str, ...]) -> str:
+    """Return a value as Nunjucks prints it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case str() | int() | float():
+            return str(value)
+        case _:
+            raise NotMapped(f"the variable {'.'.join(path)} is a list or a mapping, which has no text")
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:60]

@@ -1,0 +1,124 @@
+"""The files that a configuration names, and the list of what cannot be imported.
+
+Only regular files inside the project are read: the working directory, if the configuration is in it, otherwise the directory
+of the configuration.
+"""
+
+import json
+import re
+from glob import glob
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES, Value, parse_json, parse_yaml
+
+FILE: Final = "file://"
+_GLOB: Final = frozenset("*?[")
+
+
+class NotMapped(Exception):  # not an error: with `--partial` the rest is imported
+    """Something has no counterpart; the message says what."""
+
+
+@attrs.frozen(order=True)
+class Omission:
+    """Something in a file that is not imported."""
+
+    path: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.line:,}: {self.text}"
+
+
+@attrs.define
+class Project:
+    """The project of a configuration."""
+
+    config: Path
+    omissions: list[Omission] = attrs.field(factory=list[Omission])
+    _root: Path = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        directory, working_directory = self.config.absolute().parent.resolve(), Path.cwd().resolve()
+        self._root = working_directory if directory.is_relative_to(working_directory) else directory
+
+    def omit(self, value: Value, text: str) -> None:
+        """Add something to the list of what is not imported."""
+        omission = Omission(value.path, value.line, text)
+        if omission not in self.omissions:
+            self.omissions.append(omission)
+
+    def omit_keys(self, fields: dict[str, Value], name: str) -> None:
+        """Add all remaining keys of a mapping to that list."""
+        for key, value in fields.items():
+            self.omit(value, f"{name}.{key} is not mapped" if name else f"{key} is not mapped")
+
+    def path(self, reference: str, value: Value, directory: Path | None = None) -> Path:
+        """Return the path of a file that a value names; raise an error if it is not a file in the project.
+
+        It is relative to a directory, by default that of the configuration.
+        """
+        path = (directory or self.config.parent) / reference.removeprefix(FILE)
+        try:
+            is_inside = path.resolve(strict=True).is_relative_to(self._root)
+        except (OSError, ValueError, RuntimeError) as exc:
+            problem = exc.strerror if isinstance(exc, OSError) and exc.strerror else "not a valid path"
+            raise value.error(f"{reference!r} cannot be read: {problem}") from exc
+        if not is_inside:
+            raise value.error(f"{reference!r} is outside the project, {self._root}; copy the file into the project")
+        if not path.is_file():
+            raise value.error(f"{reference!r} is not a regular file")
+        return path
+
+    def paths(self, reference: str, value: Value, directory: Path | None = None) -> list[Path]:
+        """Return the files that a reference with `*` names, in order; without one, the file itself."""
+        name, directory = reference.removeprefix(FILE), directory or self.config.parent
+        if not _GLOB & set(name):
+            return [self.path(reference, value, directory)]
+        try:
+            names = sorted(glob(name, root_dir=directory, recursive=True))
+        except (OSError, ValueError, re.error) as exc:
+            raise value.error(f"{reference!r} is not a valid pattern: {exc}") from exc
+        if not names:
+            raise value.error(f"no file matches {reference!r}")
+        return [self.path(name, value, directory) for name in names]
+
+    def read(self, path: Path) -> str:
+        """Read a text file."""
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+            if len(content) > MAX_BYTES:
+                raise UsageError(f"larger than {MAX_BYTES // 1_000_000} MB; split it, or convert it to a dataset", path=path)
+            return content.decode("utf-8-sig").replace("\r\n", "\n")
+        except OSError as exc:
+            raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
+        except UnicodeDecodeError as exc:
+            line = content[: exc.start].count(b"\n") + 1
+            raise UsageError("not UTF-8; save it as UTF-8", path=path, line=line) from exc
+
+    def read_values(self, path: Path) -> Value:
+        """Read a YAML or JSON file."""
+        text = self.read(path)
+        return parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path)
+
+    def content(self, value: Value) -> Value:
+        """Return a value; if it is `file://` of YAML, JSON or text, the content of that file."""
+        if not (isinstance(value.data, str) and value.data.startswith(FILE)):
+            return value
+        path = self.path(value.data, value)
+        if path.suffix in {".yaml", ".yml", ".json"}:
+            return self.read_values(path)
+        if path.suffix in {".txt", ".md"}:
+            return Value(self.read(path), path, 1)
+        raise NotMapped(f"{value.data} would be executed or needs a reader of its own")
+
+
+def json_text(data: Any) -> str:
+    """Return a value as JSON text, as JavaScript writes it."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
