@@ -52,7 +52,7 @@ _BODY_KEYS: Final = {
 """Dialect → keys of `config` that are parameters of the API."""
 _GENERATION_KEYS: Final = ("topP", "topK", "stopSequences")
 """Keys of `config` that Gemini has in `generationConfig`."""
-_REASONING_MODEL: Final = re.compile(r"(?:.*/)?(?:o\d|gpt-5).*")
+_REASONING_MODEL: Final = re.compile(r"(?:.*/)?(?:o\d|gpt-[5-9]).*")
 _ENVIRONMENT: Final = re.compile(r"\{\{\s*env(?:\.(\w+)|\[['\"](\w+)['\"]\])\s*\}\}(?!\w)")
 _RESPONSE_PATH: Final = re.compile(r"\s*json((?:\??\.[A-Za-z_$][\w$]*|(?:\?\.)?\[(?:\d+|'[^']+'|\"[^\"]+\")\])*)\s*;?\s*")
 _PATH_PART: Final = re.compile(r"[A-Za-z_$][\w$]*|\d+|'[^']+'|\"[^\"]+\"")
@@ -134,7 +134,7 @@ def read_provider(entry: Value, project: Project) -> ImportedProvider:
     fields: dict[str, Value] = {}
     if isinstance(entry.data, dict):
         fields = entry.fields("a provider")
-        if "id" not in fields and len(fields) == 1:  # `openai:gpt-5: {config: …}`
+        if "id" not in fields and len(fields) == 1:  # `openai:MODEL: {config: …}`
             ((name, options),) = fields.items()
             fields = {"id": Value(name, entry.path, options.line), **options.fields("a provider")}
         if "id" not in fields:
@@ -146,6 +146,7 @@ def read_provider(entry: Value, project: Project) -> ImportedProvider:
     prompts = fields.pop("prompts", None)
     names = None if prompts is None else frozenset(item.text("a prompt") for item in prompts.items("prompts"))
     config = project.content(fields.pop("config")).fields("config") if "config" in fields else {}
+    config = {key: value for key, value in config.items() if value.data is not None}
     kind, task_options = _options(identity, config, entry, project)
     project.omit_keys(config, "config")
     project.omit_keys(fields, "providers")
@@ -245,12 +246,14 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
 
 def _body(config: dict[str, Value], dialect: str, project: Project) -> dict[str, Any]:
     """Return the parameters of requests that have no option of their own."""
+    for key in ("generationConfig", "passthrough"):
+        if key in config:
+            config[key].fields(key)
     body = {key: _literal_json(project.content(config.pop(key)), key) for key in _BODY_KEYS[dialect] if key in config}
     if dialect == "gemini:":
         generation = {key: _literal_json(config.pop(key), key) for key in _GENERATION_KEYS if key in config}
         body |= {"generationConfig": {**body.get("generationConfig", {}), **generation}} if generation else {}
     if "passthrough" in config:
-        config["passthrough"].fields("passthrough")
         body |= _literal_json(config.pop("passthrough"), "passthrough")
     return body
 

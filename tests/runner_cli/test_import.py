@@ -100,7 +100,7 @@ def test_a_configuration_becomes_a_file_and_a_dataset() -> None:
             {"chat": "gpt-5", "key-env": "KEY", "header": {"X-Key": "$OTHER", "X-A": "$$5"}},
         ),
         (
-            "{id: 'https://h/ask', config: {body: {q: '{{prompt}}!', u: '{{question}}'}, transformResponse: 'json.a[0].b'}}",
+            "{id: http://h/ask, config: {body: {q: '{{prompt}}!', u: '{{question}}'}, transformResponse: 'json.a[0].b'}}",
             {"endpoint": "http://h/ask", "body": {"q": "Answer: {question}!", "u": "{question}"}, "output-path": "a.0.b"},
         ),
         (
