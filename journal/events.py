@@ -196,6 +196,8 @@ class AttemptStarted:
     """What it takes from the known rate limits of its key: unit → amount; null: none is known."""
     probe: bool = False
     """Whether it probes an endpoint whose circuit breaker is open; it may exceed the limit."""
+    other_runs: Json = None
+    """What the other runs of its suite had spent and reserved, if they share the budget: unit → amount."""
 
 
 @fact
@@ -556,6 +558,8 @@ class RunStopped:
     """`failed_fast`: too many trials failed. `same_error`: the first trials all failed with the same error.
     `quota`: a quota of a day or month is used up. `dataset_failed`: the cases could not be read. `budget`: another attempt
     could exceed the budget."""
+    other_runs: Json = None
+    """For `budget`: what the other runs of its suite had spent and reserved, if they share it: unit → amount."""
 
 
 @fact

@@ -360,7 +360,7 @@ class Auditor:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
         elif event.reason == "budget":
-            self._check_budget(record, list(stop_problems(self._state)))
+            self._check_budget(record, list(stop_problems(self._state, event)))
         elif event.reason == "same_error":
             if self._state.repeated_error.stops_run(self._state.settings):
                 self._decisions_reproduced += 1

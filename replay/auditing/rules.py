@@ -21,7 +21,7 @@ def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[st
     expected = budget.reserve(variant, amounts(event.reserved))
     if event.reserved != expected:
         yield f"the reserve of {event.trial!r} is {event.reserved!r}, but the budget reserves {expected!r}"
-    elif (block := budget.block(variant, expected)) is not None:
+    elif (block := budget.block(variant, expected, amounts(event.other_runs))) is not None:
         yield f"{event.trial!r} starts, but the budget does not allow it: {block.reason} ({block.unit})"
 
 
@@ -36,12 +36,12 @@ def end_problems(state: RunState, event: events.AttemptEnd) -> Iterator[str]:
             pass
 
 
-def stop_problems(state: RunState) -> Iterator[str]:
+def stop_problems(state: RunState, event: events.RunStopped) -> Iterator[str]:
     """Yield the problems with a stop because of the budget."""
     budget = state.budget
     if budget is None or not budget.limits:
         yield "it stops the run because of its budget, but the run has none"
-    elif budget.has_recorded_reserves and next(budget.blocks(), None) is None:
+    elif budget.has_recorded_reserves and next(budget.blocks(amounts(event.other_runs)), None) is None:
         yield "it stops the run because of its budget, but the budget allows another attempt"
 
 

@@ -24,6 +24,8 @@ def use_lines(use_by_unit: Mapping[str, BudgetUse]) -> Iterator[str]:
         parts = [f"{_share(unit, use.spent, use.limit)} spent"]
         if use.reserved:
             parts.append(f"{quantity(unit, use.reserved)} reserved")
+        if use.other_runs:
+            parts.append(f"{quantity(unit, use.other_runs)} by other runs of the suite")
         overshoot = quantity(unit, use.overshoot) if use.overshoot else "none"
         yield f"{', '.join(parts)}; worst possible overshoot: {overshoot}"
 
@@ -62,7 +64,8 @@ def block_text(state: RunState, block: Block) -> str:
         return f"{trials}, so the budget cannot be enforced; record it with note({unit}=…)"
     use = (state.budget or Budget()).use()[unit]
     next_attempt = f"; the next attempt may use {quantity(unit, block.reserve)}" if block.reserve else ""
-    return f"{_share(unit, use.spent, use.limit)} used{next_attempt}"
+    other_runs = f", {quantity(unit, use.other_runs)} by other runs of the suite" if use.other_runs else ""
+    return f"{_share(unit, use.spent, use.limit)} used{other_runs}{next_attempt}"
 
 
 def reserved_text(state: RunState) -> str:

@@ -149,7 +149,7 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
     if ready_trials and state.budget is not None:
-        blocks = {block_text(state, block): None for block in state.budget.blocks()}
+        blocks = {block_text(state, block): None for block in state.budget.blocks(state.budget.other_runs)}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)
     if ready_trials or state.backing_off or unread_trials:
         yield from _key_reasons(state, keys, now, is_waiting=ready_trials > 0 and not is_held, show_keys=len(keys) > 1)

@@ -109,8 +109,10 @@ class BudgetUse:
     """Usage of attempts, steps and judges, and the unused reserves of calls that were interrupted or timed out."""
     reserved: float
     """Unused reserves of attempts in flight and of outputs that are not fully scored."""
+    other_runs: float
+    """What the other runs of the suite had spent and reserved when the last attempt started."""
     overshoot: float
-    """The worst possible overshoot: by how much the sum of the two exceeds the limit."""
+    """The worst possible overshoot: by how much the sum of the three exceeds the limit."""
 
 
 @attrs.define(eq=False)
@@ -122,6 +124,8 @@ class Budget:
     trial_limits: Amounts = attrs.field(factory=dict[str, float])
     """The budget of each trial; empty if they have none."""
     spent: Amounts = attrs.field(factory=lambda: dict.fromkeys(UNITS, 0.0))
+    other_runs: Amounts = attrs.field(factory=dict[str, float])
+    """What the other runs of the suite had spent and reserved, as last recorded."""
     _has_ended: bool = False
     """Whether the session has ended with a final record, so that nothing is in flight."""
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
@@ -136,12 +140,16 @@ class Budget:
         reserves = ((unit, usage.reserve(unit, estimate.get(unit))) for unit in self.limits)
         return {unit: amount for unit, amount in reserves if amount is not None}
 
-    def block(self, variant: str, reserve: Mapping[str, float]) -> Block | None:
-        """Return why an attempt with this reserve may not start; None if it may."""
+    def block(self, variant: str, reserve: Mapping[str, float], other_runs: Mapping[str, float]) -> Block | None:
+        """Return why an attempt with this reserve may not start; None if it may.
+
+        `other_runs` is what the other runs of the suite have spent and reserved.
+        """
         usage = self._variants[variant]
         for unit, limit in self.limits.items():
             unit_reserve = reserve.get(unit)
-            total = round(self.spent[unit] + self._unused_reserves(unit) + (unit_reserve or 0.0), _DECIMALS)
+            parts = self.spent[unit], self._unused_reserves(unit), unit_reserve or 0.0, other_runs.get(unit, 0.0)
+            total = round(sum(parts), _DECIMALS)
             if unit not in usage.reported_units and usage.unreported_trials[unit] >= MAX_UNREPORTED:
                 return Block(reason="unreported", unit=unit)
             if total > limit or (unit_reserve is None and total == limit):
@@ -153,11 +161,20 @@ class Budget:
     def _unused_reserves(self, unit: str) -> float:
         return round(sum(usage.unused_reserves(unit) for usage in self._variants.values()), _DECIMALS)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self, other_runs: Mapping[str, float]) -> Iterator[Block]:
         """Yield why the next attempt of each variant may not start, estimated from the reserves of earlier ones."""
         for name, usage in self._variants.items():
-            if (block := self.block(name, self.reserve(name, usage.estimate))) is not None:
+            if (block := self.block(name, self.reserve(name, usage.estimate), other_runs)) is not None:
                 yield block
+
+    @property
+    def unknown_attempts(self) -> int:
+        """The number of open attempts without a reserve in one of the units."""
+        return sum(
+            usage.open_attempts
+            for usage in self._variants.values()
+            if any(usage.reserve(unit, usage.estimate.get(unit)) is None for unit in self.limits)
+        )
 
     @property
     def has_recorded_reserves(self) -> bool:
@@ -180,14 +197,15 @@ class Budget:
         uses = dict[str, BudgetUse]()
         for unit, limit in self.limits.items():
             spent, reserve = self.spent[unit], 0.0 if self._has_ended else self._unused_reserves(unit)
-            overshoot = max(0.0, round(spent + reserve - limit, _DECIMALS))
-            uses[unit] = BudgetUse(limit=limit, spent=spent, reserved=reserve, overshoot=overshoot)
+            other_runs = self.other_runs.get(unit, 0.0)
+            overshoot = max(0.0, round(spent + reserve + other_runs - limit, _DECIMALS))
+            uses[unit] = BudgetUse(limit=limit, spent=spent, reserved=reserve, other_runs=other_runs, overshoot=overshoot)
         return uses
 
     def more_trials(self, done: int) -> int | None:
         """Return how many more trials fit into the budget, at the average of those that are done; None if unknown."""
         counts = [
-            int(min(max(0.0, limit - self.spent[unit]) / self.spent[unit] * done, _MAX_TRIALS))
+            int(min(max(0.0, limit - self.spent[unit] - self.other_runs.get(unit, 0.0)) / self.spent[unit] * done, _MAX_TRIALS))
             for unit, limit in self.limits.items()
             if done and self.spent[unit] > 0
         ]
@@ -196,16 +214,17 @@ class Budget:
     def larger_limits(self, open_trials: int, done: int) -> Amounts:
         """Return a larger budget, in round numbers, that is probably enough for the open trials.
 
-        Twice the budget if only the first estimate is known and did not fit. Empty if a larger budget does not help.
+        Twice the budget if nothing is known, or only the first estimate, which did not fit. Empty if a larger budget does not help.
         """
-        blocks, limits = list(self.blocks()), dict[str, float]()
+        blocks, limits = list(self.blocks(self.other_runs)), dict[str, float]()
         if any(block.reason == "unreported" for block in blocks):
             return {}
         for unit in dict.fromkeys(block.unit for block in blocks if block.reason == "limit"):
             spent = self.spent[unit]
             average = spent / done if done else 0.0
             reserve = max(block.reserve or 0.0 for block in blocks if block.unit == unit)
-            limits[unit] = round_up(spent + max(reserve + max(1, open_trials) * average, 2 * reserve))
+            need = max(reserve + max(1, open_trials) * average, 2 * reserve)
+            limits[unit] = round_up(spent + self.other_runs.get(unit, 0.0) + need if need else 2 * self.limits[unit])
         return limits or {unit: round_up(2 * limit) for unit, limit in self.limits.items()}
 
     def begin_session(self, settings: Mapping[str, Any], being_scored: Iterable[str]) -> None:
@@ -241,6 +260,7 @@ class Budget:
                 self._usage_by_trial.pop(event.trial, None)
             case events.RunStopped() | events.RunFinished():
                 self._has_ended = True
+                self.other_runs = amounts(getattr(event, "other_runs", None)) or self.other_runs
             case _:
                 pass
 
@@ -258,6 +278,7 @@ class Budget:
 
     def _start(self, event: events.AttemptStarted, variant: str) -> None:
         self._open[event.trial], usage = _OpenAttempt(event.attempt, variant), self._variants[variant]
+        self.other_runs = amounts(event.other_runs)
         usage.open_attempts += 1
         for unit, amount in amounts(event.reserved).items():
             usage.estimate[unit] = max(usage.estimate.get(unit, 0.0), amount)

@@ -109,6 +109,7 @@ class Attempts:
             reserved=work.reserved,
             need=self._scheduler.need_of(work),
             probe=work.is_probe,
+            other_runs=work.other_runs,
         )
         record = self._record(event)
         work.timeout = remaining_timeout(self._settings.timeout, spent)

@@ -17,6 +17,7 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.budget import Amounts
 from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.concurrency.shared_budget import BudgetShare
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import Admission, TrialSource
@@ -55,6 +56,7 @@ class TrialExecutor:
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
         estimate: Callable[[Case, str], Amounts] | None = None,
+        budget_share: BudgetShare | None = None,
         known_limits: KnownLimits | None = None,
         limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
         size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
@@ -85,6 +87,7 @@ class TrialExecutor:
             loop=loop,
             start_consumer=lambda: self._nursery.start_soon(self._consume),
             estimate=estimate,
+            budget_share=budget_share,
             limits_of=limits_of,
             size_of=size_of,
             workers=workers,

@@ -13,6 +13,7 @@ from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.concurrency.policy import Policy
+from evaljournal.runner.concurrency.shared_budget import BudgetShare
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.settings import SettingOptions
 from evaljournal.runner.engine.environment import Environment
@@ -65,6 +66,10 @@ class Options:
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """After an interrupted attempt, whose call may have had an effect: `retry` may pay for a call twice; `fail` ends the trial
     with an error and, with `write_ahead=True`, makes no call twice."""
+    wait_ready: Callable[[], Awaitable[None]] | None = None
+    """Awaited when everything is prepared, and before anything is written; for the other runs of a suite."""
+    budget_share: BudgetShare | None = None
+    """The run's part in the budget of its suite."""
     observer: Callable[[LiveRun], Awaitable[None]] | None = None
     """Started with the run and cancelled at its end."""
     listener: Callable[[Record], None] | None = None

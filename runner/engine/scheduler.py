@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import trio
 
 from evaljournal.journal import Record
-from evaljournal.journal.events import AttemptSucceeded, IntakePaused, LimitUnit, TrialCompleted
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, IntakePaused, LimitUnit, TrialCompleted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block
@@ -20,6 +20,7 @@ from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import resume_text
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import CallEvent, Change
+from evaljournal.runner.concurrency.shared_budget import BudgetShare
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.known_limits import KeyLimits
@@ -52,6 +53,7 @@ class Scheduler:
         loop: RunLoop,
         start_consumer: Callable[[], None],
         estimate: Callable[[Case, str], Amounts] | None = None,
+        budget_share: BudgetShare | None = None,
         limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
         size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
@@ -60,8 +62,8 @@ class Scheduler:
 
         `limits_of` returns the known limits of a key, and `size_of` the size of the call that a job makes.
 
-        `estimate` returns what an attempt at a case with a variant may use; without it there is no budget. Jobs that run in
-        workers wait for a place in `workers`.
+        `estimate` returns what an attempt at a case with a variant may use; without it there is no budget. `budget_share` is
+        the run's part if other runs spend from the same one. Jobs that run in workers wait for a place in `workers`.
         """
         self.recorder = recorder
         self.settings = settings
@@ -75,6 +77,9 @@ class Scheduler:
         self._size_of = size_of
         self._estimate = estimate
         self._budget = budget if estimate is not None and (budget := recorder.state.budget) and budget.limits else None
+        self._budget_share = budget_share if self._budget is not None else None
+        if self._budget is not None and budget_share is not None:
+            budget_share.begin(self._budget, self.wake, self._is_settled)
         self._workers = workers
         if workers is not None:
             workers.on_room = self.wake
@@ -155,6 +160,8 @@ class Scheduler:
         self.completed += 1
         if work.completes:
             self._record(TrialCompleted(trial=work.trial, attempts=work.state.attempts))
+        if self._budget_share is not None:
+            self._budget_share.wake_others()
         self.release()
 
     def release(self) -> None:
@@ -252,7 +259,11 @@ class Scheduler:
         job.reserved = budget.reserve(variant, {})
         if len(job.reserved) < len(budget.limits):
             job.reserved = budget.reserve(variant, estimate(job.case, variant))
-        return self._is_allowed(budget.block(variant, job.reserved))
+        if (share := self._budget_share) is not None:
+            job.other_runs = share.other_runs()
+            if len(job.reserved) < len(budget.limits) and not share.may_explore:
+                return self._is_allowed(Block(reason="unknown", unit=min(budget.limits.keys() - job.reserved.keys())))
+        return self._is_allowed(budget.block(variant, job.reserved, job.other_runs or {}))
 
     def _has_room(self, lane: Lane, job: Job, now: float) -> bool:
         """Return whether the known limits have room for a job, and take its need from them."""
@@ -313,16 +324,26 @@ class Scheduler:
         budget = self._budget
         if budget is None or not any(lane.has_calls for lane in self.queues.lanes.values()):
             return True
-        return self._is_allowed(budget.block(work.state.variant, dict.fromkeys(budget.limits, 0.0)))
+        other_runs = {} if self._budget_share is None else self._budget_share.other_runs()
+        return self._is_allowed(budget.block(work.state.variant, dict.fromkeys(budget.limits, 0.0), other_runs))
 
     def _is_allowed(self, block: Block | None) -> bool:
-        """Return whether the budget allows a start; if not, stop the session if nothing is in flight."""
+        """Return whether the budget allows a start; if not, stop the session if nothing is in flight, here or in other runs."""
+        if (share := self._budget_share) is not None:
+            share.is_blocked = block is not None
         if block is None:
             return True
-        if self._is_idle:
+        if self._is_idle and not (share is not None and share.others_may_release):
+            if share is not None and self._budget is not None:
+                share.blocked_by = self._budget.other_runs = share.other_runs()  # Recorded with the stop.
             self.shutdown.stop("budget", block_text(self.recorder.state, block))
             self.close()
         return False
+
+    def _is_settled(self) -> bool:
+        """Whether the session will release no reserve: nothing is in flight, and outputs to score must wait for the budget."""
+        share = self._budget_share
+        return self._is_idle and (not self.queues.unscored_outputs or (share is not None and share.is_blocked))
 
     @property
     def _is_idle(self) -> bool:
@@ -370,6 +391,8 @@ class Scheduler:
         lane = self.queues.lanes[job.key]
         lane.closed_until = 0.0
         event = cast("CallEvent", record.event)
+        if self._budget_share is not None and not isinstance(event, AttemptStarted):
+            self._budget_share.wake_others()
         if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
             event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
         events = lane.policy.observe(event, record.t)

@@ -4,7 +4,7 @@ Starting a run and resuming one differ only in what the journal already records.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -201,15 +201,23 @@ class Session:
             head = await seal(self.path, files=options.files, in_thread=options.in_thread) if is_finished else None
             return attrs.evolve(self._already_done(state), head=head or state.head)
         if plan.settings.workers is None:
+            await self._wait(self.options.wait_ready)
             return await self._run_at_free_path(state, plan)
         workers = new_workers(plan.settings.workers, self.evaluation, plan.settings, plan.variants, self.options.task)
         async with workers.open():
-            self._preparation_scope = trio.CancelScope()
-            with self._preparation_scope:
-                await workers.wait_ready()  # Before anything is written.
-            if self._preparation_scope.cancelled_caught or self._interrupts:
-                raise KeyboardInterrupt
+            await self._wait(workers.wait_ready)  # Before anything is written.
+            await self._wait(self.options.wait_ready)
             return await self._run_at_free_path(state, plan, workers)
+
+    async def _wait(self, wait: Callable[[], Awaitable[object]] | None) -> None:
+        """Wait for something before anything is written; raise KeyboardInterrupt if the session is interrupted meanwhile."""
+        if wait is None:
+            return
+        self._preparation_scope = trio.CancelScope()
+        with self._preparation_scope:
+            await wait()
+        if self._preparation_scope.cancelled_caught or self._interrupts:
+            raise KeyboardInterrupt
 
     async def _run_at_free_path(self, state: RunState, plan: Plan, workers: Workers | None = None) -> Outcome:
         """Run the session at its path, or at the next one that no other process takes."""
@@ -317,6 +325,7 @@ class Session:
                 in_thread=self._in_thread,
                 key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
                 estimate=plan.estimate if tasks else None,
+                budget_share=options.budget_share,
                 known_limits=known_limits,
                 limits_of=limits_by_key(
                     known_limits,
@@ -355,7 +364,8 @@ class Session:
         if reason is None or (is_complete and state.done == state.total and reason != "dataset_failed"):
             recorder.finish()
             return Outcome(self.path, state, recorder.journal.head, "", "")
-        recorder.record(RunStopped(reason=reason))
+        share = self.options.budget_share if reason == "budget" else None
+        recorder.record(RunStopped(reason=reason, other_runs=None if share is None else share.blocked_by))
         return Outcome(self.path, state, recorder.journal.head, reason, detail)
 
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
@@ -422,6 +432,8 @@ class Session:
             has_returned = True
         finally:
             self._executor = None
+            if self.options.budget_share is not None:
+                self.options.budget_share.end()
             is_cancelled = not has_returned and trio.current_effective_deadline() == -math.inf
             if is_cancelled and recorder.journal.failure is None:
                 recorder.record(RunStopped(reason=executor.shutdown.reason or "interrupted"))

@@ -73,6 +73,8 @@ class TrialWork(_QueuedJob):
     key: str = ""
     reserved: dict[str, float] | None = None
     """Amounts that the budget reserves for the next attempt; None without a budget."""
+    other_runs: dict[str, float] | None = None
+    """Amounts that the other runs of the suite have spent and reserved; None without a shared budget."""
 
     async def model_step(
         self, name: str, request: Any, call: Callable[[], Awaitable[Any]], usage: Callable[[], Any], size: CallSize

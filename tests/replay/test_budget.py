@@ -83,7 +83,7 @@ def test_a_run_passes() -> None:
     use = result.budget["cost"]
 
     assert ((), 6) == (result.findings, result.decisions_reproduced)  # 5 attempts and the stop.
-    assert (0.5, 0.5, 0.0, 0.0) == attrs.astuple(use)
+    assert (0.5, 0.5, 0.0, 0.0, 0.0) == attrs.astuple(use)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_is_shown() -> None:
     assert "cost $0.600 of $0.750 · about 1 more trial" == spent_text(state)
     assert "budget: cost $0.600 of $0.750 · about 1 more trial" in line(state, now=3.0, durable=9, total=12)
     assert {
-        "run": {"cost": {"limit": 0.75, "spent": 0.6, "reserved": 0.0, "overshoot": 0.0}},
+        "run": {"cost": {"limit": 0.75, "spent": 0.6, "reserved": 0.0, "other_runs": 0.0, "overshoot": 0.0}},
         "more_trials": 1,
         "per_trial": {},
         "trials_exceeded": 0,
