@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, TypeVar, cast
 
 from evaljournal.journal.disk import segments
@@ -35,6 +35,8 @@ _PART: Final = 2**22
 
 _loaded_files: Final[dict[str, set[str]]] = {}
 """File of an evaluation → the files that were opened, and those of the modules that were imported, while it was loaded."""
+_opened_files: Final[dict[str, set[str]]] = {}
+"""File of a module → the files that it opened while it was imported."""
 _recordings: Final[list[set[str]]] = []
 """The sets that files opened for reading are added to."""
 
@@ -69,8 +71,16 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     if is_read and isinstance(path, str | bytes):
         with contextlib.suppress(OSError, ValueError):  # The working directory may have been removed.
             file = os.path.abspath(os.fsdecode(path))
-            for files in _recordings:
+            for files in (*_recordings, _opened_files.setdefault(_importing_file(), set())):
                 files.add(file)
+
+
+def _importing_file() -> str:
+    """Return the file of the module that is being imported; empty if there is none."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # as `inspect.currentframe`
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else os.path.abspath(frame.f_code.co_filename)
 
 
 def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any = None) -> dict[str, Any]:
@@ -89,8 +99,10 @@ def code_files(evaluation: Evaluation[Any, Any, Any], recorded_definition: Any =
     files = {file: namespace for namespace in namespaces if (file := _file_of(namespace)) in project}
     loaded_files = [_loaded_files[file] for file in files if file in _loaded_files]
     includes_opened, used_files = bool(loaded_files), set[str]().union(*loaded_files)
+    imported_files = set(_imported_files(namespaces, functions, project))
+    # Another evaluation may have imported a module before.
+    used_files |= imported_files.union(*(_opened_files.get(file, ()) for file in imported_files if loaded_files))
     if not loaded_files:
-        used_files = set(_imported_files(namespaces, functions, project))
         includes_opened, recorded_digests = recorded_files(recorded_definition) if own_file in project else (False, {})
         if includes_opened:
             used_files |= {os.path.abspath(os.path.join(directory, path)) for path in recorded_digests if "\0" not in path}
