@@ -41,6 +41,7 @@ ORDER: Final = (
     "runner.definition",
     "runner.promptfoo",
     "runner.engine",
+    "runner.suites",
     "runner.worker",
     "runner.merge",
     "runner.testing",

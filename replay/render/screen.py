@@ -151,8 +151,13 @@ def _heading(state: RunState, title: str, line: "Text") -> "Text":
 def _progress(state: RunState, line: "Text", *, total: int | None, width: int, rate: str) -> "Text":
     if total is None:
         return line.append(f"{state.done:,} done of {state.total:,} so far; total unknown{rate}")
-    share = min(1.0, state.done / total) if total else 1.0
-    text = f"  {state.done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
+    return progress_line(line, state.done, total, width=width, rate=rate)
+
+
+def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str = "") -> "Text":
+    """Append a bar, and how many of the trials are done."""
+    share = min(1.0, done / total) if total else 1.0
+    text = f"  {done:,} of {total:,} · {math.floor(100 * share)} %{rate}"
     bar_width = max(10, min(40, width - len(text)))
     filled_width = round(bar_width * share)
     line.append("━" * filled_width, style="green")

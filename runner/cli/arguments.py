@@ -13,6 +13,7 @@ from evaljournal.replay.views import split_variant
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.suggest import suggest
+from evaljournal.runner.suites.suite_file import find_suite, newest_suite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +85,14 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
         return items or [CompletionItem(incomplete, type="dir")]
 
 
+class SuiteOrRunType(RunType):
+    """A suite or a run on the command line."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the directory of the suite or the run."""
+        return find_suite(value) or find_run(value)
+
+
 class ReferenceType(RunType):
     """A run or a variant on the command line; see `find_reference`."""
 
@@ -92,8 +101,28 @@ class ReferenceType(RunType):
         return find_reference(value)
 
 
+class SuiteOrReferenceType(ReferenceType):
+    """A suite, a run or a variant on the command line."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> RunReference:  # type: ignore[override]
+        """Return the directory of the suite or the run, and the variant."""
+        suite = find_suite(value)
+        return find_reference(value) if suite is None else RunReference(suite)
+
+
+def newest_suite_or_run() -> Path:
+    """Return the suite or the run under `runs/` that was written last."""
+    return newest_suite() or newest_run()
+
+
 run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
 """The run that a command is about; the newest if omitted."""
+suite_argument = click.argument("path", type=SuiteOrRunType(), required=False, default=newest_suite_or_run, metavar="[RUN]")
+"""The suite or run that a command is about; the newest if omitted."""
+suite_or_reference_argument = click.argument(
+    "run", type=SuiteOrReferenceType(), required=False, default=newest_suite_or_run, metavar="[RUN]"
+)
+"""The suite, run or variant that a command is about; the newest suite or run if omitted."""
 reference_argument = click.argument("run", type=ReferenceType(), required=False, default=newest_run, metavar="[RUN]")
 """The run that a command is about, or one variant of it; the newest run if omitted."""
 

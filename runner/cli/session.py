@@ -1,11 +1,8 @@
 """One session of a run, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
 
-import contextlib
 import functools
-import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -17,21 +14,20 @@ from evaljournal.replay.render.screen import panel, stopping_text
 from evaljournal.replay.render.summary import blocking_call_lines
 from evaljournal.replay.text import printable
 from evaljournal.runner.api import run as run_evaluation
-from evaljournal.runner.cli import INTERRUPTED, OUTPUT_FAILED, UNFINISHED, CommandError
+from evaljournal.runner.cli import INTERRUPTED, UNFINISHED, CommandError
 from evaljournal.runner.cli.head_file import check_head_file, write_head
 from evaljournal.runner.cli.terminal.display import terminal
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo, line_width
-from evaljournal.runner.cli.terminal.stdio import restore_streams
+from evaljournal.runner.cli.terminal.user_code import exit_immediately
 from evaljournal.runner.definition.budget import OFF
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.session import Outcome, render_report
-from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.errors import unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.run_paths import has_started, next_paths
-from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.suggest import command
 
 if TYPE_CHECKING:
@@ -47,6 +43,7 @@ _SESSION_OPTIONS: Final = (
     "yes",
     "shard",
     "state",
+    "budget_share",
 )
 
 
@@ -57,24 +54,6 @@ def nat_output(options: Mapping[str, Any]) -> "NatOutput | None":
     from evaljournal.runner.engine.nat_output import NatOutput  # noqa: PLC0415  # it imports the exports, which few runs need
 
     return NatOutput(options["nat_output"], retry_failed=options.get("retry_failed", False))
-
-
-@contextlib.contextmanager
-def user_code() -> Generator[None]:
-    """Redirect the prints of the user's code to standard error, and let SIGTERM and SIGHUP interrupt it as Ctrl-C does.
-
-    File descriptors of standard output and standard error that it closes or replaces are restored, and its SystemExit does not
-    end the command.
-    """
-    with (
-        restore_streams(),
-        handle_signals(signal.default_int_handler, *STOP_SIGNALS[1:]),
-        contextlib.redirect_stdout(sys.stderr),
-    ):
-        try:
-            yield
-        except SystemExit as exc:  # Its code must not become the exit code of the command.
-            raise UsageError(f"the evaluation's code called sys.exit({exc.code!r})") from exc
 
 
 class CommandSession:
@@ -148,20 +127,7 @@ class CommandSession:
         return observe
 
     def _exit_immediately(self, outcome: Outcome) -> None:
-        """Print the summary and exit immediately, although a call is still running."""
-        with contextlib.redirect_stdout(sys.__stdout__):
-            try:
-                self.finish(outcome)
-            except BrokenPipeError:
-                code = OUTPUT_FAILED
-            except CommandError as exc:
-                echo(f"Error: {exc.message}", err=True)
-                code = exc.exit_code
-            except SystemExit as exc:
-                code = exc.code if isinstance(exc.code, int) else UNFINISHED
-            if sys.stderr is not None:
-                sys.stderr.flush()
-            os._exit(code)
+        exit_immediately(lambda: self.finish(outcome))
 
     def finish(self, outcome: Outcome) -> NoReturn:
         """Print the summary and exit."""

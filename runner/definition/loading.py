@@ -52,6 +52,12 @@ def load_evaluation(reference: str) -> LoadedEvaluation:
     return _choose(_import_user_module(module_path), module_path, name)
 
 
+def load_evaluations(file: Path) -> list[LoadedEvaluation]:
+    """Import a Python file; return all evaluations in it, in the order of their definition."""
+    module = _import_user_module(str(file))
+    return [LoadedEvaluation(getattr(module, name), f"{file}:{name}") for name in _names(module)]
+
+
 def load_function(reference: str) -> Callable[..., Any]:
     """Import a function, such as a scorer, by reference: `file.py:name` or `package.module:name`."""
     module_path, _, name = reference.rpartition(":")
@@ -79,9 +85,7 @@ def _import_user_module(module_path: str) -> ModuleType:
 
 def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEvaluation:
     """Return the evaluation with this name, its own or that of its variable; without a name, the only evaluation."""
-    evaluations = {variable: value for variable, value in vars(module).items() if isinstance(value, Evaluation)}
-    first_variables = {id(value): variable for variable, value in reversed(evaluations.items())}  # Aliases are skipped.
-    names = [variable for variable, value in evaluations.items() if first_variables[id(value)] == variable]
+    names = _names(module)
     if name is None:
         if not names:
             raise UsageError(f"{module_path} defines no evaluation; put @evaluation(cases=…) above a function in it")
@@ -89,12 +93,19 @@ def _choose(module: ModuleType, module_path: str, name: str | None) -> LoadedEva
             choices = ", ".join(f"{module_path}:{variable}" for variable in names)
             raise UsageError(f"{module_path} defines {len(names)} evaluations; pass one of them: {choices}")
         name = names[0]
-    elif name not in evaluations:
-        matches = [variable for variable in names if evaluations[variable].name == name]
+    elif not isinstance(getattr(module, name, None), Evaluation):
+        matches = [variable for variable in names if getattr(module, variable).name == name]
         if len(matches) != 1:
             raise _no_such_name_error(module, module_path, name, names)
         name = matches[0]
-    return LoadedEvaluation(evaluations[name], f"{module_path}:{name}")
+    return LoadedEvaluation(getattr(module, name), f"{module_path}:{name}")
+
+
+def _names(module: ModuleType) -> list[str]:
+    """Return the variables of a module that are evaluations; of several for the same one, the first."""
+    evaluations = {variable: value for variable, value in vars(module).items() if isinstance(value, Evaluation)}
+    first_variables = {id(value): variable for variable, value in reversed(evaluations.items())}
+    return [variable for variable, value in evaluations.items() if first_variables[id(value)] == variable]
 
 
 def _no_such_name_error(module: ModuleType, module_path: str, name: str, names: list[str]) -> UsageError:

@@ -35,12 +35,17 @@ class Environment:
         return cls(pid=os.getpid(), host=host, boot_id=_boot_id(), versions=versions, lists_runs=True)
 
     def list_own(self, run: str, hashes: Sequence[str]) -> None:
-        """List the starts of a run and of its session as the user's own; if that is impossible, print a warning."""
+        """List the starts of a run and of its session as the user's own, if this is not a test."""
         if self.lists_runs:
-            try:
-                add_own_hashes(run, hashes)
-            except StateUnavailable as exc:
-                sys.stderr.write(f"Warning: {exc.message}; `evaljournal resume` of this run will need --trust\n")
+            list_own(run, hashes)
+
+
+def list_own(run: str, hashes: Sequence[str]) -> None:
+    """List the starts of a run and of its session as the user's own; if that is impossible, print a warning."""
+    try:
+        add_own_hashes(run, hashes)
+    except StateUnavailable as exc:
+        sys.stderr.write(f"Warning: {exc.message}; `evaljournal resume` of this run will need --trust\n")
 
 
 def _versions() -> dict[str, str]:

@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import attrs
 import click
 
-from evaljournal.journal import Record
+from evaljournal.journal import JournalError, Record
+from evaljournal.journal.disk.segments import is_run
+from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.comparison import answer_lines, change_text
@@ -18,68 +20,156 @@ from evaljournal.replay.results.gate import BROKEN, COMPLETED, Check, GateReport
 from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
-from evaljournal.replay.text import digits, plural, printable
-from evaljournal.runner.cli.arguments import RunReference, find_reference, reference_argument
-from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json
+from evaljournal.replay.text import as_words, digits, one_line, plural, printable
+from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, newest_run
+from evaljournal.runner.cli.suites.command import suite_exit_code
+from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.run_paths import run_finish, run_start, runs_newest_first
+from evaljournal.runner.run_paths import RUNS, run_finish, run_start, runs_newest_first
 from evaljournal.runner.suggest import suggest
+from evaljournal.runner.suites.suite_file import earlier_suites, find_suite, newest_suite, read_suite
 
 _LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""
 _NEWEST: Final = "newest"
-_EXIT_CODES: Final = {"passed": 0, "regressed": 1, "too_little_evidence": 5}
+_EXIT_CODES: Final = {
+    "passed": 0,
+    "regressed": 1,
+    "too_little_evidence": 5,
+    "new": 0,
+    "missing": 1,
+    "not_comparable": 2,
+    "damaged": 4,
+}
+"""Verdict → exit code; the last four are verdicts on an evaluation of a suite."""
 RuleT = TypeVar("RuleT", ScoreRule, Limit)
 
 
 @click.command()
-@reference_argument
+@click.argument("run", required=False, metavar="[RUN]", shell_complete=RunType().shell_complete)
 @click.option(
     "--baseline",
     metavar="RUN",
     required=True,
     help="The run to compare with; `newest`: the newest other finished run of the evaluation.",
 )
+@click.option("--suite", "is_suite_gate", is_flag=True, help="RUN and --baseline are suites; compare each evaluation by name.")
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
 @click.option("--no-broken", is_flag=True, help="Also fail if any trial that passed in the baseline now fails; lists them.")
 @click.option("--allow-mixed-models", is_flag=True, help="Decide even if several models served one variant.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the heads of both journals.")
 def gate(
-    run: RunReference, *, baseline: str, rules: Path | None, no_broken: bool, allow_mixed_models: bool, as_json: bool
+    run: str | None,
+    *,
+    baseline: str,
+    is_suite_gate: bool,
+    rules: Path | None,
+    no_broken: bool,
+    allow_mixed_models: bool,
+    as_json: bool,
 ) -> None:
     """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
 
     Each score is compared over the cases that both runs have. A run regressed if a score is worse, as in `compare`, and
     dropped by more than is tolerated: by 0.02 without --rules. The share of trials with an output is checked in the same way.
 
-    Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence.
+    With --suite, the evaluations of two suites are paired by name, and each has a verdict; `newest` is the newest finished
+    suite before it. A new evaluation is listed, a missing one fails.
+
+    Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence. Of a suite:
+    the first of 4, 2, 1, 5, 0 that occurs.
 
     \b
     evaljournal gate --baseline newest
+    evaljournal gate --suite --baseline newest
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
     """
     gate_rules = GateRules() if rules is None else _read_rules(rules)
     gate_rules = attrs.evolve(gate_rules, no_broken=no_broken, allow_mixed_models=allow_mixed_models)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
-    base = RunReference(_newest_other_run(run.path), run.variant) if is_newest else find_reference(baseline)
-    if base.path.resolve() == run.path.resolve() and base.variant == run.variant:
+    if is_suite_gate:
+        _gate_suite(run, None if is_newest else baseline, gate_rules, as_json=as_json)
+    reference = RunReference(newest_run()) if run is None else find_reference(run)
+    base = RunReference(_newest_other_run(reference.path), reference.variant) if is_newest else find_reference(baseline)
+    if base.path.resolve() == reference.path.resolve() and base.variant == reference.variant:
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
-    (view_a, side_a), (view_b, side_b) = (open_side(reference, apply=_checked_apply()) for reference in (base, run))
-    for view in (view_a, view_b):
-        exit_if_damaged(view.problem, quiet=as_json)
     try:
-        report = check_gate(side_a, side_b, gate_rules)
+        report, heads = _check(base, reference, gate_rules)
+    except (JournalDamaged, InvalidRecord) as exc:
+        exit_if_damaged(exc, quiet=as_json)
+        raise
     except (NotComparable, NothingInCommon) as exc:
-        raise UsageError(f"the baseline {base} (A) and {run} (B) cannot be compared: {exc}") from exc
-    heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
+        raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
     if as_json:
         print_json(_report_json(report, heads))
     else:
         echo("\n".join(_report_lines(report, heads, no_broken=no_broken)))
     sys.exit(_EXIT_CODES[report.verdict])
+
+
+def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads]":
+    """Check a run against a baseline; return the verdict, and the heads of both journals."""
+    (view_a, side_a), (view_b, side_b) = (open_side(reference, apply=_checked_apply()) for reference in (base, run))
+    for view in (view_a, view_b):
+        if view.problem is not None:
+            raise view.problem
+    return check_gate(side_a, side_b, rules), {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
+
+
+def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *, as_json: bool) -> NoReturn:
+    """Check each evaluation of a suite against that of a baseline, by default the newest finished suite before it."""
+    paths = [newest_suite() if argument is None else find_suite(argument)]
+    if paths[0] is None:
+        raise UsageError(f"{argument or RUNS} is not a suite; omit --suite to check a run")
+    suite = read_suite(paths[0])
+    base_path = next(iter(earlier_suites(suite)), None) if baseline is None else find_suite(baseline)
+    if base_path is None:
+        name = printable(baseline or "")
+        problem = f"{suite.path} has no finished suite before it" if baseline is None else f"--baseline {name} is not a suite"
+        raise UsageError(problem, hint="pass the path of a suite to --baseline")
+    if base_path.resolve() == suite.path.resolve():
+        raise UsageError(f"--baseline {base_path} is the suite itself", hint="pass another suite, or --baseline newest")
+    base, results = read_suite(base_path), list[dict[str, Any]]()
+    for name in dict.fromkeys([*suite.runs, *base.runs]):
+        results.append({"name": name, **_suite_verdict(base.runs.get(name), suite.runs.get(name), rules)})
+    code = suite_exit_code(_EXIT_CODES[result["verdict"]] for result in results)
+    verdict = next((item["verdict"] for item in results if code and _EXIT_CODES[item["verdict"]] == code), "passed")
+    if as_json:
+        paths_json = {"baseline": str(base.path), "suite": str(suite.path)}
+        print_json({"verdict": verdict, "exit_code": code, **paths_json, "evaluations": results})
+    else:
+        echo(
+            "\n".join(
+                f"{label:<8}  {printable(str(path), 200)}" for label, path in (("baseline", base.path), ("suite", suite.path))
+            )
+        )
+        print_table([(printable(item["name"], 40), as_words(item["verdict"]), item["reason"]) for item in results])
+        echo(as_words(verdict))
+    sys.exit(code)
+
+
+def _suite_verdict(base: Path | None, run: Path | None, rules: GateRules) -> dict[str, Any]:
+    """Return the verdict on one evaluation of a suite, with its reason."""
+    if base is None:
+        return {"verdict": "new", "reason": "it is not in the baseline"}
+    if run is None:
+        return {"verdict": "missing", "reason": "it is in the baseline only"}
+    if not is_run(run):
+        return {"verdict": "not_comparable", "reason": "it has not started"}
+    try:
+        report, heads = _check(RunReference(base), RunReference(run), rules)
+    except (JournalDamaged, InvalidRecord) as exc:
+        return {"verdict": "damaged", "reason": one_line(str(exc), 200)}
+    except (NotComparable, NothingInCommon, JournalError) as exc:
+        return {"verdict": "not_comparable", "reason": one_line(str(exc), 200)}
+    reasons = [_sentence(check) for check in report.checks if check.verdict == report.verdict != "passed"]
+    if report.has_mixed_models and not report.allows_mixed_models:
+        reasons.append("several models served one variant")
+    reason = "; ".join(reasons) or f"{plural(report.comparison.common, 'trial')} in common"
+    return {"verdict": report.verdict, "reason": reason, "report": _report_json(report, heads)}
 
 
 def _checked_apply() -> Apply:

@@ -11,7 +11,7 @@ import attrs
 import click
 
 from evaljournal.journal.disk.lock import is_held
-from evaljournal.journal.disk.segments import total_size
+from evaljournal.journal.disk.segments import is_run, total_size
 from evaljournal.replay.history.history import Entry, histories
 from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
 from evaljournal.replay.page.page_content import FULL_SIZE
@@ -27,6 +27,7 @@ from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damag
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS
+from evaljournal.runner.suites.suite_file import find_suite, newest_suite, read_suite
 
 _TARGET: Final = "report.html"
 _INDEX: Final = "index.html"
@@ -34,7 +35,7 @@ _Key = TypeVar("_Key")
 
 
 class _RunOrDirectory(RunType):
-    """A run, or with --all a directory of runs: --all may follow it on the command line."""
+    """A run or a suite, or with --all a directory of runs: --all may follow it on the command line."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return Path(value)
@@ -52,7 +53,9 @@ class _RunOrDirectory(RunType):
 def report(
     path: Path | None, second: RunReference | None, *, all_runs: bool, target: Path | None, open_browser: bool, force: bool
 ) -> None:
-    """Write an HTML report of a run, of two runs or variants side by side, or of all runs, as one file that needs no network.
+    """Write an HTML report of a run, of two runs or variants side by side, of a suite or of all runs; it needs no network.
+
+    Of a suite, it writes a page with all evaluations, and next to it the report of each, to which it links.
 
     It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs or
     variants, A and B, it compares them; @VARIANT is a variant of the newest run. Long values are shortened. An existing report
@@ -74,10 +77,15 @@ def report(
     if all_runs and second is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
-    first = None if all_runs else RunReference(newest_run()) if path is None else find_reference(path)
+    suite = None if all_runs or second is not None else newest_suite() if path is None else find_suite(path)
+    is_index = all_runs or suite is not None
+    first = None if is_index else RunReference(newest_run()) if path is None else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
     page_runs: list[PageRun] = []
-    if first is None:
+    if suite is not None:
+        page_runs = _write_suite(suite, target, force=force)
+        subject = str(suite)
+    elif first is None:
         subject = _write_index(path or RUNS, target)
     else:
         references = [first] if second is None else [first, second]
@@ -115,12 +123,30 @@ def _side(page_run: PageRun, variant: str | None) -> Side:
     return Side(page_run.run.state, output_digests(page_run.run.records()), variant)
 
 
-def _write_index(directory: Path, target: Path) -> str:
-    """Write the page with all runs; return what it is about."""
+def _write_suite(path: Path, target: Path, *, force: bool) -> list[PageRun]:
+    """Write the page of a suite, and next to it the report of each run, such as 0001-capitals.html."""
+    runs = [run for run in read_suite(path).runs.values() if is_run(run)]
+    files = {run: target.with_name(f"{_page_name(run, path.parent)}.html") for run in runs}
+    for file in files.values():
+        check_target(file, directory=False, force=force or is_page(file))
+    page_runs: list[PageRun] = []
+    for run, file in files.items():
+        page_runs.append(read_page_run(run))
+        write_atomically(file, page([page_runs[-1].data()], None))
+    _write_index(path, target, path.parent)
+    return page_runs
+
+
+def _page_name(run: Path | str, directory: Path) -> str:
+    return "-".join(Path(os.path.relpath(run, directory)).parts)
+
+
+def _write_index(directory: Path, target: Path, base: Path | None = None) -> str:
+    """Write the page with all runs, linked to reports that are named after their paths in `base`; return what it is about."""
     if not directory.is_dir() and directory != RUNS:
         raise UsageError(f"{directory} is not a directory; --all takes a directory of runs")
     entries = read_entries(directory)
-    names = {escape_controls(entry.path): "-".join(Path(os.path.relpath(entry.path, directory)).parts) for entry in entries}
+    names = {escape_controls(entry.path): _page_name(entry.path, base or directory) for entry in entries}
     items = histories(map(_escape_path, entries))
     pairs = {(point.previous, point.path) for item in items for point in item.points if point.previous is not None}
     links = _find_pages(target, names)

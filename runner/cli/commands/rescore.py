@@ -19,9 +19,9 @@ from evaljournal.runner.cli.options.decorators import (
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.model_urls import check_shared_options, options_from_environment
 from evaljournal.runner.cli.options.no_code import scorers_from_options
-from evaljournal.runner.cli.session import user_code
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
+from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation

@@ -9,7 +9,7 @@ import trio
 
 from evaljournal.replay import RunState
 from evaljournal.replay.text import plural
-from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.arguments import suite_argument
 from evaljournal.runner.cli.head_file import write_head
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
@@ -21,18 +21,21 @@ from evaljournal.runner.cli.options.decorators import (
 )
 from evaljournal.runner.cli.options.locate import locate_evaluation
 from evaljournal.runner.cli.options.table import overrides
-from evaljournal.runner.cli.session import CommandSession, nat_output, user_code
+from evaljournal.runner.cli.session import CommandSession, nat_output
+from evaljournal.runner.cli.suites.command import budget_share, resume_suite
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.gates import check_gates, gate_problems
 from evaljournal.runner.engine.session import seal
 from evaljournal.runner.run_paths import run_finish
 from evaljournal.runner.suggest import command
+from evaljournal.runner.suites.suite_file import is_suite
 
 
 @click.command(cls=GroupedCommand)
-@run_argument
+@suite_argument
 @grouped_option(
     "Resume",
     "--adopt",
@@ -53,7 +56,7 @@ from evaljournal.runner.suggest import command
 @yes_option("Resume")
 @resume_options
 def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
-    """Resume an interrupted run.
+    """Resume an interrupted run or suite.
 
     It continues in the same journal; completed trials are not called again. Options that were passed before keep their values
     unless they are passed here; other settings are read from the evaluation again. If the task, a file that it depends on, its
@@ -61,11 +64,15 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     --retry-failed; --fail-under is checked against it. A run that you did not start on this machine needs --trust or --task:
     its journal names the file, command or URL to use.
 
+    Of a suite, the evaluations that are not finished continue, and those that have not started start.
+
     \b
     evaljournal resume
     evaljournal resume runs/capitals/0001 --slots 2 --timeout 120
     evaljournal resume runs/capitals/0001 --retry-failed
     """
+    if is_suite(path):
+        resume_suite(path, options, reference, trust=trust)
     run_finished = run_finish(path)
     if run_finished is not None and not options["adopt"] and not (options["retry_failed"] and run_finished.failed):
         _report_finished(path, options)
@@ -75,6 +82,7 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
         evaluation, reference = locate_evaluation(path, reference, trust=trust, on_record=options["state"].apply)
         if (output := nat_output(options)) is not None:
             output.prepare(path)
+        options["budget_share"] = budget_share(path)
         session = CommandSession(evaluation, reference, changes, options)
         outcome = session.run(path)
     session.finish(outcome)

@@ -15,8 +15,11 @@ from evaljournal.runner.cli.options.config_file import config_option
 from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, run_options, yes_option
 from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
 from evaljournal.runner.cli.options.table import overrides
-from evaljournal.runner.cli.session import CommandSession, nat_output, user_code
+from evaljournal.runner.cli.session import CommandSession, nat_output
+from evaljournal.runner.cli.suites.command import run_suite
+from evaljournal.runner.cli.suites.discovery import check_options, discover, is_suite_reference, load_toml
 from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.loading import AnyEvaluation, LoadedEvaluation, load_evaluation
 from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.engine.plan import select_trials
@@ -34,7 +37,7 @@ def _parse_shard(text: str) -> Shard:
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("reference", required=False)
+@click.argument("references", nargs=-1, metavar="[REFERENCE]...")
 @config_option
 @run_options
 @grouped_option(
@@ -61,12 +64,16 @@ def _parse_shard(text: str) -> Shard:
 )
 @yes_option("Target")
 @click.pass_context
-def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run: bool, **options: Any) -> None:
-    """Run an evaluation.
+def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, dry_run: bool, **options: Any) -> None:
+    """Run an evaluation, or a suite of several.
 
-    REFERENCE is file.py, file.py:name or package.module:name. Without it, the options describe the evaluation. Every attempt is
-    recorded in the directory of the run; an interrupted run can be resumed. If the directory of -o is an unfinished run, it
-    is resumed with these arguments only: nothing that its journal names is executed, and no recorded setting applies.
+    REFERENCE is file.py, file.py:name, package.module:name or a configuration file. Without it, the options describe the
+    evaluation. Every attempt is recorded in the directory of the run; an interrupted run can be resumed. If the directory of -o
+    is an unfinished run, it is resumed with these arguments only: nothing that its journal names is executed, and no recorded
+    setting applies.
+
+    A directory, several references, or a TOML file with `suite = [...]` are a suite: all of its evaluations run at the same
+    time, with these options, and share their rate limits and the budget.
 
     Exit codes: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate did not pass, 2 usage error,
     3 not finished, 4 the journal was changed by another process.
@@ -74,14 +81,24 @@ def run(ctx: click.Context, /, reference: str | None, path: Path | None, dry_run
     \b
     evaljournal run evals/capitals.py
     evaljournal run evals/capitals.py:capitals --slots 4 --limit 20 --max-failures 5%
+    evaljournal run evals/ --budget cost=5
     evaljournal run --data qa.jsonl --chat gpt-5.6-luna --prompt 'Answer briefly: {question}' --judge gpt-5.6-terra
     evaljournal run --data qa.jsonl --endpoint http://localhost:8000/generate --output-path output --score exact
     evaljournal run --data qa.jsonl --command './answer.sh' --score contains --fail-under contains=0.9
     evaljournal run evals/capitals.py --shard 3/8 -o runs/capitals/0001-3of8
     """
     changes = overrides({name: value for name, value in options.items() if is_on_command_line(ctx, name)})
+    if is_suite_reference(references):
+        check_options(ctx)
+        if not dry_run:
+            run_suite(ctx, references, path, {**options, "path": path})
+        with user_code():
+            suite = discover(references, options["name"])
+        for evaluation, reference in suite.evaluations:
+            _dry_run(evaluation, reference, {**suite.changes, **changes}, path, options)
+        return
     with user_code():
-        evaluation, reference = _load(reference, ctx)
+        evaluation, reference = _load(references[0] if references else None, ctx)
     with user_code():
         run_to_resume = path if path is not None and _is_unfinished(path) else None
         if run_to_resume is not None:
@@ -126,7 +143,7 @@ def _load(reference: str | None, ctx: click.Context) -> LoadedEvaluation:
     if definition_options:
         flag = f"--{min(definition_options).replace('_', '-')}"
         raise UsageError(f"{reference} and {flag} both define the evaluation; pass only one")
-    return load_evaluation(reference)
+    return load_toml(reference) if reference.endswith(".toml") else load_evaluation(reference)
 
 
 def _is_unfinished(path: Path) -> bool:

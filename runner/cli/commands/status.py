@@ -12,7 +12,7 @@ from evaljournal.replay.render.summary import group_lines, score_lines, variant_
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
-from evaljournal.runner.cli.arguments import RunReference, reference_argument
+from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_argument
 from evaljournal.runner.cli.terminal.display import (
     age,
     check_variant,
@@ -24,6 +24,8 @@ from evaljournal.runner.cli.terminal.display import (
     status_json,
 )
 from evaljournal.runner.cli.terminal.output import echo, line_width
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.suites.suite_file import is_suite, read_suite
 
 _MAX_GROUPS: Final = 20
 """Maximum groups that are listed; `--json` has all."""
@@ -33,12 +35,12 @@ _MIN_FREE_BYTES: Final = 1 << 20
 
 
 @click.command()
-@reference_argument
+@suite_or_reference_argument
 @click.option("--by", "key", metavar="KEY", help="Also show the results by this key of the metadata, or by `variant`.")
 @click.option("--verbose", is_flag=True, help="Also print tokens, retries, workers and the hash of the last record.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> None:
-    """Show the status of a run, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
+    """Show the status of a run, a suite, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
 
     A damaged run is shown up to the damage, with exit code 4. Nothing is written.
 
@@ -47,6 +49,13 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
     evaljournal status runs/capitals/0001 --by difficulty
     evaljournal status runs/capitals/0001 --json | jq .trials
     """
+    if is_suite(run.path):
+        if key is not None:
+            raise UsageError(f"{run.path} is a suite; --by is for one of its runs")
+        from evaljournal.runner.cli.suites.views import print_status  # noqa: PLC0415  # slow to import
+
+        print_status(read_suite(run.path), as_json=as_json)
+        return
     view = open_run(run.path)
     if run.variant is not None:
         if key is not None:

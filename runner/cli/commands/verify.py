@@ -7,15 +7,18 @@ from typing import Any, Final
 import click
 
 from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.results.budget_text import use_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli import DAMAGED
-from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.arguments import suite_argument
 from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import command
+from evaljournal.runner.suites.suite_file import is_suite, read_suite
 from evaljournal.runner.verification import RunVerification
 from evaljournal.runner.verification import verify as verify_run
 
@@ -24,11 +27,11 @@ _MAX_FINDING: Final = 400
 
 
 @click.command()
-@run_argument
+@suite_argument
 @click.option("--expect-head", metavar="HASH", help="Also require a record with this hash.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
-    """Check that a journal is intact and that its run followed the rules.
+    """Check that a journal, or each journal of a suite, is intact and that its run followed the rules.
 
     Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, times, totals, and
     every start against the recorded limits, pauses and paces; retries and budgets are recomputed. With --expect-head, it also
@@ -40,12 +43,20 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
     evaljournal verify --json | jq .findings
     """
-    verification = verify_run(path, expect_head=expect_head)
-    if as_json:
-        print_json(_result_json(verification))
+    if not is_suite(path):
+        verifications = [verify_run(path, expect_head=expect_head)]
+    elif expect_head is not None:
+        raise UsageError(f"{path} is a suite; --expect-head is for one of its runs")
     else:
-        _print_result(verification, expect_head)
-    if not verification.ok:
+        verifications = [verify_run(run) for run in read_suite(path).runs.values() if is_run(run)]
+    is_ok = all(verification.ok for verification in verifications)
+    if as_json:
+        results = [_result_json(verification) for verification in verifications]
+        print_json({"path": str(path), "ok": is_ok, "runs": results} if is_suite(path) else results[0])
+    else:
+        for verification in verifications:
+            _print_result(verification, expect_head)
+    if not is_ok:
         sys.exit(DAMAGED)
 
 

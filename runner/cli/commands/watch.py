@@ -19,7 +19,8 @@ from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import UNFINISHED
-from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.arguments import suite_argument
+from evaljournal.runner.cli.suites.views import watch_suite
 from evaljournal.runner.cli.terminal.display import age, exit_if_damaged, open_run, print_json, print_screen, status_json
 from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, Show, run_display
@@ -28,16 +29,17 @@ from evaljournal.runner.engine.recorder import Clock
 from evaljournal.runner.run_paths import last_record
 from evaljournal.runner.signals import until_signal
 from evaljournal.runner.suggest import command
+from evaljournal.runner.suites.suite_file import is_suite, read_suite
 
 LOCK_CHECK_AFTER: Final = 1.0
 """Seconds without a record after which the lock of the run is checked."""
 
 
 @click.command()
-@run_argument
+@suite_argument
 @click.option("--json", "as_json", is_flag=True, help="No screen; print a summary as JSON when the run has ended.")
 def watch(path: Path, as_json: bool) -> None:
-    """Watch a run live until it ends.
+    """Watch a run or a suite live until it ends.
 
     Only its files are read, so the run can be in another process or container. Ctrl-C stops watching, not the run (exit code
     3). Otherwise the exit codes are: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate
@@ -47,6 +49,8 @@ def watch(path: Path, as_json: bool) -> None:
     evaljournal watch
     evaljournal watch runs/capitals/0001 && evaljournal verify runs/capitals/0001
     """
+    if is_suite(path):
+        watch_suite(read_suite(path), as_json=as_json)
     view = _watch_live(path, quiet=as_json) if is_held(path) else open_run(path)
     if as_json:
         print_json(status_json(view))

@@ -8,7 +8,7 @@ import click
 import orjson
 
 from evaljournal.runner.cli.options.decorators import grouped_option
-from evaljournal.runner.cli.options.table import OPTIONS, Option, is_task_option
+from evaljournal.runner.cli.options.table import OPTIONS, Option, is_setting, is_task_option
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.variants import check_variant_name
@@ -26,6 +26,13 @@ def read_config(path: Path, command: click.Command) -> tuple[dict[str, Any], dic
     table |= _limit_options(table.pop("limits", {}), table, path)
     values = _values(table, {option.key: option for option in OPTIONS if option.in_file}, command, path)
     return values, {} if variants is None else _variants(variants, command, path)
+
+
+def setting_values(table: Mapping[str, Any], command: click.Command, path: Path) -> dict[str, Any]:
+    """Return the values in a table that has settings only: parameter → value, as on the command line."""
+    table = dict(table)
+    table |= _limit_options(table.pop("limits", {}), table, path)
+    return _values(table, {option.key: option for option in OPTIONS if is_setting(option, experiment=True)}, command, path)
 
 
 def _limit_options(limits: Any, table: Mapping[str, Any], path: Path) -> dict[str, list[Any]]:

@@ -37,10 +37,10 @@ def locate_evaluation(
     Without a reference or `trust`, nothing that the journal of another user or machine names is imported, executed or read.
     """
     if reference is not None:
-        return _load(reference)
+        return load_reference(reference)
     reference = _recorded_reference(path, verb, trust=trust, on_record=on_record)
     try:
-        loaded_evaluation = _load(reference)
+        loaded_evaluation = load_reference(reference)
         source = loaded_evaluation.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"the dataset {source} does not exist")
@@ -54,7 +54,7 @@ def locate_evaluation(
     return loaded_evaluation
 
 
-def _load(reference: str) -> LoadedEvaluation:
+def load_reference(reference: str) -> LoadedEvaluation:
     """Load the evaluation that a reference names: a location in a file, or a command line."""
     return evaluation_from_reference(reference) if is_option_reference(reference) else load_evaluation(reference)
 

@@ -17,7 +17,7 @@ import orjson
 from click.core import ParameterSource
 
 from evaljournal.runner import scorers
-from evaljournal.runner.cli.options.config_file import VARIANTS, config_option
+from evaljournal.runner.cli.options.config_file import VARIANTS, config_option, setting_values
 from evaljournal.runner.cli.options.decorators import run_options
 from evaljournal.runner.cli.options.model_urls import (
     chat_models,
@@ -374,10 +374,17 @@ def _parse(**_: Any) -> None:
     """Parse the options of a reference."""
 
 
-def evaluation_from_reference(reference: str) -> LoadedEvaluation:
+def read_settings(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the settings in the table of a file that applies to several evaluations, as `Settings.with_values` takes them."""
+    values = setting_values(table, _parse, path)
+    ctx = _parse.make_context("run", [], default_map=values)
+    return overrides({name: ctx.params[name] for name in values})
+
+
+def evaluation_from_reference(reference: str, *, is_new: bool = False) -> LoadedEvaluation:
     """Build the evaluation that the options in a reference describe, recorded or passed to `--task`."""
     try:
-        return evaluation_from_options(_parse.make_context("run", shlex.split(reference)))
+        return evaluation_from_options(_parse.make_context("run", shlex.split(reference)), is_new=is_new)
     except click.ClickException as exc:
         raise UsageError(f"the options {reference!r} are invalid: {exc.format_message()}") from exc
     except UsageError as exc:

@@ -90,7 +90,7 @@ def warn_unconfirmed(stop: ScanStop | None) -> None:
 
 def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
     """Return the status of a run as JSON; with a key of the metadata, also by group."""
-    path, state, now = view.path, view.state, _now(view)
+    path, state, now = view.path, view.state, current_time(view)
     return {
         "path": str(path),
         "status": view.status,
@@ -107,7 +107,7 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
     }
 
 
-def _now(view: LoadedRun) -> float:
+def current_time(view: LoadedRun) -> float:
     """Return the time of a running run in seconds of `t`: now, or as of its last record."""
     return view.state.t + (age(view.state, time.time()) if view.is_live and view.is_last else 0.0)
 

@@ -49,6 +49,7 @@ class ProgressPrinter:
     printed_at: float = 0.0
     """Time of the last line, in the seconds of `t`."""
     err: bool = False
+    prefix: str = ""
     is_stalled: bool = False
     stalled_at: float = -math.inf
 
@@ -65,7 +66,7 @@ class ProgressPrinter:
                 self.stalled_at = now
             self.printed_tenth, self.printed_at, self.is_stalled = tenths, now, is_stalled
             text = line(state, now=now, durable=durable_seq, total=total, done_before=done_before)
-            echo(f"resumed: {text}" if continues else text, err=self.err)
+            echo(f"{self.prefix}{'resumed: ' if continues else ''}{text}", err=self.err)
 
 
 def _is_recent(time: float, now: float) -> bool:

@@ -1,0 +1,399 @@
+"""One session of a suite, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
+
+import functools
+import math
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import attrs
+import click
+import trio
+
+from evaljournal.journal.disk import segments
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.errors import JournalError
+from evaljournal.journal.threads import run_in_thread
+from evaljournal.replay import RunState
+from evaljournal.replay.render.suite import SuiteRow, larger_budget, suite_panel, table_lines, totals_text
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.state.budget import UNITS
+from evaljournal.replay.text import one_line, printable, quote, shorten
+from evaljournal.runner.api import run_in_trio
+from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
+from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation
+from evaljournal.runner.cli.options.no_code import read_settings
+from evaljournal.runner.cli.options.table import overrides
+from evaljournal.runner.cli.suites.discovery import discover, given_settings
+from evaljournal.runner.cli.terminal.display import open_run, print_json, terminal
+from evaljournal.runner.cli.terminal.ending import exit_code
+from evaljournal.runner.cli.terminal.errors import exit_code as error_code
+from evaljournal.runner.cli.terminal.errors import render
+from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
+from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, line_width
+from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
+from evaljournal.runner.concurrency.shared_budget import BudgetShare, shared_budget
+from evaljournal.runner.definition.budget import parse_budget
+from evaljournal.runner.definition.gates import problems
+from evaljournal.runner.definition.loading import LoadedEvaluation
+from evaljournal.runner.engine.session import Session
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.run_paths import has_started, next_paths, run_finish
+from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
+from evaljournal.runner.suggest import command
+from evaljournal.runner.suites.session import SuiteSession
+from evaljournal.runner.suites.suite_file import Suite, SuiteEntry, is_suite, read_suite
+
+EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, 1, 5, 0)
+"""The exit code of a suite is the first of these that one of its evaluations has."""
+_SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
+Details = Mapping[str, tuple[int, list[str]]]
+"""Evaluation → its exit code, and why it did not pass."""
+
+
+def suite_exit_code(codes: Iterable[int]) -> int:
+    """Return the exit code of a suite."""
+    occurring = set(codes)
+    return next((code for code in EXIT_CODES if code in occurring), 0)
+
+
+def run_suite(ctx: click.Context, references: tuple[str, ...], path: Path | None, options: Mapping[str, Any]) -> NoReturn:
+    """Start a suite."""
+    with user_code():
+        new_suite = discover(references, options["name"])
+        settings = {**new_suite.settings, **given_settings(ctx)}
+        entries = [
+            SuiteEntry(name=evaluation.name, reference=reference, run=evaluation.name)
+            for evaluation, reference in new_suite.evaluations
+        ]
+        paths = [path] if path is not None else next_paths(new_suite.name)
+        suite = Suite(path=path or Path(), name=new_suite.name, settings=settings, entries=tuple(entries))
+        command_suite = CommandSuite(suite, options, paths=iter(paths))
+        changes = read_settings(settings, Path(references[0]))
+        for item in new_suite.evaluations:
+            command_suite.add(item.evaluation.name, item, RunState(), changes)
+        command_suite.run(is_shared="budget" in settings)
+    command_suite.finish()
+
+
+def resume_suite(path: Path, options: Mapping[str, Any], reference: str | None, *, trust: bool) -> NoReturn:
+    """Resume a suite: evaluations that are not finished continue, or start."""
+    names = [name for name in ("nat_output", "head_file") if options[name] is not None]
+    if reference is not None or names:
+        flag = "--task" if reference is not None else f"--{names[0].replace('_', '-')}"
+        raise UsageError(f"{flag} is about one run, not a suite; omit it, or pass the path of the run")
+    suite, changes = read_suite(path), overrides(options)
+    if any(is_held(run) for run in suite.runs.values()):
+        raise UsageError(f"{path} is running; {command('watch', path)} shows it live")
+    with user_code():
+        command_suite = CommandSuite(suite, options, trust=trust)
+        items: dict[str, LoadedEvaluation] = {}
+        for entry in suite.entries:
+            try:
+                item, state = _load(suite, entry, options, trust=trust)
+            except JournalError as exc:
+                if error_code(exc) != DAMAGED:
+                    raise
+                command_suite.errors[entry.name] = exc  # The other runs continue.
+                continue
+            command_suite.states[entry.name] = state
+            if item is not None:
+                items[entry.name] = item
+        is_shared = _merge_budget(suite, command_suite.states.values(), changes)
+        for name, item in items.items():
+            state = command_suite.states[name]
+            settings = {} if state.started is not None else read_settings(suite.settings, path)
+            command_suite.add(name, item, state, settings | changes)
+        command_suite.run(is_shared=is_shared)
+    command_suite.finish()
+
+
+def _load(
+    suite: Suite, entry: SuiteEntry, options: Mapping[str, Any], *, trust: bool
+) -> tuple[LoadedEvaluation | None, RunState]:
+    """Return an evaluation of a suite, None if its run is finished, and the state of the run."""
+    run, state = suite.runs[entry.name], RunState()
+    if segments.is_run(run) and has_started(run):
+        finish = run_finish(run)
+        if finish is None or options["adopt"] or (options["retry_failed"] and finish.failed):
+            return locate_evaluation(run, trust=trust, on_record=state.apply), state
+        view = open_run(run)
+        if view.problem is not None:
+            raise view.problem
+        return None, view.state
+    if not (trust or suite.is_own):
+        reference = printable(entry.reference, 200)
+        raise UsageError(f"{suite.path} was not started by you on this machine, and names {reference}", hint="pass --trust")
+    return load_reference(entry.reference), state
+
+
+def _merge_budget(suite: Suite, states: Iterable[RunState], changes: dict[str, Any]) -> bool:
+    """Set the budget that the runs share: that of the last session, with the changes of this one; return whether they do."""
+    last_state = max((state for state in states if shares_budget(state)), key=lambda state: state.sessions[-1].at, default=None)
+    recorded = read_settings(suite.settings, suite.path).get("budget") if last_state is None else last_state.settings["budget"]
+    if recorded is None and "budget" not in changes:
+        return False
+    budget = parse_budget("budget", changes.get("budget", {}), parse_budget("budget", recorded))
+    changes["budget"] = None if budget is None else {**dict.fromkeys(UNITS), **budget}
+    return budget is not None
+
+
+def shares_budget(state: RunState) -> bool:
+    """Return whether a run has recorded what other runs of its suite had spent."""
+    return state.budget is not None and bool(state.budget.limits and state.budget.other_runs)
+
+
+def budget_share(run: Path) -> BudgetShare | None:
+    """Return the part in a shared budget of a run that is resumed alone; None if it shares none."""
+    if not is_suite(run.parent):
+        return None
+    suite = read_suite(run.parent)
+    states = {path.name: open_run(path).state for path in suite.runs.values() if segments.is_run(path)}
+    is_shared = "budget" in suite.settings or any(map(shares_budget, states.values()))
+    return shared_budget(states).get(run.name) if is_shared else None
+
+
+class CommandSuite:
+    """A session of a suite, started by a command."""
+
+    def __init__(
+        self, suite: Suite, options: Mapping[str, Any], *, paths: Iterator[Path] | None = None, trust: bool = False
+    ) -> None:
+        """`paths` are where a new suite may be created; without them it exists."""
+        self._suite = suite
+        self._options = options
+        self._paths = paths
+        self._trust = trust
+        self._parts: dict[str, tuple[LoadedEvaluation, dict[str, Any]]] = {}
+        self.states: dict[str, RunState] = {}
+        """Name → the state of its run; a run that has not started has no record."""
+        self.errors: dict[str, BaseException] = {}
+        """Name → why its run ended, or cannot be resumed."""
+        self._session: SuiteSession | None = None
+        self._done_before: dict[str, int] = {}
+        """Name → trials done when its session started."""
+
+    def add(self, name: str, item: LoadedEvaluation, state: RunState, settings: Mapping[str, Any]) -> None:
+        """Add a run to the session."""
+        self._parts[name] = item, dict(settings)
+        self.states[name] = state
+
+    def run(self, *, is_shared: bool) -> None:
+        """Run the evaluations that were added; `is_shared`: they have one budget."""
+        if not self._parts:
+            echo(f"{self._suite.path}: nothing to resume", err=True)
+            return
+        shares = shared_budget(self.states) if is_shared else {}
+        session_options = {name: self._options[name] for name in _SESSION_OPTIONS if name in self._options}
+        sessions: dict[str, Callable[..., Session]] = {}
+        for name, ((evaluation, reference), settings) in self._parts.items():
+            run = self._suite.runs[name]
+            resume = {"resume": True, "trust": self._trust, "state": self.states[name]} if segments.is_run(run) else {}
+            options = {**settings, **session_options, **resume, "task": reference, "budget_share": shares.get(name)}
+            sessions[name] = partial(Session, evaluation, run, **options)
+        is_drawn = not self._options["plain"] and supports_screen(sys.stderr)
+        show = self._draw if is_drawn else self._print_lines
+        with unwrap_exception_groups():
+            session = self._session = SuiteSession(
+                sessions, start=self._start, show=show, on_unresponsive=self._exit_immediately
+            )
+            try:
+                with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
+                    run_in_trio(session.run)
+            except KeyboardInterrupt:
+                if not session.is_started:
+                    raise
+                message = f"interrupted; continue with {command('resume', self._suite.path)}"
+                raise CommandError(message, UNFINISHED) from None
+
+    async def _start(self) -> None:
+        """Create the directory of a new suite; several processes may start one at the same time."""
+        for path in self._paths or ():
+            self._suite = attrs.evolve(self._suite, path=path)
+            try:
+                await run_in_thread(self._suite.create)
+            except FileExistsError as exc:
+                if self._options["path"] is not None:
+                    raise UsageError(f"{path} exists; pass another -o, or resume it: {command('resume', path)}") from exc
+                continue
+            assert self._session is not None
+            self._session.move({name: self._suite.path / run.name for name, run in self._suite.runs.items()})
+            break
+
+    def _rows(self) -> list[SuiteRow]:
+        return [self._row(entry.name) for entry in self._suite.entries]
+
+    def _row(self, name: str) -> SuiteRow:
+        session, error = self._session, self._error(name)
+        state = self.states.get(name)
+        if session is not None and (outcome := session.outcomes.get(name)) is not None:
+            return SuiteRow(name=name, state=outcome.state if outcome.state.started else None, stop_reason=outcome.stop_reason)
+        live_run = session.live_runs.get(name) if session is not None else None
+        if live_run is None or error is not None:
+            state = live_run.state if live_run is not None else state
+            text = "" if error is None else f"ended early: {one_line(_message(error))}"
+            return SuiteRow(name=name, state=state if state and state.started else None, error=text)
+        stop_status = live_run.stop_status()
+        done_before = self._done_before.setdefault(name, live_run.state.done)
+        return SuiteRow(
+            name=name,
+            state=live_run.state,
+            now=live_run.now(),
+            total=live_run.total,
+            done_before=done_before,
+            stop_status=stop_status,
+        )
+
+    def _error(self, name: str) -> BaseException | None:
+        return self.errors.get(name) or (self._session.errors.get(name) if self._session is not None else None)
+
+    async def _draw(self, _: SuiteSession) -> None:
+        from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
+
+        console, title = terminal(stderr=True), f"{self._suite.name}  {self._suite.path}"
+        with Screen(console=console, auto_refresh=False, transient=True) as screen:
+            while True:
+                frame = suite_panel(self._rows(), title=title, width=console.width, height=console.height)
+                await run_in_thread(functools.partial(redraw, screen, frame))  # Ctrl-S must not block the run.
+                await trio.sleep(FRAME_INTERVAL)
+
+    async def _print_lines(self, session: SuiteSession) -> None:
+        echo(
+            f"{self._suite.name} in {self._suite.path}; Ctrl-C stops it; {command('resume', self._suite.path)} continues",
+            err=True,
+        )
+        printers: dict[str, ProgressPrinter] = {}
+        while True:
+            for name, live_run in session.live_runs.items():
+                state, now = live_run.state, live_run.now()
+                if name not in printers:
+                    self._done_before[name] = state.done
+                    prefix = f"{printable(name, 40)}: "
+                    printers[name] = ProgressPrinter(progress_tenths(state, live_run.total), now, err=True, prefix=prefix)
+                if name not in session.outcomes:
+                    printers[name].update(
+                        state,
+                        now=now,
+                        durable_seq=live_run.journal.durable_seq,
+                        total=live_run.total,
+                        done_before=self._done_before[name],
+                    )
+            await trio.sleep(FRAME_INTERVAL)
+
+    def _exit_immediately(self, _: SuiteSession) -> None:
+        """Print the summary and exit immediately, although a call is still running."""
+        exit_immediately(self.finish)
+
+    def finish(self) -> NoReturn:
+        """Print the summary and exit."""
+        rows = self._rows()
+        finish_suite(self._suite, rows, {row.name: self._details(row) for row in rows}, as_json=self._options["json"])
+
+    def _details(self, row: SuiteRow) -> tuple[int, list[str]]:
+        """Return the exit code of an evaluation, and why it did not pass."""
+        if (error := self._error(row.name)) is not None:
+            if (code := _exit_code(error)) == BUG:
+                lines = "".join(traceback.format_exception(error))
+                echo(f"{lines}\nThis is a bug in evaljournal; the journals are safe. Please report the lines above.", err=True)
+            return code, [_message(error)]
+        outcome = self._session.outcomes.get(row.name) if self._session is not None else None
+        return run_details(row.state, outcome.detail if outcome is not None and outcome.stop_reason else "")
+
+
+def run_details(state: RunState | None, detail: str = "") -> tuple[int, list[str]]:
+    """Return the exit code of an evaluation of a suite, and why it did not pass; `detail`: why its session was stopped."""
+    if state is None:
+        return UNFINISHED, []
+    is_finished = state.outcome == "finished"
+    lines = problems(state) if is_finished else [detail] if detail else []
+    return exit_code(state, stopped=not is_finished), lines
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, JournalError):
+        return render(error)
+    if isinstance(error, UsageError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    description = describe(error)
+    return f"{description.type}: {description.message}"
+
+
+def _exit_code(error: BaseException) -> int:
+    match error:
+        case JournalError():
+            return error_code(error)
+        case UsageError():
+            return USAGE
+        case KeyboardInterrupt() | OSError() | SystemExit():
+            return UNFINISHED
+        case _:
+            return BUG
+
+
+def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as_json: bool) -> NoReturn:
+    """Print the summary of a suite and exit with its code."""
+    code = suite_exit_code(code for code, _ in details.values())
+    try:
+        echo("\n".join(report_lines(suite, rows, details)), err=as_json)
+        if as_json:
+            print_json(suite_json(suite, rows, details))
+        flush_output()
+    except OutputFailed as exc:
+        message = f"{exc}; only the summary is missing; {command('status', suite.path)} shows it"
+        raise CommandError(message, OUTPUT_FAILED) from exc
+    sys.exit(code)
+
+
+def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> Iterator[str]:
+    """Yield the lines of the summary of a suite."""
+    code = suite_exit_code(code for code, _ in details.values())
+    ending = "finished" if all(row.state is not None and row.state.outcome == "finished" for row in rows) else "not finished"
+    path = printable(str(suite.path), 500)
+    yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {path}"
+    width = line_width() if sys.stdout is not None and sys.stdout.isatty() else math.inf
+    yield from (shorten(line, int(width) - 2) if width < math.inf else line for line in table_lines(rows))
+    for name, (_, lines) in details.items():
+        yield from (f"{printable(name, 40)}: {one_line(line, 500)}" for line in lines)
+    yield f"next: {next_command(suite, [row.state for row in rows if row.state is not None], code)}"
+
+
+def next_command(suite: Suite, states: Sequence[RunState], code: int) -> str:
+    """Return the command to run next."""
+    path = quote(suite.path)
+    if code == UNFINISHED:
+        limits = larger_budget(states) if any(state.outcome == "budget" for state in states) else {}
+        return f"evaljournal resume {path}" + "".join(f" --budget {unit}={limit:.12g}" for unit, limit in limits.items())
+    if code == 1 and any(state.failed for state in states):
+        return f"evaljournal resume {path} --retry-failed"
+    return f"evaljournal verify {path}" if code == DAMAGED else f"evaljournal report {path} --open"
+
+
+def suite_json(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> dict[str, Any]:
+    """Return the summary of a suite as JSON."""
+    code = suite_exit_code(code for code, _ in details.values())
+    evaluations = [
+        {
+            "name": row.name,
+            "path": str(suite.runs[row.name]),
+            "status": row.status,
+            "exit_code": details[row.name][0],
+            "problems": details[row.name][1],
+            "summary": None if row.state is None else view_json(summarize(row.state)),
+        }
+        for row in rows
+    ]
+    states = [row.state for row in rows if row.state is not None]
+    return {
+        "path": str(suite.path),
+        "suite": suite.name,
+        "exit_code": code,
+        "next_command": next_command(suite, states, code),
+        "evaluations": evaluations,
+    }
