@@ -214,7 +214,7 @@ class Budget:
     def larger_limits(self, open_trials: int, done: int) -> Amounts:
         """Return a larger budget, in round numbers, that is probably enough for the open trials.
 
-        Twice the budget if nothing is known, or only the first estimate, which did not fit. Empty if a larger one does not help.
+        Twice the budget if nothing is known, or only the first estimate, which did not fit. Empty if no larger one helps.
         """
         blocks, limits = list(self.blocks(self.other_runs)), dict[str, float]()
         if any(block.reason == "unreported" for block in blocks):

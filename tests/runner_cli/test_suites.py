@@ -262,7 +262,7 @@ def test_an_unstarted_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_module_that_two_evaluations_import() -> None:
     """An evaluation depends on the same files whether another one has imported them before or not."""
-    define("beta", cases=9)
+    define("beta", cases=20)
     Path("evals/prompt.txt").write_text("hello")
     Path("evals/common.py").write_text(
         'from pathlib import Path\nPROMPT = Path(__file__).with_name("prompt.txt").read_text()\n'
