@@ -18,10 +18,8 @@ floats. Assertions that a model grades are in `runner.scorers.graded_assertions`
 
 import asyncio
 import inspect
-import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from typing import Any, ClassVar, Final, cast
 
 import attrs
@@ -39,8 +37,10 @@ from evaljournal.runner.scorers.json_checks import (
     InvalidJson,
     check_schema,
     is_same,
+    javascript_text,
     objects_in,
     parse_json,
+    parse_yaml,
     schema_error,
 )
 from evaljournal.runner.scorers.local import quote
@@ -142,7 +142,7 @@ def _assertion(value: Any) -> Assertion:
     assertion = Assertion(
         type=name,
         is_negated=value["type"] != name,
-        value=value.get("value"),
+        value=_schema(value.get("value")) if name.endswith("-json") else value.get("value"),
         threshold=_number(value, "threshold"),
         weight=_weight(value),
         metric=_metric(value),
@@ -156,6 +156,14 @@ def _assertion(value: Any) -> Assertion:
     except UsageError as exc:
         raise UsageError(f"{assertion.label}: {exc}") from exc
     return assertion
+
+
+def _schema(value: Any) -> Any:
+    """Return a JSON schema; a text is JSON or YAML. None: there is none."""
+    schema = parse_yaml(value) if isinstance(value, str) else value
+    if value and not isinstance(schema, dict):
+        raise UsageError(f"the value of is-json and contains-json must be a JSON schema, not {quote(value)}")
+    return schema
 
 
 def _check_keys(value: Mapping[str, Any], keys: Iterable[str]) -> None:
@@ -212,11 +220,9 @@ def _require_pattern(assertion: Assertion) -> None:
 
 def _require_schema(assertion: Assertion) -> None:
     if assertion.type == "contains-json":
-        list(objects_in("{a}"))  # It needs an extra.
+        parse_yaml("")  # It needs an extra.
     if assertion.value is not None:
-        if not isinstance(assertion.value, dict):
-            raise UsageError(f"value must be a JSON schema, an object, not {quote(assertion.value)}")
-        check_schema(cast("dict[str, Any]", assertion.value))
+        check_schema(assertion.value)
 
 
 def _require_threshold(assertion: Assertion) -> None:
@@ -278,40 +284,6 @@ def _quoted(text: str, position: int) -> tuple[str, int]:
             value += pair[0]
             position += 1
     raise UsageError(f"a quotation mark is not closed in {quote(text)}")
-
-
-def number_text(number: float) -> str:
-    """Return a number as JavaScript writes it."""
-    if not number:
-        return "0"
-    sign, digit_tuple, exponent = Decimal(repr(float(number))).normalize().as_tuple()
-    digits, prefix = "".join(map(str, digit_tuple)), "-" if sign else ""
-    point = len(digits) + int(exponent)  # Digits before the decimal point.
-    if len(digits) <= point <= 21:  # noqa: PLR2004  # as ECMAScript defines
-        return f"{prefix}{digits}{'0' * (point - len(digits))}"
-    if 0 < point <= 21:  # noqa: PLR2004  # as above
-        return f"{prefix}{digits[:point]}.{digits[point:]}"
-    if -6 < point <= 0:  # noqa: PLR2004  # as above
-        return f"{prefix}0.{'0' * -point}{digits}"
-    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
-    return f"{prefix}{digits[0]}{fraction}e{'+' if point > 0 else '-'}{abs(point - 1)}"
-
-
-def javascript_text(value: Any, *, is_inner: bool = False) -> str:
-    """Return a value as text: a text unchanged, all others as JSON, as JavaScript writes it."""
-    match value:
-        case str():
-            return json.dumps(value, ensure_ascii=False) if is_inner else value
-        case bool() | None:
-            return json.dumps(value)
-        case int() | float():
-            return number_text(value)
-        case Mapping():
-            items = cast("Mapping[str, Any]", value).items()
-            members = [f"{json.dumps(key, ensure_ascii=False)}:{javascript_text(item, is_inner=True)}" for key, item in items]
-            return f"{{{','.join(members)}}}"
-        case _:
-            return f"[{','.join(javascript_text(item, is_inner=True) for item in value)}]"
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,8 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import date
-from typing import Any, Final
+from decimal import Decimal
+from typing import Any, Final, cast
 
 import orjson
 
@@ -25,8 +26,14 @@ _MAX_OBJECT: Final = 100_000
 """Maximum characters of an object that is searched for in a text."""
 _MAX_DEPTH: Final = 100
 """Maximum levels of nesting in YAML."""
+_MAX_ALIASES: Final = 20
+"""Maximum aliases in YAML; a few more could stand for millions of values."""
 _MAX_PARSED: Final = 500_000
 """Maximum characters that are parsed as YAML in one text, some of them repeatedly; PyYAML takes about 10 s for them."""
+_TIMESTAMP: Final = (
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]*)?"
+    r"(?:[ \t]*(?:Z|[-+][0-9]{1,2}(?::[0-9]{2})?))?"
+)
 _BRACE: Final = re.compile("[{}]")
 
 _SCHEMA_KEYWORDS: Final = frozenset(
@@ -50,6 +57,8 @@ _MAPPING_KEYWORDS: Final = frozenset({"$defs", "definitions", "dependencies", "p
 """Keywords whose value maps names to schemas."""
 _FURTHER_KEYWORDS: Final = frozenset({"$defs", "deprecated", "nullable", "writeOnly"})
 """Keywords that Ajv allows in addition to those of draft-07."""
+_MAX_QUOTIENT: Final = 1e21
+"""Ajv takes no larger quotient for an integer."""
 _DRAFT_7: Final = re.compile(r"https?://json-schema\.org/(?:draft-07/)?schema#?")
 _TIME: Final = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2}(?:\.[0-9]+)?)(z|([+-])([0-9]{2})(?::?([0-9]{2}))?)?", re.IGNORECASE)
 
@@ -91,13 +100,47 @@ def is_same(value: Any, other: Any) -> bool:
             return False
 
 
+def number_text(number: float) -> str:
+    """Return a number as JavaScript writes it."""
+    if not number:
+        return "0"
+    sign, digit_tuple, exponent = Decimal(repr(float(number))).normalize().as_tuple()
+    digits, prefix = "".join(map(str, digit_tuple)), "-" if sign else ""
+    point = len(digits) + int(exponent)  # Digits before the decimal point.
+    if len(digits) <= point <= 21:  # noqa: PLR2004  # as ECMAScript defines
+        return f"{prefix}{digits}{'0' * (point - len(digits))}"
+    if 0 < point <= 21:  # noqa: PLR2004  # as above
+        return f"{prefix}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:  # noqa: PLR2004  # as above
+        return f"{prefix}0.{'0' * -point}{digits}"
+    fraction = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{prefix}{digits[0]}{fraction}e{'+' if point > 0 else '-'}{abs(point - 1)}"
+
+
+def javascript_text(value: Any, *, is_inner: bool = False) -> str:
+    """Return a value as text: a text unchanged, all others as JSON, as JavaScript writes it."""
+    match value:
+        case str():
+            return json.dumps(value, ensure_ascii=False) if is_inner else value
+        case bool() | None:
+            return json.dumps(value)
+        case int() | float():
+            return number_text(value)
+        case Mapping():
+            items = cast("Mapping[str, Any]", value).items()
+            members = [f"{json.dumps(key, ensure_ascii=False)}:{javascript_text(item, is_inner=True)}" for key, item in items]
+            return f"{{{','.join(members)}}}"
+        case _:
+            return f"[{','.join(javascript_text(item, is_inner=True) for item in value)}]"
+
+
 def objects_in(text: str) -> Iterator[Any]:
     """Yield the objects in a text: from each brace to the one that closes it, if that is JSON or a YAML flow mapping.
 
     Braces inside strings count, too. If the text ends before an object does, the missing braces are added.
     """
     position, budget = text.find("{"), _MAX_PARSED
-    while position >= 0:
+    while 0 <= position < len(text) - 1:
         end, missing_braces, depth = _object_end(text, position)
         candidate = text[position:end] + "}" * missing_braces
         try:
@@ -163,28 +206,33 @@ def _yaml_loader() -> Callable[[str], Any]:
         raise UsageError(f"contains-json and judges of assertions need PyYAML: {EXTRA}") from exc
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no type hints
-        """Reads the core schema of YAML 1.2, without anchors."""
+        """Reads the core schema of YAML 1.2."""
 
         yaml_implicit_resolvers: Any = {}  # noqa: RUF012  # PyYAML's own name
-        _depth = 0
+        _aliases = _depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                raise yaml.YAMLError("aliases are not supported")
-            if self._depth >= _MAX_DEPTH:
-                raise yaml.YAMLError("nested too deeply")
+            self._aliases += self.check_event(yaml.AliasEvent)
+            if self._aliases > _MAX_ALIASES or self._depth >= _MAX_DEPTH:
+                raise yaml.YAMLError("it has too many aliases or levels")
             self._depth += 1
             node = super().compose_node(parent, index)
             self._depth -= 1
             return node
 
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002  # PyYAML's own
+            return {javascript_text(key): value for key, value in super().construct_mapping(node, deep).items()}
+
     for tag, pattern in (
+        ("merge", "<<"),
         ("null", r"~|null|Null|NULL|"),
+        ("timestamp", _TIMESTAMP),
         ("bool", r"true|True|TRUE|false|False|FALSE"),
         ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"),
         ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"),
     ):
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z"), None)
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda *_: {})  # JavaScript's dates are objects without properties.
     Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: _yaml_integer(loader.construct_scalar(node)))
 
     def load(text: str) -> Any:
@@ -241,6 +289,7 @@ def _validator(schema_json: bytes) -> Any:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "format": _format,
+        "multipleOf": _multiple_of,
         "type": _type,
     }
     validator_class = jsonschema.validators.create(
@@ -274,8 +323,8 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
         return f"$schema is {schema['$schema']!r}, expected draft-07"
     if schema.get("format", "date") not in _FORMATS:
         return f"format {schema['format']!r}"
-    if "nullable" in schema and "type" not in schema:
-        return "nullable without type"
+    if schema.get("enum") == [] or ("nullable" in schema and "type" not in schema):
+        return "an empty enum, or nullable without type"
     if ("if" in schema) != bool({"then", "else"} & schema.keys()):
         return "if needs then or else, and these need if"
     if "additionalItems" in schema and not isinstance(schema.get("items"), list):
@@ -322,8 +371,16 @@ def _additional_properties(validator: Any, additional: Any, value: Any, schema: 
 
 def _type(validator: Any, types: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
     names = [types] if isinstance(types, str) else types
-    if not any(validator.is_type(value, name) for name in names) and not (value is None and schema.get("nullable") is True):
+    is_infinite = isinstance(value, float) and not math.isfinite(value)
+    is_valid = any(validator.is_type(value, name) for name in names) and not is_infinite
+    if not is_valid and not (value is None and schema.get("nullable") is True):
         yield _error(f"expected {' or '.join(names)}")
+
+
+def _multiple_of(_: Any, divisor: float, value: Any, __: Any) -> Iterator[Any]:
+    quotient = value / divisor if isinstance(value, float) else 0.0
+    if not quotient.is_integer() or abs(quotient) >= _MAX_QUOTIENT:
+        yield _error(f"it is not a multiple of {divisor}")
 
 
 def _format(_: Any, name: str, value: Any, __: Any) -> Iterator[Any]:

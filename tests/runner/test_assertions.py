@@ -9,8 +9,7 @@ from evaljournal import Case, Score, UsageError, note, rescore
 from evaljournal.journal.events import ScoringFailed, TrialScored
 from evaljournal.replay import load
 from evaljournal.runner import scorers
-from evaljournal.runner.scorers.case_assertions import javascript_text
-from evaljournal.runner.scorers.json_checks import TooComplex
+from evaljournal.runner.scorers.json_checks import TooComplex, javascript_text
 from tests.runs import define_real, events, run_real
 
 
