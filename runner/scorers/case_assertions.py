@@ -428,7 +428,7 @@ def _function_result(assertion: Assertion, evidence: Evidence) -> AssertionResul
     function = evidence.functions[assertion.value]
     arguments = {
         name: getattr(evidence.scorer_input if hasattr(evidence.scorer_input, name) else evidence.scorer_input.case, name)
-        for name in parameters_of(function, assertion.value)
+        for name in parameters_of(function, assertion.value, _FUNCTION_PARAMETERS)
     }
     try:
         value = function(**arguments)
@@ -552,10 +552,7 @@ class Assertions:
         if name not in self.functions:
             names = ", ".join(self.functions) or "none"
             raise UsageError(f"case {case.name!r}: unknown function {quote(name)}; functions: {names}")
-        for parameter in parameters_of(self.functions[name], name):
-            if parameter not in _FUNCTION_PARAMETERS:
-                names = ", ".join(_FUNCTION_PARAMETERS)
-                raise UsageError(f"function {name!r}: it cannot have the parameter {parameter!r}; parameters: {names}")
+        parameters_of(self.functions[name], f"function {name!r}", _FUNCTION_PARAMETERS)
 
     def is_slow(self, scorer_input: ScorerInput) -> bool:
         """Return whether the checks of an output run in a thread."""
