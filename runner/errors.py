@@ -14,6 +14,8 @@ from attrs import Attribute
 Validator = Callable[[Any, "Attribute[Any]", Any], None]
 MAX_WHOLE_NUMBER: Final = 2**63 - 1
 """Largest whole number of a setting."""
+_MAX_FAILING: Final = 10
+"""Failing trials that a message names."""
 
 
 class UsageError(Exception):
@@ -89,15 +91,18 @@ class InvalidSetting(UsageError):
 class RunFailed(Exception):
     """A run did not pass: it is not finished, trials have an error, outputs are unscored, or a gate did not pass."""
 
-    def __init__(self, path: Path, problems: Sequence[str]) -> None:
-        super().__init__(path, problems)
+    def __init__(self, path: Path, problems: Sequence[str], failing: Sequence[str] = ()) -> None:
+        super().__init__(path, problems, failing)
         self.path = path
         """Directory of the run."""
         self.problems = list(problems)
         """One line per problem."""
+        self.failing = list(failing)
+        """The trials with an error or a failing score."""
 
     def __str__(self) -> str:
-        return f"{self.path}: {'; '.join(self.problems)}"
+        names = ", ".join(self.failing[:_MAX_FAILING]) + (", …" if len(self.failing) > _MAX_FAILING else "")
+        return f"{self.path}: {'; '.join(self.problems)}{f'; failing: {names}' if names else ''}"
 
 
 class RunChanged(UsageError):

@@ -1,7 +1,7 @@
 """The state of one trial after some record, as `RunState` keeps it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple
 
@@ -322,3 +322,8 @@ def outcome_of(trial: TrialState) -> Outcome:
     if trial.stage == "failed" or trial.unscored:
         return "error"
     return "failure" if trial.failing_scorers else "passed"
+
+
+def failing_trials(trials: Mapping[str, TrialState]) -> list[str]:
+    """Return the trials with an error or a failing score."""
+    return [name for name, trial in trials.items() if outcome_of(trial) in {"error", "failure"}]

@@ -20,6 +20,7 @@ from evaljournal.journal.events import RunStopped, SessionStarted
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.render.ending import ending_text, final_report, final_summary
+from evaljournal.replay.state.trial import failing_trials
 from evaljournal.replay.text import printable
 from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.definition.evaluation import Evaluation
@@ -90,7 +91,7 @@ class Outcome:
     def check(self) -> None:
         """Raise a `RunFailed` unless the run has passed."""
         if self.problems:
-            raise RunFailed(self.path, self.problems)
+            raise RunFailed(self.path, self.problems, failing_trials(self.state.trials))
 
     def to_pandas(self, rows: "Rows" = "trials") -> Any:
         """Return the trials of the run as a pandas DataFrame, or its attempts, steps, scores or events."""
