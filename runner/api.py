@@ -127,7 +127,7 @@ def _raise_signal(number: int, session: Session) -> None:
         signal.raise_signal(number)
     except KeyboardInterrupt as exc:
         if session.is_started:
-            exc.add_note(f"{session.path} was stopped gracefully; run(…, resume=True) resumes it")
+            exc.add_note(f"{session.path} was stopped gracefully; {session.options.how_to_resume(session.path)} resumes it")
         raise
 
 

@@ -64,7 +64,7 @@ SCRIPT = textwrap.dedent(
         ("script", signal.SIGINT, -signal.SIGINT, ""),
         ("script", signal.SIGTERM, -signal.SIGTERM, ""),
         ("asyncio", signal.SIGINT, -signal.SIGINT, "outcome interrupted\n"),
-        ("cell", signal.SIGINT, 0, "run was stopped gracefully; run(…, resume=True) resumes it\nTrue\n"),
+        ("cell", signal.SIGINT, 0, "run was stopped gracefully; `run(…, resume=True)` resumes it\nTrue\n"),
     ],
 )
 @pytest.mark.parametrize("response", ["cancelled", "stuck"])
