@@ -11,12 +11,11 @@ from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.runs.trial import AttemptDetails, TrialDetails
+from evaljournal.replay.render.test_result import error_text, failure_text
+from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.trial import Outcome, outcome_of
-from evaljournal.replay.text import as_text, escape_char, plural, reason_text
+from evaljournal.replay.text import escape_char
 
-_VALUE_CHARS: Final = 10_000
-"""Maximum characters of an input, an output or a reason."""
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -86,33 +85,15 @@ def _error(trial: TrialDetails) -> bytes:
     if trial.stage == "failed":
         last_error = trial.last_error
         kind, message = (last_error.error, last_error.message) if last_error is not None else ("", "")
-        texts = [
-            f"error after {plural(len(trial.attempts), 'attempt')}: {reason_text(trial.reason)}",
-            *map(_attempt_text, trial.failures),
-        ]
     else:
         scorer, failure = next(iter(trial.scorer_failures.items()))
         kind, message = failure.error, f"scorer {scorer}: {failure.message}"
-        texts = [f"{name}: {score.error}: {score.message}\n{score.traceback}" for name, score in trial.scorer_failures.items()]
-    return _tag("error", {"message": message, "type": kind or trial.reason}) + _text("\n\n".join(texts)) + b"</error>"
+    return _tag("error", {"message": message, "type": kind or trial.reason}) + _text(error_text(trial)) + b"</error>"
 
 
 def _failure(trial: TrialDetails) -> bytes:
-    false_scores = [score for score in trial.scores.values() if score.value is False]
-    texts = [f"{score.scorer}: false{f': {_shorten(score.reason)}' if score.reason else ''}" for score in false_scores]
-    values = {"input": trial.input, "expected": trial.expected, "output": trial.output}
-    texts += [f"{name}: {_shorten(value)}" for name, value in values.items()]
-    scorers = ", ".join(score.scorer for score in false_scores)
-    return _tag("failure", {"message": f"{scorers}: false", "type": scorers}) + _text("\n".join(texts)) + b"</failure>"
-
-
-def _attempt_text(attempt: AttemptDetails) -> str:
-    return f"attempt {attempt.span.attempt}: {attempt.error}: {attempt.message}\n{attempt.traceback}".rstrip()
-
-
-def _shorten(value: Any) -> str:
-    text = as_text(value)
-    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}… ({len(text):,} characters)"
+    scorers = ", ".join(score.scorer for score in trial.scores.values() if score.value is False)
+    return _tag("failure", {"message": f"{scorers}: fail", "type": scorers}) + _text(failure_text(trial)) + b"</failure>"
 
 
 def _tag(name: str, attributes: dict[str, Any], *, closed: bool = False) -> bytes:

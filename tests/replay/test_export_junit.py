@@ -38,7 +38,7 @@ def test_texts(run: Path) -> None:
 
     assert ("timeout", "timed out after 30 s") == (cases["chad"][0].type, cases["chad"][0].message)
     assert "attempt 1: RateLimited: slow down" in cases["chad"][0].text
-    assert ("exact", "exact: false") == (cases["chad#2"][0].type, cases["chad#2"][0].message)
+    assert ("exact", "exact: fail") == (cases["chad#2"][0].type, cases["chad#2"][0].message)
     assert 'input: {"q":"Chad?"}' in cases["chad#2"][0].text
     assert "scorer exact: no verdict" == cases["oslo"][0].message
 
@@ -82,7 +82,7 @@ def test_any_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     shown = re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", lambda match: ascii(match[0])[1:-1], text)
 
     assert shown == case.name
-    assert f"exact: false: {shown}\n" in (case.result[0].text or "")
+    assert f"exact: fail: {shown}\n" in (case.result[0].text or "")
 
 
 def test_large_outputs_are_truncated(tmp_path: Path) -> None:
