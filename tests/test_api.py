@@ -60,7 +60,8 @@ def test_run_options_are_the_settings_and_the_session_options() -> None:
     settings, options = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
 
     assert settings == set(SettingOptions.__annotations__)
-    assert settings | options - {"state", "ignore_recorded", "wait_ready", "budget_share"} == set(RunOptions.__annotations__)
+    internal = {"state", "ignore_recorded", "trials", "wait_ready", "budget_share"}
+    assert settings | options - internal == set(RunOptions.__annotations__)
 
 
 def test_parameters_of_tasks_without_code() -> None:

@@ -48,6 +48,7 @@ ORDER: Final = (
     "runner.verification",
     "runner.api",
     "runner.executors",
+    "runner.pytest_plugin",
     "runner",
     "runner.cli",
     "evaljournal",

@@ -62,6 +62,9 @@ class CaseChecker(Protocol):
 class Evaluation(Generic[InputT, OutputT, ReturnT]):
     """A task with its cases, scorers and settings. It can be called like the decorated function."""
 
+    __test__ = False
+    """pytest must not call it as a test function if its name starts with `test`."""
+
     def __init__(
         self,
         task: Callable[[InputT], ReturnT],

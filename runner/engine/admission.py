@@ -173,6 +173,9 @@ class PendingTrials:
         for trial in trials:
             state = self._state.trials.get(trial.id)
             output = None
+            if self._options.trials is not None and trial.id not in self._options.trials:
+                self._missing_trials.discard(trial.id)
+                continue
             if state is not None and is_same(state, trial):
                 self._missing_trials.discard(trial.id)
                 if state.stage == "completed" or (state.stage == "failed" and not self._options.retry_failed):

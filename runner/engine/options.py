@@ -1,7 +1,7 @@
 """Options of a single session, besides the settings of its evaluation, and the live run that its observer gets."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,6 +59,8 @@ class Options:
     command line."""
     retry_failed: bool = False
     """Whether to retry the trials that have an error, with a new retry budget."""
+    trials: Collection[str] | None = None
+    """Ids of the trials of this session; the others stay open. None: all. For the pytest plug-in."""
     yes: bool = False
     """Whether more than 1,000 variants may run; otherwise they are an error."""
     shard: Shard | None = attrs.field(default=None, converter=parse_shard)

@@ -1,0 +1,1 @@
+"""Evaluations as tests of pytest."""

@@ -1,0 +1,105 @@
+"""Sessions of pytest that are killed, interrupted or divided among workers: nothing is called twice but what was in flight."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from evaljournal import load
+from evaljournal.journal import verify
+from tests.processes import Process, wait_until
+from tests.runner.test_pytest_plugin import AUTOLOAD, PLUGINS
+from tests.server import Server
+
+pytestmark = pytest.mark.slow
+
+PROJECT = """
+import json
+from urllib.request import urlopen
+
+import trio
+from evaljournal import evaluation
+
+def call(text):
+    with urlopen(URL, data=json.dumps({"input": text}).encode()) as reply:
+        return json.load(reply)["output"]
+
+@evaluation(cases=[f"t{number}" for number in range(10)], slots=2, policy="fixed", grace=0)
+async def numbers(text):
+    with trio.CancelScope(shield=STUCK):
+        return await trio.to_thread.run_sync(call, text, abandon_on_cancel=True)
+
+@evaluation(cases=["x", "y"])
+def letters(text):
+    return call(text)
+
+def test_plain():
+    pass
+"""
+PATHS = ["runs/letters/0001", "runs/numbers/0001"]
+INPUTS = Counter([*(f"t{number}" for number in range(10)), "x", "y"])
+
+
+def session(directory: Path, project: str, *options: str) -> Process:
+    """Start a session of pytest."""
+    (directory / "test_calls.py").write_text(project)
+    command = [sys.executable, "-m", "pytest", *PLUGINS, "-q", "--evals", *options]
+    return Process(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, AUTOLOAD: "1"})
+
+
+def calls(server: Server, name: str) -> list[str]:
+    """Return the inputs that the server was called with."""
+    return [json.loads(request["body"])["input"] for request in server.requests(name)]
+
+
+@pytest.mark.parametrize(
+    ("number", "is_stuck", "code"),
+    [
+        pytest.param(signal.SIGKILL, "False", -signal.SIGKILL, id="kill"),
+        pytest.param(signal.SIGINT, "False", pytest.ExitCode.INTERRUPTED, id="ctrl-c"),
+        pytest.param(signal.SIGINT, "True", 3, id="ctrl-c-stuck"),
+    ],
+)
+def test_the_next_session_resumes(  # noqa: PLR0917  # parametrized
+    tmp_path: Path, server: Server, name: str, number: signal.Signals, is_stuck: str, code: int
+) -> None:
+    """After `kill -9` or Ctrl-C, the next session continues the run: only the calls in flight are repeated.
+
+    Ctrl-C prints the report and how to continue, also if a call does not end and the process must exit.
+    """
+    project = PROJECT.replace("URL", repr(server.url(name, "ok,ok,ok,ok,ok,hang,hang,ok"))).replace("STUCK", is_stuck)
+    with session(tmp_path, project) as stopped:
+        assert wait_until(lambda: len(calls(server, name)) == 7)
+        assert wait_until(lambda: load(tmp_path / PATHS[1]).state.completed == 5)
+        stopped.send_signal(number)
+        output, _ = stopped.communicate()
+    in_flight = calls(server, name)[5:]
+    with session(tmp_path, project) as resumed:
+        resumed_output, _ = resumed.communicate()
+
+    assert code == stopped.returncode, output
+    assert (number == signal.SIGINT) == (f"next: evaljournal resume {PATHS[1]}" in output), output
+    assert (0, True) == (resumed.returncode, "13 passed" in resumed_output), resumed_output
+    assert INPUTS + Counter(in_flight) == Counter(calls(server, name))
+    assert PATHS == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*"))
+    assert [None, None] == [verify(tmp_path / path).problem for path in PATHS]
+
+
+def test_workers_of_xdist(tmp_path: Path, server: Server, name: str) -> None:
+    """With `--dist loadgroup`, each evaluation runs in one worker; `--lf` retries its error in the same run."""
+    project = PROJECT.replace("URL", repr(server.url(name, "400,ok"))).replace("STUCK", "False").replace("slots=2", "slots=1")
+    options = ("-n", "2", "--dist", "loadgroup")
+    with session(tmp_path, project, *options, "-k", "numbers or plain") as first:
+        output, _ = first.communicate()
+    with session(tmp_path, project, *options, "--lf") as second:
+        retried_output, _ = second.communicate()
+
+    assert "10 passed, 1 error" in output
+    assert "1 passed" in retried_output
+    assert Counter(INPUTS.keys() - {"x", "y"}) + Counter(["t0"]) == Counter(calls(server, name))
+    assert ["finished"] == [load(path).status for path in tmp_path.glob("runs/*/*")]
