@@ -143,7 +143,8 @@ def _single_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a variant as a run records them; texts are read from their files."""
-    return {name: to_json(_value(name, value)) for name, value in _single_values(values).items()}
+    options = {name: _value(name, value) for name, value in _single_values(values).items()}
+    return {name: str(value) if isinstance(value, Path) else to_json(value) for name, value in options.items()}
 
 
 def _label(name: str, value: Any) -> Any:
