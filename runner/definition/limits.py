@@ -1,9 +1,10 @@
 """Declared rate limits as the user writes them, and the values that apply to a model."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
-from evaljournal.replay.text import rate_limit_text
+from evaljournal.replay.text import as_words, rate_limit_text, window_text
 from evaljournal.runner.concurrency.limits import DECLARED
 from evaljournal.runner.definition.budget import OFF, parse_amount
 from evaljournal.runner.errors import UsageError
@@ -15,11 +16,14 @@ LimitsValue = Mapping[str, Any] | None
 _EXAMPLE: Final = "{'MODEL': {'rpm': 500}}"
 _ORDER: Final = list(DECLARED)
 _Sizes = dict[tuple[str, str], float]
-"""Model (empty: all) and name of a limit → its size."""
+"""Model (empty: all) and name of a limit → its size; infinite if the limit of all models does not apply to this one."""
 
 
 def parse_limits(value: LimitsValue, base: LimitsValue = None) -> Mapping[str, Any] | None:
-    """Parse declared limits; those that `value` does not name are those of `base`. None removes one, or all of them."""
+    """Parse declared limits; those that `value` does not name are those of `base`. None removes one, or all of them.
+
+    For a single model, it also exempts the model from the limit of all models.
+    """
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -31,14 +35,17 @@ def parse_limits(value: LimitsValue, base: LimitsValue = None) -> Mapping[str, A
             raise UsageError("is set twice", setting=f"limits.{name}", value=shown)
         names.add((model, name))
         if amount is None or amount == OFF:
-            sizes.pop((model, name), None)
+            sizes[model, name] = math.inf
             continue
         sizes[model, name] = parse_amount(amount, setting=f"limits.{name}", shown=shown)
         if sizes[model, name] < 1:
             raise UsageError("must be at least 1", setting=f"limits.{name}", value=shown)
     limits: dict[str, Any] = {}
     for model, name in sorted(sizes, key=lambda key: (key[0], _ORDER.index(key[1]))):
-        (limits.setdefault(model, {}) if model else limits)[name] = sizes[model, name]
+        if (size := sizes[model, name]) < math.inf:
+            (limits.setdefault(model, {}) if model else limits)[name] = size
+        elif model and sizes.get(("", name), math.inf) < math.inf:
+            limits.setdefault(model, {})[name] = OFF
     return limits or None
 
 
@@ -47,6 +54,8 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
     for name, item in value.items():
         is_model = isinstance(item, Mapping)
         names = cast("Mapping[str, Any]", item) if is_model else {name: item}
+        if not item and isinstance(item, Mapping | list | tuple):
+            raise UsageError(f"limits: {name!r} has no value; write {_EXAMPLE if is_model else {name: 500}}, or omit it")
         for limit, amounts in names.items():
             if limit not in DECLARED:
                 hint = suggest(str(limit), DECLARED) or f"; use {', '.join(DECLARED)}, of one model {_EXAMPLE}"
@@ -60,7 +69,7 @@ def _items(value: Mapping[Any, Any]) -> Iterator[tuple[str, str, Any]]:
 
 def _flatten(limits: Mapping[str, Any]) -> _Sizes:
     """Return the sizes of parsed limits."""
-    return {(model, name): size for model, name, size in _items(limits)}
+    return {(model, name): math.inf if size == OFF else size for model, name, size in _items(limits)}
 
 
 def declared_limits(limits: LimitsValue, model: str = "", shards: int = 1) -> dict[str, float]:
@@ -70,7 +79,8 @@ def declared_limits(limits: LimitsValue, model: str = "", shards: int = 1) -> di
     """
     sizes = _flatten(limits or {})
     own_sizes = {name: size for (key, name), size in sizes.items() if key and split_model(key)[1] == split_model(model)[1]}
-    return {name: size / shards for name, size in ({n: s for (key, n), s in sizes.items() if not key} | own_sizes).items()}
+    sizes_of_all = {name: size for (key, name), size in sizes.items() if not key}
+    return {name: size / shards for name, size in (sizes_of_all | own_sizes).items() if size < math.inf}
 
 
 def check_limits(limits: LimitsValue, *, models: set[str] | None, shards: int, problem: str) -> None:
@@ -81,7 +91,8 @@ def check_limits(limits: LimitsValue, *, models: set[str] | None, shards: int, p
     """
     names = None if models is None else {split_model(model)[1] for model in models}
     for (model, name), size in _flatten(limits or {}).items():
-        setting, shown = f"limits.{name}", f"{model}={size:.15g}" if model else f"{size:.15g}"
+        amount = f"{size:.15g}" if size < math.inf else OFF
+        setting, shown = f"limits.{name}", f"{model}={amount}" if model else amount
         if model and names is not None and (own_name := split_model(model)[1]) not in names:
             hint = suggest(own_name, names) or f"; models: {', '.join(sorted(names)) or 'none'}"
             raise UsageError(f"no task or judge calls the model {own_name!r}{hint}", setting=setting, value=shown)
@@ -96,5 +107,10 @@ def describe_limits(limits: LimitsValue) -> str:
     by_model: dict[str, list[str]] = {}
     for (model, name), size in _flatten(limits or {}).items():
         unit, window = DECLARED[name]
-        by_model.setdefault(model, []).append(rate_limit_text(unit, size, window))
+        limit = (
+            rate_limit_text(unit, size, window)
+            if size < math.inf
+            else f"any number of {as_words(unit)} per {window_text(window)}"
+        )
+        by_model.setdefault(model, []).append(limit)
     return "; ".join(f"{model}: {', '.join(texts)}" if model else ", ".join(texts) for model, texts in by_model.items())

@@ -34,6 +34,7 @@ URL = "http://localhost:9/v1"
         ({"m": {"rpm": 100}, "rpm": 500}, {"rpm": 500.0, "m": {"rpm": 100.0}}),
         ({"rpm": ["500", "m=100", "llama=3=7"]}, {"rpm": 500.0, "llama=3": {"rpm": 7.0}, "m": {"rpm": 100.0}}),
         ({"rpm": None, "tpm": "none"}, None),
+        ({"rpm": ["500", "m=none"], "m": {"tpm": None}}, {"rpm": 500.0, "m": {"rpm": "none"}}),
     ],
 )
 def test_forms(value: Any, limits: Any) -> None:
@@ -60,6 +61,9 @@ def test_forms(value: Any, limits: Any) -> None:
         ({"rpm": "=4"}, "limits.rpm='=4': expected a number, or MODEL=NUMBER"),
         ({"rpn": 4}, "limits: unknown limit 'rpn'; did you mean 'rpm' or 'rpd'?"),
         ({"m": 4}, "limits: unknown limit 'm'; use rpm, tpm, itpm, otpm, rpd, of one model {'MODEL': {'rpm': 500}}"),
+        ({"rpm": 10**400}, f"limits.rpm={10**400}: must be at most 1,000,000,000,000"),
+        ({"m": {}}, "limits: 'm' has no value; write {'MODEL': {'rpm': 500}}, or omit it"),
+        ({"rpm": []}, "limits: 'rpm' has no value; write {'rpm': 500}, or omit it"),
         (500, "limits=500: must map names of limits to numbers, such as {'rpm': 500}"),
     ],
 )
@@ -79,6 +83,17 @@ def test_limits_of_a_model() -> None:
     assert {"rpm": 100.0, "tpm": 80_000.0} == declared_limits(limits, "opus") == declared_limits(limits, "anthropic:opus")
     assert {"rpm": 125.0, "tpm": 20_000.0} == declared_limits(limits, "llama3:8b", shards=4)
     assert {} == declared_limits(None, "opus")
+
+
+def test_a_model_can_be_exempt() -> None:
+    """`none` for one model means that the limit of all models does not apply to it; `none` for all removes both."""
+    limits = parse_limits({"rpm": ["500", "opus=none"], "tpm": 9_000})
+
+    assert {"tpm": 9_000.0} == declared_limits(limits, "anthropic:opus")
+    assert {"rpm": 500.0, "tpm": 9_000.0} == declared_limits(limits, "haiku")
+    assert {"rpm": 500.0, "tpm": 9_000.0, "opus": {"rpm": 7.0}} == parse_limits({"rpm": "opus=7"}, limits)
+    assert {"tpm": 9_000.0} == parse_limits({"rpm": "none"}, limits)
+    assert "500 requests per minute, 9k tokens per minute; opus: any number of requests per minute" == describe_limits(limits)
 
 
 def test_description() -> None:
