@@ -235,6 +235,11 @@ def rate_limit_text(unit: str, size: float, window: float) -> str:
     return f"{short_amount(size)} {as_words(unit)} per {window_text(window)}"
 
 
+def day_limit_text(seconds: float, wall: float) -> str:
+    """Return when a run that was stopped by a declared limit per day can be resumed; see `resume_text`."""
+    return f"{resume_text(seconds, wall)}; the declared limit of requests per day (rpd) is used up"
+
+
 def resume_text(seconds: float, wall: float) -> str:
     """Return when a run can be resumed: `resume after 00:00 UTC (9 h 54 min)`; empty if that is more than a year away.
 

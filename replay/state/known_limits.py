@@ -110,6 +110,17 @@ class RecordedLimits:
         needs += [(max(wall - time, 0.0), need) for time, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])
 
+    def day_limit_end(self) -> float:
+        """Return the wall time from which the declared limits per day allow another call; 0: none is used up."""
+        ends = [0.0]
+        for limit in self._limits.values():
+            if limit.source == "declared" and limit.window == DAY and (calls := self._needs.get(limit.key)):
+                last = calls[-1][0]
+                needs = self.recent_needs(limit.key, last)
+                excess = len(needs) - int(limit.size)
+                ends += [last - needs[excess][0] + DAY] if excess >= 0 else []
+        return max(ends)
+
     def has_limits(self, key: str) -> bool:
         """Return whether a limit of a key is known and believed."""
         return any(limit.key == key and limit.is_believed for limit in self._limits.values())

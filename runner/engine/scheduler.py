@@ -17,7 +17,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.results.budget_text import block_text
 from evaljournal.replay.state.budget import Amounts, Block
 from evaljournal.replay.state.pauses import NO_RESPONSE
-from evaljournal.replay.text import resume_text
+from evaljournal.replay.text import day_limit_text
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import CallEvent, Change
 from evaljournal.runner.concurrency.shared_budget import BudgetShare
@@ -289,8 +289,7 @@ class Scheduler:
     def stop_at_day_limit(self, limits: KeyLimits) -> bool:
         """Stop the session if a declared limit per day is used up; return whether it is."""
         if (day_wait := limits.day_wait()) > 0:
-            resume = resume_text(day_wait, self.recorder.clock.wall())
-            self.shutdown.stop("quota", f"{resume}; the declared limit of requests per day (rpd) is used up")
+            self.shutdown.stop("quota", day_limit_text(day_wait, self.recorder.clock.wall()))
         return day_wait > 0
 
     def need_of(self, job: Job) -> dict[LimitUnit, float] | None:

@@ -104,6 +104,14 @@ def test_uses() -> None:
     assert [0.0, 28.5, 0.0] == [round(use.next_start, 3) for use in uses]
 
 
+@pytest.mark.parametrize(("times", "end"), [([1.0, 2.0], 0.0), ([1.0, 2.0, 3.0], 1.0), ([1.0, 2.0, 3.0, 3.5], 2.0)])
+def test_the_end_of_a_day_limit(times: list[float], end: float) -> None:
+    """Another call fits 24 hours after the first of the last calls that use up the limit."""
+    state = fold(records(("00:00:00", [(0.0, RPM), (0.0, RPD), *calls(times)])))
+
+    assert (1_794_700_800.0 + end + 86_400.0 if end else 0.0) == state.known_limits.day_limit_end()
+
+
 def test_invalid_needs() -> None:
     """A need in a foreign journal may be anything; what is no amount is ignored."""
     need = {"requests": True, "tokens": "x", "input_tokens": -1, "output_tokens": float("nan")}

@@ -1,9 +1,11 @@
 """Chat models and judges follow known rate limits, over real HTTP; requests that never fit are not sent."""
 
+import json
 import os
 import signal
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +24,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.runner.scorers.llm_judge import Judge
 from tests.processes import Process
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, run_real
 from tests.sdk_agents import KEY
 
@@ -161,6 +164,19 @@ def test_a_day_limit_lets_calls_in_flight_end(path: Path) -> None:
     with serving(lambda: OpenAI(limits=(), median=0.5)) as served:
         outcome = run_real(define_real(Chat("m", base_url=f"{served.root}/v1"), CASES, limits={"rpd": 3}, grace=0.0), path)
     assert (3, "quota") == (outcome.state.completed, outcome.stop_reason)
+
+
+def test_the_status_after_a_day_limit_says_when_to_resume(path: Path) -> None:
+    """`status` says what the ending of the run says, and `status --json` has the time."""
+    with serving(lambda: OpenAI(limits=(), median=0.01)) as served:
+        outcome = run_real(define_real(Chat("m", base_url=f"{served.root}/v1"), CASES, limits={"rpd": 3}), path)
+    status, status_json = evaljournal("status", path), evaljournal("status", path, "--json")
+    after = datetime.fromisoformat(json.loads(status_json.stdout)["resume_after"]).timestamp()
+
+    text = "; the declared limit of requests per day (rpd) is used up"
+    assert "quota" == outcome.stop_reason
+    assert [True] == [line.startswith("  resume after ") for line in status.stdout.splitlines() if line.endswith(text)]
+    assert 86_000 < after - time.time() <= 86_400
 
 
 def test_a_request_over_a_limit_takes_nothing(path: Path) -> None:

@@ -6,12 +6,12 @@ from typing import Final
 
 import click
 
-from evaljournal.replay import LoadedRun
+from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.summary import group_lines, score_lines, variant_result
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
-from evaljournal.replay.text import plural, printable
+from evaljournal.replay.text import day_limit_text, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_argument
 from evaljournal.runner.cli.terminal.display import (
     age,
@@ -75,13 +75,20 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
             process = f" in process {session.pid} on {printable(session.host)}" if session else ""
             echo(f"running{process}; last record at {printable(view.state.at)}")
     else:
-        echo(final_report(view.state, path=view.path, head=view.state.head, verbose=verbose, width=line_width()))
+        detail, head = _day_limit_text(view.state, time.time()), view.state.head
+        echo(final_report(view.state, path=view.path, head=head, verbose=verbose, width=line_width(), detail=detail))
         free_bytes = shutil.disk_usage(view.path).free
         if view.status == "interrupted" and free_bytes < _MIN_FREE_BYTES:  # Its final record may be missing for that reason.
             echo(
                 f"its disk has {plural(free_bytes, 'byte')} free, which may be why it ended; free some space before you resume"
             )
     exit_if_damaged(view.problem, quiet=as_json)
+
+
+def _day_limit_text(state: RunState, wall: float) -> str:
+    """Return when a run that was stopped by a declared limit per day can continue; empty: now."""
+    wait = state.known_limits.day_limit_end() - wall if state.outcome == "quota" else 0.0
+    return day_limit_text(wait, wall) if wait > 0 else ""
 
 
 def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:

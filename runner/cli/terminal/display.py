@@ -6,7 +6,8 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,6 +99,7 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
         "problem": None if view.problem is None else str(view.problem),
         "durable_seq": view.durable,
         "next_command": _next_command(view),
+        "resume_after": _resume_after(state),
         "waiting": _idle_reasons(view, now),
         "limits": [
             {name: getattr(use.limit, name) for name in _LIMIT_FIELDS} | {"used": use.used}
@@ -105,6 +107,14 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
         ],
         **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
     }
+
+
+def _resume_after(state: RunState) -> str | None:
+    """Return the time from which a run that was stopped by a declared limit per day can continue."""
+    end = state.known_limits.day_limit_end() if state.outcome == "quota" else 0.0
+    with suppress(ValueError, OverflowError):  # The times of a foreign journal may be any.
+        return datetime.fromtimestamp(end, UTC).isoformat(timespec="seconds") if end else None
+    return None
 
 
 def current_time(view: LoadedRun) -> float:
