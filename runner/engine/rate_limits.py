@@ -24,6 +24,7 @@ from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks import OpenableTask, Sized, is_async
 from evaljournal.runner.tasks.call_size import CallSize
+from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 ASYNC_SLOTS: Final = 100
 """Default slots of endpoints, chat models and async functions."""
@@ -180,13 +181,13 @@ def limits_by_key(
 ) -> Callable[[str], KeyLimits | None]:
     """Return a function that returns the known limits of a rate-limit key.
 
-    There are none for a function or a command whose calls are seen (`sees_calls`): each call waits for the limits of its own
-    key. If they are not seen, declared limits apply to the attempts.
+    There are none for recorded outputs, which call nothing, and for a function or a command whose calls are seen
+    (`sees_calls`): each call waits for the limits of its own key. If they are not seen, declared limits apply to the attempts.
     """
 
     def limits(key: str) -> KeyLimits | None:
         callee, is_scorer = _callee(key, tasks, scorers), _is_scorer_key(key, scorers)
-        if _identity(callee) is None and (is_scorer or sees_calls):
+        if isinstance(callee, RecordedOutput) or (_identity(callee) is None and (is_scorer or sees_calls)):
             return None
         identity = limit_identity(key, tasks, scorers) or object()  # Other runs cannot share limits without an endpoint.
         model = _model(callee) if is_scorer or tasks.limit_key is None else key
