@@ -240,6 +240,7 @@ ATTEMPT_COLUMNS: Final[dict[str, Kind]] = {
     "reason": "text",
     "traceback": "text",
     "usage": "any",
+    "need": "any",
 }
 
 
@@ -283,6 +284,7 @@ def _attempts(source: Source) -> Iterator[Row]:
             "reason": attempt.reason or None,
             "traceback": attempt.traceback or None,
             "usage": _merge_usage(usage, attempt.usage),
+            "need": attempt.need,
         }
         fields |= {"detail": attempt.detail} if attempt.reason else {}
         yield fields | ({"worker": attempt.worker} if span.outcome else {})
@@ -310,6 +312,8 @@ _STEP_FIELDS: Final[dict[str, tuple[Kind, Callable[[AttemptDetails, StepDetails]
     "error": ("text", lambda _, step: step.error or None),
     "message": ("text", lambda _, step: step.message or None),
     "usage": ("any", lambda _, step: step.usage),
+    "need": ("any", lambda _, step: step.need),
+    "waited": ("number", lambda _, step: step.waited),
     "seq": ("integer", lambda _, step: step.seq),
 }
 
