@@ -45,10 +45,20 @@ def variant_parameters(definition: Any, variant: str) -> dict[str, Any]:
 
 def has_one_model(definition: Any, variant: str) -> bool:
     """Return whether the task of a variant, or of the evaluation, has the same model for all cases, as far as is recorded."""
+    model = _task(definition, variant).get("model")
+    return not isinstance(model, str) or "{" not in model
+
+
+def lacks_max_tokens(definition: Any, variant: str) -> bool:
+    """Return whether the task of a variant, or of the evaluation, is a chat model without a token limit of its answers."""
+    task = _task(definition, variant)
+    return "model" in task and not any(name.startswith("max_") and name.endswith("tokens") for name in task)
+
+
+def _task(definition: Any, variant: str) -> dict[str, Any]:
     shared_task = definition.get("task") if isinstance(definition, dict) else None
     task = _variants(definition).get(variant, {}).get("task") or shared_task
-    model = task.get("model") if isinstance(task, dict) else None
-    return not isinstance(model, str) or "{" not in model
+    return task if isinstance(task, dict) else {}
 
 
 def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:

@@ -7,6 +7,7 @@ import pytest
 
 from evaljournal.journal import Event, Record
 from evaljournal.journal.events import (
+    AttemptFailed,
     AttemptInterrupted,
     AttemptStarted,
     AttemptSucceeded,
@@ -15,6 +16,7 @@ from evaljournal.journal.events import (
     Noted,
     PaceChanged,
     RateLimitSeen,
+    RetryScheduled,
     RunStopped,
     ScorerCallStarted,
     StepCompleted,
@@ -26,6 +28,7 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.index import Index
+from evaljournal.replay.render.summary import hint_lines
 from evaljournal.replay.render.trajectory import trajectory_lines
 from evaljournal.replay.runs.idle import reasons
 from evaljournal.replay.runs.limit_use import limit_series
@@ -110,6 +113,36 @@ def test_the_end_of_a_day_limit(times: list[float], end: float) -> None:
     state = fold(records(("00:00:00", [(0.0, RPM), (0.0, RPD), *calls(times)])))
 
     assert (1_794_700_800.0 + end + 86_400.0 if end else 0.0) == state.known_limits.day_limit_end()
+
+
+@pytest.mark.parametrize(
+    ("task", "limit", "errors", "has_hint"),
+    [
+        ({"model": "gpt"}, TOKENS, 1, True),
+        ({"model": "gpt", "max_completion_tokens": 9}, TOKENS, 1, False),
+        ({"source": "def agent(): ..."}, TOKENS, 1, False),
+        ({"model": "gpt"}, TPM, 1, False),
+        ({"model": "gpt"}, TOKENS, 0, False),
+    ],
+)
+def test_a_missing_token_limit(task: dict[str, str], limit: RateLimitSeen, errors: int, *, has_hint: bool) -> None:
+    """Many 429s of a chat model without `max_tokens`, whose limit of tokens is known, lead to a hint."""
+    failure = AttemptFailed(trial="9", attempt=1, error="RateLimited", message="", category="rate_limited", elapsed=1.0)
+    rate_limited: list[Timed] = [
+        (2.0, TrialEnqueued(trial="9", case="9", repeat=1, input=1, fingerprint="9")),
+        (2.0, AttemptStarted(trial="9", attempt=1, slot=9)),
+        (3.0, failure),
+        (3.0, RetryScheduled(trial="9", attempt=2, delay=1.0, reason="rate_limited")),
+    ]
+    timed: list[Timed] = [(0.0, limit), *calls([1.0] * 9, seconds=0.5), *(rate_limited if errors else [])]
+    run_records = records(("00:00:00", timed))
+    first = evolve_fact(started(), definition={"task": task})
+    state = fold([run_records[0]._replace(event=first), *run_records[1:]])
+
+    text = (
+        "1 of 10 attempts rate limited: the provider may reserve more tokens for an answer than it has; pass --max-tokens, so "
+    )
+    assert ([f"{text}that calls wait for what is reserved"] if has_hint else []) == list(hint_lines(state))
 
 
 def test_invalid_needs() -> None:

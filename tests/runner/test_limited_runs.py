@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks._provider_server import Served, serving
 from benchmarks.simulated.providers import Anthropic, OpenAI, Server, per_minute
-from evaljournal import Case, Chat, Retry, verify
+from evaljournal import Case, Chat, RecordedOutput, Retry, verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -179,6 +179,14 @@ def test_the_status_after_a_day_limit_says_when_to_resume(path: Path) -> None:
     assert 86_000 < after - time.time() <= 86_400
 
 
+def test_recorded_outputs_do_not_wait(path: Path) -> None:
+    """Nothing is called for a recorded output, so a limit of requests does not apply to it."""
+    outcome = run_real(define_real(RecordedOutput("input"), CASES, limits={"rpm": 10}), path)
+
+    assert (CALLS, []) == (outcome.state.completed, outcome.problems)
+    assert {None} == {start.need for start in events(path, AttemptStarted)}
+
+
 def test_a_request_over_a_limit_takes_nothing(path: Path) -> None:
     """Requests that can never fit fail one after the other, without waiting for a limit that they do not use."""
     with serving(lambda: OpenAI(limits=(), median=0.05)) as served:
@@ -197,3 +205,6 @@ def test_the_first_turn_is_counted_once(path: Path) -> None:
     assert [None, {"requests": 1}, {"requests": 1}] == [step.need for step in events(path, StepCompleted)]
     assert [{"requests": 1}] == [start.need for start in events(path, AttemptStarted)]
     assert verify(path).ok
+    for rows, needs in (("attempts", [{"requests": 1}]), ("steps", [None, {"requests": 1}, {"requests": 1}])):
+        lines = evaljournal("export", path, "--rows", rows, "--format", "jsonl").stdout.splitlines()
+        assert needs == [json.loads(line)["need"] for line in lines]
