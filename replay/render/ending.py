@@ -273,7 +273,7 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
     if summary.steps is not None:
         yield summary_text.steps_text(summary.steps)
     yield from summary_text.missing_step_lines(state)
-    yield from summary_text.hint_lines(state)
+    yield from summary_text.blocking_call_lines(state)
     yield from summary_text.answer_lines(state, verbose=verbose)
     yield from summary.warnings
     yield from budget_lines(state)

@@ -204,7 +204,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     if (steps := steps_of(state)) is not None:
         yield "steps", summary_text.steps_text(steps, _steps_per_second(state, now)), ""
     yield from (("steps", sentence, "yellow") for sentence in summary_text.missing_step_lines(state))
-    yield from (("calls", sentence, "yellow") for sentence in summary_text.hint_lines(state))
+    yield from (("calls", sentence, "yellow") for sentence in summary_text.blocking_call_lines(state))
     yield from (("adopted", sentence, "yellow") for sentence in summary_text.adopted_lines(state))
     yield from (("variants", row, "") for row in summary_text.variant_lines(state))
     scores = {scorer: score_of(tally) for scorer, tally in state.scores.items()}

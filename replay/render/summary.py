@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from evaljournal.replay.definition import lacks_max_tokens, load_definition
 from evaljournal.replay.render.phrases import (
     CountedTrials,
     describe_score,
@@ -157,10 +156,6 @@ def _saved_text(steps: StepCounts) -> str:
     return f"{plural(steps.reused, 'step')} reused{f', {amount} not paid again' if usage else ''}"
 
 
-_MANY_RATE_LIMITS: Final = 0.1
-"""Share of rate-limited attempts from which it is said what to change."""
-
-
 def missing_step_lines(state: RunState) -> Iterator[str]:
     """Yield how many attempts have no step although their model calls should be steps, if any, why, and what to do."""
     if count := state.steps.attempts_without_steps:
@@ -170,17 +165,8 @@ def missing_step_lines(state: RunState) -> Iterator[str]:
         )
 
 
-def hint_lines(state: RunState) -> Iterator[str]:
-    """Yield what makes a run slow and can be changed: calls that block their event loop, and a missing `max_tokens`."""
-    rate_limits = state.retries["rate_limited"]
-    if rate_limits >= state.attempts * _MANY_RATE_LIMITS > 0 and state.started is not None:
-        uses, definition = state.known_limits.uses(state.t), load_definition(state.started.definition)
-        has_token_limit = any(use.limit.source == "advertised" and "tokens" in use.limit.unit for use in uses)
-        if has_token_limit and any(lacks_max_tokens(definition, variant) for variant in list(state.variants) or [""]):
-            yield (
-                f"{rate_limits:,} of {plural(state.attempts, 'attempt')} rate limited: the provider may reserve more tokens "
-                "for an answer than it has; pass --max-tokens, so that calls wait for what is reserved"
-            )
+def blocking_call_lines(state: RunState) -> Iterator[str]:
+    """Yield that calls of an async task blocked its event loop, if it was noted, and what to do."""
     if count := state.blocking_calls:
         yield (
             f"{plural(count, 'call')} in a row blocked the event loop; if the task calls a synchronous client, use its async "

@@ -1,14 +1,16 @@
-"""What makes the results of a run doubtful although no trial has an error, in sentences."""
+"""What makes the results of a run doubtful, or the run slow, although no trial has an error, in sentences."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from evaljournal.replay.definition import has_one_model, load_definition, variant_parameters
+from evaljournal.replay.definition import has_one_model, lacks_max_tokens, load_definition, variant_parameters
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural, printable
 
 _MAX_NAMED: Final = 3
 """Models, and pairs of variants, that are named."""
+_MANY_RATE_LIMITS: Final = 0.1
+"""Share of rate-limited attempts from which the warning says what to change."""
 _EFFECTIVE: Final = frozenset(
     {"model", "prompt", "system", "messages", "temperature", "top_p", "top_k", "effort", "reasoning_effort"}
 )
@@ -17,7 +19,7 @@ _EFFECTIVE: Final = frozenset(
 
 def warnings_of(state: RunState) -> list[str]:
     """Return a sentence for each warning."""
-    warnings = _empty_answers, _mixed_models, _same_variants, _short_prompts, _failed_teardowns
+    warnings = _empty_answers, _mixed_models, _same_variants, _short_prompts, _failed_teardowns, _missing_max_tokens
     return [text for warning in warnings for text in warning(state)]
 
 
@@ -70,3 +72,16 @@ def _failed_teardowns(state: RunState) -> Iterator[str]:
     if count := state.failed_teardowns:
         trial = printable(state.last_failed_teardown, 60)
         yield f"{plural(count, 'teardown')} failed, the last one of trial {trial}; `evaljournal show {trial}` has the error"
+
+
+def _missing_max_tokens(state: RunState) -> Iterator[str]:
+    """Yield what to change if many calls of a chat model were rate limited although its token limit is known."""
+    count, started = state.retries["rate_limited"], state.started
+    if started is None or not count or count < state.attempts * _MANY_RATE_LIMITS:
+        return
+    uses, definition = state.known_limits.uses(state.t), load_definition(started.definition)
+    has_token_limit = any(use.limit.source == "advertised" and "tokens" in use.limit.unit for use in uses)
+    if has_token_limit and any(lacks_max_tokens(definition, variant) for variant in list(state.variants) or [""]):
+        reason = "the provider may reserve more tokens for an answer than it has"
+        remedy = "pass --max-tokens, so that calls wait for what is reserved"
+        yield f"{count:,} of {plural(state.attempts, 'attempt')} rate limited: {reason}; {remedy}"

@@ -11,7 +11,7 @@ import trio
 from evaljournal.journal.errors import RecordTooLarge, WriteFailed
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay.render.screen import panel, stopping_text
-from evaljournal.replay.render.summary import hint_lines
+from evaljournal.replay.render.summary import blocking_call_lines
 from evaljournal.replay.text import printable
 from evaljournal.runner.api import run as run_evaluation
 from evaljournal.runner.cli import INTERRUPTED, UNFINISHED, CommandError
@@ -182,9 +182,9 @@ class CommandSession:
             if stop_status and not is_stopping:
                 is_stopping = True
                 echo(f"stopping: {stopping_text(live_run.state, *stop_status)}", err=True)
-            if not is_hint_printed and (hints := list(hint_lines(live_run.state))):
+            if live_run.state.blocking_calls and not is_hint_printed:
                 is_hint_printed = True
-                echo("\n".join(hints), err=True)
+                echo("\n".join(blocking_call_lines(live_run.state)), err=True)
             printer.update(
                 live_run.state,
                 now=live_run.now(),

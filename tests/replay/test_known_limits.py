@@ -28,8 +28,8 @@ from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.index import Index
-from evaljournal.replay.render.summary import hint_lines
 from evaljournal.replay.render.trajectory import trajectory_lines
+from evaljournal.replay.results.warning_text import warnings_of
 from evaljournal.replay.runs.idle import reasons
 from evaljournal.replay.runs.limit_use import limit_series
 from evaljournal.replay.runs.timeline import Span
@@ -126,7 +126,7 @@ def test_the_end_of_a_day_limit(times: list[float], end: float) -> None:
     ],
 )
 def test_a_missing_token_limit(task: dict[str, str], limit: RateLimitSeen, errors: int, *, has_hint: bool) -> None:
-    """Many 429s of a chat model without `max_tokens`, whose limit of tokens is known, lead to a hint."""
+    """Many 429s of a chat model without `max_tokens`, whose limit of tokens is known, lead to a warning."""
     failure = AttemptFailed(trial="9", attempt=1, error="RateLimited", message="", category="rate_limited", elapsed=1.0)
     rate_limited: list[Timed] = [
         (2.0, TrialEnqueued(trial="9", case="9", repeat=1, input=1, fingerprint="9")),
@@ -142,7 +142,7 @@ def test_a_missing_token_limit(task: dict[str, str], limit: RateLimitSeen, error
     text = (
         "1 of 10 attempts rate limited: the provider may reserve more tokens for an answer than it has; pass --max-tokens, so "
     )
-    assert ([f"{text}that calls wait for what is reserved"] if has_hint else []) == list(hint_lines(state))
+    assert ([f"{text}that calls wait for what is reserved"] if has_hint else []) == warnings_of(state)
 
 
 def test_invalid_needs() -> None:
