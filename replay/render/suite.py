@@ -121,18 +121,20 @@ def _shared_budget(states: Sequence[RunState]) -> Iterator[tuple[str, float, flo
 
 
 def larger_budget(states: Sequence[RunState]) -> dict[str, float]:
-    """Return a larger shared budget that is probably enough for all open trials."""
-    stopped = [state for state in states if state.outcome == "budget" and state.budget is not None]
+    """Return a larger shared budget that is probably enough for all open trials; empty if a larger one does not help."""
+    budgets = [(state.budget, larger_limits(state)) for state in states if state.outcome == "budget" and state.budget]
     limits: dict[str, float] = {}
-    for unit, spent, _ in _shared_budget(states):
-        needs = 0.0
-        for state in stopped:
-            assert state.budget is not None
-            own = state.budget.larger_limits((total_trials(state) or state.total) - state.done, state.done)
-            used = state.budget.spent[unit] + state.budget.other_runs.get(unit, 0.0)
-            needs += max(0.0, own.get(unit, used) - used)
-        limits[unit] = round_up(spent + needs)
+    for unit, spent, _ in _shared_budget(states) if all(own_limits for _, own_limits in budgets) else ():
+        used = [budget.spent[unit] + budget.other_runs.get(unit, 0.0) for budget, _ in budgets]
+        needs = (max(0.0, own_limits.get(unit, 0.0) - amount) for (_, own_limits), amount in zip(budgets, used, strict=True))
+        limits[unit] = round_up(spent + sum(needs))
     return limits
+
+
+def larger_limits(state: RunState) -> dict[str, float]:
+    """Return a larger budget that is probably enough for the open trials of a run; empty if a larger one does not help."""
+    open_trials = (total_trials(state) or state.total) - state.done
+    return {} if state.budget is None else state.budget.larger_limits(open_trials, state.done)
 
 
 def suite_panel(rows: Sequence[SuiteRow], *, title: str, width: int, height: int) -> "Group":

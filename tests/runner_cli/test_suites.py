@@ -1,5 +1,7 @@
 """Suites on the command line: discovery, options, exit codes, resume, views, gates and mistakes."""
 
+import errno
+import itertools
 import os
 import re
 import shutil
@@ -11,12 +13,16 @@ import orjson
 import pytest
 from click.testing import Result
 
+from benchmarks._provider_server import serving
+from benchmarks.simulated.providers import OpenAI, per_minute
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptStarted, RunStarted
 from evaljournal.runner.cli.commands.run import run as run_command
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
 from evaljournal.runner.cli.suites.command import suite_exit_code
 from evaljournal.runner.cli.suites.discovery import given_settings
+from evaljournal.runner.engine.session import Session
 from tests.processes import wait_until
 from tests.runner_cli.commands import evaljournal, process, run_in_terminal, run_process, wait_for
 from tests.runs import events
@@ -457,3 +463,61 @@ def test_a_running_suite() -> None:
     assert status.stdout.startswith("evals running: 8 of 10 trials done")
     assert (2, True) == (resumed.exit_code, "runs/evals/0002 is running; `evaljournal watch" in resumed.stderr)
     assert (3, True) == (running.returncode, "interrupted" in out)
+
+
+@pytest.mark.parametrize("names", [["one"], ["one", "two", "three"]])
+def test_rate_limits_are_shared(monkeypatch: pytest.MonkeyPatch, names: list[str]) -> None:
+    """Evaluations with one key follow one limit: no call is rejected, whether one or three evaluations make them."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    Path("chats").mkdir()
+    with serving(lambda: OpenAI(limits=per_minute(requests=50), median=0.05)) as served:
+        for name in names:
+            cases = range(45 // len(names))
+            Path(f"{name}.jsonl").write_text("".join(f'{{"id": "{n}", "input": "question {n}"}}\n' for n in cases))
+            Path(f"chats/{name}.toml").write_text(f'data = "{name}.jsonl"\nchat = "gpt"\nbase-url = "{served.root}/v1"\n')
+        result = evaljournal("run", "chats", "--slots", "8")
+
+    assert 0 == result.exit_code, result.output
+    [server] = served.servers.values()
+    assert (45, 0) == (server.accepted, server.rejected)
+    assert 0 == evaljournal("verify").exit_code
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("first", [2, 4, 8])
+def test_a_disk_that_fails(monkeypatch: pytest.MonkeyPatch, error: int, first: int) -> None:
+    """The suite ends with a message, not with a traceback; when the disk works again, the same suite can be finished."""
+    write, count = Files.write, itertools.count(1)
+
+    def fail(self: Files, fd: int, data: memoryview) -> int:
+        if next(count) >= first:
+            raise OSError(error, os.strerror(error))
+        return write(self, fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "write", fail)
+        failed = evaljournal("run", "evals", "--slots", "1")
+
+    assert failed.exit_code in {2, 3}, failed.output  # 2: a run could not be created.
+    assert "Traceback" not in failed.output
+    assert "next: evaljournal resume runs/evals/0001" in failed.stdout
+    assert 0 == evaljournal("resume").exit_code
+    assert 0 == evaljournal("verify").exit_code
+
+
+def test_a_bug_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected exception ends one run with exit code 70; the others finish."""
+    record_end = Session._record_end
+
+    def fail(self: Session, *arguments: Any) -> Any:
+        if self.evaluation.name == "beta":
+            raise ZeroDivisionError("a bug")
+        return record_end(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_record_end", fail)
+        result = evaljournal("run", "evals")
+
+    assert (70, True) == (result.exit_code, "This is a bug in evaljournal; the journals are safe" in result.stderr)
+    assert "finished" == rows(result)["alpha"][-1]
+    assert 0 == evaljournal("resume").exit_code

@@ -1,7 +1,6 @@
 """One session of a suite, as `run` and `resume` start it: its progress on standard error, its summary and its exit code."""
 
 import functools
-import math
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +17,11 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay import RunState
-from evaljournal.replay.render.suite import SuiteRow, larger_budget, suite_panel, table_lines, totals_text
+from evaljournal.replay.render.suite import SuiteRow, larger_budget, larger_limits, suite_panel, table_lines, totals_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.budget import UNITS
-from evaljournal.replay.text import one_line, printable, quote, shorten
+from evaljournal.replay.text import one_line, printable, quote
 from evaljournal.runner.api import run_in_trio
 from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation
@@ -34,7 +33,7 @@ from evaljournal.runner.cli.terminal.ending import exit_code
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
-from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output, line_width
+from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
 from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
 from evaljournal.runner.concurrency.shared_budget import BudgetShare, shared_budget
 from evaljournal.runner.definition.budget import parse_budget
@@ -310,7 +309,8 @@ def run_details(state: RunState | None, detail: str = "") -> tuple[int, list[str
     if state is None:
         return UNFINISHED, []
     is_finished = state.outcome == "finished"
-    lines = problems(state) if is_finished else [detail] if detail else []
+    is_obvious = not detail or (state.outcome == "budget" and larger_limits(state))
+    lines = problems(state) if is_finished else [] if is_obvious else [detail]
     return exit_code(state, stopped=not is_finished), lines
 
 
@@ -357,19 +357,23 @@ def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> It
     ending = "finished" if all(row.state is not None and row.state.outcome == "finished" for row in rows) else "not finished"
     path = printable(str(suite.path), 500)
     yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {path}"
-    width = line_width() if sys.stdout is not None and sys.stdout.isatty() else math.inf
-    yield from (shorten(line, int(width) - 2) if width < math.inf else line for line in table_lines(rows))
+    yield from table_lines(rows)
     for name, (_, lines) in details.items():
         yield from (f"{printable(name, 40)}: {one_line(line, 500)}" for line in lines)
+    for row in [row for row in rows if row.state is not None and details[row.name][1]][:1]:
+        yield f"details: evaljournal status {quote(suite.runs[row.name])}"
     yield f"next: {next_command(suite, [row.state for row in rows if row.state is not None], code)}"
 
 
 def next_command(suite: Suite, states: Sequence[RunState], code: int) -> str:
     """Return the command to run next."""
     path = quote(suite.path)
-    if code == UNFINISHED:
-        limits = larger_budget(states) if any(state.outcome == "budget" for state in states) else {}
-        return f"evaljournal resume {path}" + "".join(f" --budget {unit}={limit:.12g}" for unit, limit in limits.items())
+    if code in {UNFINISHED, USAGE}:
+        options = ""
+        if any(state.outcome == "budget" for state in states):
+            limits = larger_budget(states)  # Without one, usage was not reported, and the task must be changed first.
+            options = "".join(f" --budget {unit}={limit:.12g}" for unit, limit in limits.items()) or " --adopt"
+        return f"evaljournal resume {path}{options}"
     if code == 1 and any(state.failed for state in states):
         return f"evaljournal resume {path} --retry-failed"
     return f"evaljournal verify {path}" if code == DAMAGED else f"evaljournal report {path} --open"

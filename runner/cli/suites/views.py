@@ -3,6 +3,7 @@
 import signal
 import sys
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -14,14 +15,15 @@ from evaljournal.replay.text import printable
 from evaljournal.runner.cli import DAMAGED, UNFINISHED
 from evaljournal.runner.cli.suites.command import Details, finish_suite, report_lines, run_details, suite_json
 from evaljournal.runner.cli.terminal.display import current_time, open_run, print_json, terminal
-from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, redraw, supports_screen
+from evaljournal.runner.cli.terminal.live import redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.signals import until_signal
 from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.suite_file import Suite
 
-_CHECK_INTERVAL = 1.0
-"""Seconds between two looks at the journals of a suite that is watched."""
+_MIN_INTERVAL: Final = 1.0
+_PAUSE: Final = 9
+"""A suite that is watched is read again after 9 times as long as reading it took, but not before a second."""
 
 
 def _views(suite: Suite) -> dict[str, LoadedRun | None]:
@@ -85,10 +87,11 @@ async def _watch(suite: Suite, *, is_drawn: bool, quiet: bool) -> None:
     console, last_text = terminal(), ""
     with Live(console=console, auto_refresh=False, transient=True) as screen:
         while any(is_held(path) for path in suite.runs.values()):
+            started = trio.current_time()
             rows = [_row(name, view) for name, view in (await trio.to_thread.run_sync(_views, suite)).items()]
             if is_drawn:
                 title = f"{suite.name}  {suite.path}"
                 redraw(screen, suite_panel(rows, title=title, width=console.width, height=console.height))
             elif not quiet and (text := totals_text(rows)) != last_text:
                 echo(last_text := text)
-            await trio.sleep(max(FRAME_INTERVAL, _CHECK_INTERVAL))
+            await trio.sleep(max(_MIN_INTERVAL, _PAUSE * (trio.current_time() - started)))
