@@ -23,8 +23,8 @@ with handle_signals(lambda number, _: os._exit(128 + number), signal.SIGINT):  #
 
 _GROUPS: Final = {
     "Evaluate": {
-        "run": "Run an evaluation.",
-        "resume": "Resume an interrupted run.",
+        "run": "Run an evaluation, or a suite of several.",
+        "resume": "Resume an interrupted run or suite.",
         "rescore": "Re-score recorded outputs; the task is not called.",
         "init": "Write a configuration file for an evaluation without code.",
         "import": "Import a promptfoo configuration.",
@@ -37,7 +37,7 @@ _GROUPS: Final = {
         "replay": "Show a run as of any record, or play it back.",
         "ls": "List the runs.",
         "history": "Show the results of an evaluation run by run.",
-        "report": "Write an HTML report of a run, of two runs, or of all runs.",
+        "report": "Write an HTML report of a run, two runs, a suite or all runs.",
         "view": "Show a run live in a browser.",
         "export": "Export a run: CSV, Parquet, JUnit, traces, …",
         "prices": "Show the prices of models.",

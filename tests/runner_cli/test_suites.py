@@ -1,6 +1,8 @@
 """Suites on the command line: discovery, options, exit codes, resume, views, gates and mistakes."""
 
+import base64
 import errno
+import gzip
 import itertools
 import os
 import re
@@ -386,8 +388,8 @@ def test_a_damaged_run() -> None:
 
 
 def test_a_report() -> None:
-    """The page of a suite links the reports of its runs, which are written next to it; other files are kept."""
-    assert 0 == evaljournal("run", "evals").exit_code
+    """The page of a suite links the reports of its runs, finished or not, which are written next to it."""
+    assert 3 == evaljournal("run", "evals", "--budget", "cost=0.06").exit_code
     Path("out").mkdir()
     Path("out/0001-beta.html").write_text("mine")
 
@@ -396,6 +398,10 @@ def test_a_report() -> None:
 
     assert (2, 0) == (kept.exit_code, written.exit_code), written.output
     assert ["0001-alpha.html", "0001-beta.html", "index.html"] == sorted(path.name for path in Path("out").iterdir())
+    match = re.search(r'id="data">([^<]*)<', Path("out/index.html").read_text())
+    assert match is not None
+    data = orjson.loads(gzip.decompress(base64.b64decode(match[1])))
+    assert [[str(SUITE / name), f"0001-{name}.html"] for name in ("alpha", "beta")] == data["links"]
 
 
 def test_a_gate() -> None:
@@ -521,3 +527,21 @@ def test_a_bug_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (70, True) == (result.exit_code, "This is a bug in evaljournal; the journals are safe" in result.stderr)
     assert "finished" == rows(result)["alpha"][-1]
     assert 0 == evaljournal("resume").exit_code
+
+
+def test_interrupted_while_it_is_prepared() -> None:
+    """Ctrl-C before all evaluations are prepared ends the command; nothing is written, and no task is called."""
+    file = Path("evals/beta.py")
+    cases = (
+        "def cases():\n    import time\n    open('preparing', 'w').close()\n    time.sleep(600)\n    yield Case(input=1)\n\n"
+    )
+    source = re.sub(r"cases=\[.*?\], slots", "cases=cases, slots", file.read_text())
+    file.write_text(source.replace("@evaluation", f"{cases}@evaluation", 1))
+
+    with process("run", "evals") as preparing:
+        assert wait_until(Path("preparing").exists)
+        preparing.send_signal(signal.SIGINT)
+        _, err = preparing.communicate()
+
+    assert (130, "Error: interrupted\n") == (preparing.returncode, err)
+    assert (False, False) == (Path("runs").exists(), Path("calls").exists())
