@@ -240,7 +240,7 @@ class GradedAssertions(Assertions):
     async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> dict[str, Score]:
         """Score an output; results of an earlier call that failed later are kept."""
         assertion_set = assertions_of(scorer_input.case)
-        results = await trio.to_thread.run_sync(self.local_results, assertion_set, scorer_input)
+        results = await trio.to_thread.run_sync(self.local_results, assertion_set, scorer_input, abandon_on_cancel=True)
         asker = {"scorer": scorer_input.scorer}
         for number, assertion in enumerate(leaves(assertion_set)):
             if assertion.type not in GRADED:

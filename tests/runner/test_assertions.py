@@ -4,13 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from orjson import loads
 
-from evaljournal import Case, Score, UsageError, note, rescore
-from evaljournal.journal.events import ScoringFailed, TrialScored
+from evaljournal import Case, Retry, Score, UsageError, note, rescore
+from evaljournal.journal.events import Noted, ScoringFailed, TrialScored
 from evaljournal.replay import load
 from evaljournal.runner import scorers
 from evaljournal.runner.scorers.json_checks import TooComplex, javascript_text
 from tests.runs import define_real, events, run_real
+from tests.server import Server
+
+NO_SERVER = "http://127.0.0.1:1/v1"
 
 
 def case_with(assertions: Any) -> Case[str, None]:
@@ -148,6 +152,56 @@ def test_functions() -> None:
     assert [False, 0.4, "python: number returned '0.4'"] == result(value="number", threshold=0.5)
     assert [False, 0.0, "python: broken: KeyError: 'x'"] == result(value="broken")
     assert [False, 0.0, "not-python: plain returned 'true'"] == result(type="not-python", value="plain")
+
+
+def test_graded_assertions(server: Server, tmp_path: Path) -> None:
+    """A reply that cannot be read is retried, without the assertions that are graded already; `not-` negates each type."""
+    replies = "reply:Well. Y,reply:maybe,reply:Hm. N,reply:(b) more,reply:(D) differs"
+    judge = scorers.judge("m", base_url=server.url("graded", replies, "v1"))
+    case = case_with(
+        [
+            {"type": "model-graded-closedqa", "value": "names Lima"},
+            {"type": "not-model-graded-closedqa", "value": "is rude"},
+            {"type": "not-factuality", "value": "Lima", "scores": {"B": 0}},
+            {"type": "factuality", "value": "Quito", "prompt": "{output} or {ideal}?", "metric": "facts"},
+        ]
+    )
+    evaluation = define_real(lambda question: question, [case], name="graded")
+    evaluation.score(retry=Retry(errors=1, base_delay=0.01))(scorers.assertions(judge=judge))
+    run_real(evaluation, tmp_path / "run")
+    prompts = [loads(request["body"])["messages"][-1]["content"] for request in server.requests("graded")]
+
+    assert {"assertions.pass": False, "assertions.score": 0.75, "assertions.facts": 0.0} == {
+        event.scorer: event.value for event in events(tmp_path / "run", TrialScored)
+    }
+    assert ["names Lima", "is rude", "is rude", "Lima", "question or Quito?"] == [
+        next(text for text in ("names Lima", "is rude", "question or Quito?", "Lima") if text in prompt) for prompt in prompts
+    ]
+    assert 5 == sum(event.name == "evaljournal.judge" for event in events(tmp_path / "run", Noted))
+
+
+@pytest.mark.parametrize(
+    ("assertion", "problem"),
+    [
+        ({"type": "llm-rubric", "value": "polite", "prompt": "no field"}, "has no field"),
+        ({"type": "llm-rubric", "value": "polite", "prompt": "{output} {missing}"}, "no field {missing}"),
+        ({"type": "llm-rubric", "value": "polite", "prompt": [{"role": "user"}]}, "a list of messages"),
+        ({"type": "llm-rubric", "value": {"a": 1}}, "must be a text"),
+        ({"type": "factuality", "value": "x", "scores": {"F": 1}}, "categories A to E"),
+    ],
+)
+def test_invalid_graded_assertions(assertion: dict[str, Any], problem: str) -> None:
+    """Their prompts and scores are checked before a run starts."""
+    with pytest.raises(UsageError) as raised:
+        scorers.assertions(judge=scorers.judge("m", base_url=NO_SERVER)).check(case_with([assertion]))
+
+    assert problem in str(raised.value)
+
+
+def test_a_judge_of_assertions_has_no_rubric() -> None:
+    """Its own rubric would be ignored."""
+    with pytest.raises(UsageError, match="no rubric and no choices"):
+        scorers.assertions(judge=scorers.judge("m", base_url=NO_SERVER, rubric="{output}"))
 
 
 def test_hostile_outputs() -> None:
