@@ -137,7 +137,6 @@ class Attempts:
         finally:
             if calls is not None:
                 calls.close()
-        self._start_phase(work, scope, "")
         if calls is not None and calls.failure is not None and isinstance(outcome, Returned | Exception):
             outcome = calls.failure  # Whatever the task made of it.
         if getattr(task, "blocking_calls", 0) >= _MIN_BLOCKING_CALLS and not self._recorder.state.blocking_calls:
@@ -150,7 +149,7 @@ class Attempts:
 
     def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
         """Return where the model calls inside the attempt wait for rate limits."""
-        work.waited, work.hook_started_at = 0.0, None
+        work.waited = 0.0
         if self._known_limits is None:
             return None
         scheduler = self._scheduler
@@ -160,28 +159,18 @@ class Attempts:
         )
 
     def _receive_note(self, work: TrialWork, scope: CallScope, sink: Sink, values: dict[str, Any]) -> None:
-        if PHASE_NOTE in values:  # Sent in the loop of the run.
-            self._start_phase(work, scope, values[PHASE_NOTE])
-        else:
-            sink(values)
-
-    def _start_phase(self, work: TrialWork, scope: CallScope, phase: Any) -> None:
-        """End a phase of an attempt, and start the timeout of the next; a teardown has a limit of its own."""
-        if scope.is_abandoned:
-            return  # The next attempt at the trial may have started.
-        if work.hook_started_at is not None:
-            work.waited, work.hook_started_at = work.waited + self._clock.elapsed(work.hook_started_at), None
-        match phase:
+        """Record notes, or start the timeout of a phase of the attempt; a teardown has a limit of its own."""
+        match values.get(PHASE_NOTE):  # Sent in the loop of the run.
+            case None:
+                sink(values)
             case "setup":
-                work.hook_started_at = self._clock.now()
                 scope.restart(self._settings.timeout)
             case "task":
                 scope.restart(work.timeout)
             case "teardown":
-                work.hook_started_at = self._clock.now()
                 scope.restart(None)
             case _:
-                pass
+                pass  # A worker sent something else.
 
     def _note_blocking_calls(self, work: TrialWork) -> None:
         """Note that calls of an async task block its event loop, if others could have run at the same time."""

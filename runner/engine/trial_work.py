@@ -37,9 +37,7 @@ class _QueuedJob:
     admitted: AdmittedCall | None = None
     """The call in flight, as the known limits of its key count it."""
     waited: float = 0.0
-    """Seconds inside the call in flight that are not part of its latency: set-up, teardown and waits for rate limits."""
-    hook_started_at: float | None = None
-    """When the set-up or the teardown in flight started, in the seconds of `t`; None: none is."""
+    """Seconds that the call in flight has waited for rate limits, inside it."""
     usage: Mapping[str, Any] | None = None
     """Tokens of the call in flight, once they are noted."""
     place: Worker | None = None

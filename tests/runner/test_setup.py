@@ -32,6 +32,7 @@ from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
+    IntakePaused,
     Noted,
     StepCompleted,
     StepFailed,
@@ -52,6 +53,7 @@ from tests.runs import (
     define,
     define_real,
     events,
+    numbered_cases,
     outputs,
     run_killed,
     run_real,
@@ -302,6 +304,24 @@ def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> None:
     assert ["create", "a 1", "a 2", "create", "a 2", "remove"] == calls
     assert (1, [2.0]) == (len(events(killed, StepReused)), list(outcome.state.latencies))
     assert () == audit(read(PATH, files=killed), rules=retry_rules).findings
+
+
+def test_long_set_ups_are_no_outage(disk: SimulatedDisk) -> None:
+    """The policy does not take an endpoint for unresponsive because attempts are being set up for a minute."""
+
+    async def agent(question: str) -> str:
+        await trio.sleep(1.0)
+        return question
+
+    async def sandbox(input: str) -> None:  # noqa: A002  # the name that is passed
+        await trio.sleep(60.0 + len(input))
+
+    defined = define(agent, numbered_cases(120), slots=20, timeout=300.0)
+    defined.setup(sandbox)
+    outcome = trio.run(functools.partial(run_virtual, defined, disk), clock=trio.testing.MockClock(autojump_threshold=0))
+
+    assert ([], 120) == (events(disk, IntakePaused), outcome.state.completed)
+    assert {1.0} == set(outcome.state.latencies)
 
 
 def test_scorers_get_the_trajectory_of_the_task(disk: SimulatedDisk) -> None:

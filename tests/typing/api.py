@@ -104,6 +104,28 @@ takes_text(capitals)
 takes_text(length)  # type: ignore[arg-type]
 
 
+@evaluation(cases=CASES)
+def coder(question: str, sandbox: Path) -> str:
+    """A task that gets the value of its set-up."""
+    return f"{sandbox / question}"
+
+
+@coder.setup
+def sandbox(case: Case[str, str], trial: str) -> Path:
+    """A set-up stays the function that it is."""
+    return Path(trial) / case.input
+
+
+@coder.teardown
+def remove(sandbox: Path) -> None:
+    """A teardown, too."""
+    sandbox.rmdir()
+
+
+assert_type(sandbox(CASES[0], "fr"), Path)
+assert_type(coder("?", sandbox=Path()), str)
+
+
 @capitals.score
 def exact(output: str, expected: str) -> bool:
     """Parameters are passed by name."""
