@@ -16,6 +16,7 @@ from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_
 from evaljournal.runner.promptfoo.prompts import Prompt
 from evaljournal.runner.promptfoo.providers import ImportedProvider
 from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES, Value, parse_json
+from evaljournal.runner.scorers.json_checks import number_text
 
 _MAX_ROWS: Final = 100_000
 _MAX_LENGTH: Final = 10 * MAX_BYTES
@@ -287,5 +288,14 @@ def _type_of(value: Value) -> str:
 
 
 def _normal(value: Any) -> Any:
-    """Return the value of a variable as promptfoo uses it: without a final line break, and never null."""
-    return "" if value is None else value.removesuffix("\n") if isinstance(value, str) else value
+    """Return the value of a variable as promptfoo uses it: without a final line break, never null, numbers as in JavaScript."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value.removesuffix("\n")
+        case float():
+            text = number_text(value)
+            return value if json_text(value) == text else text
+        case _:
+            return value

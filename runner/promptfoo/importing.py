@@ -101,6 +101,8 @@ def _variants(providers: Iterable[ImportedProvider], prompts: list[Prompt], proj
     variants: list[_Variant] = []
     names: set[str] = set()
     for provider in providers:
+        if not any(map(provider.takes, prompts)):
+            project.omit(provider.source, "the provider is not imported: it has no prompt")
         for number, prompt in enumerate(prompts, 1):
             if not provider.takes(prompt):
                 continue

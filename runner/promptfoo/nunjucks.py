@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from evaljournal.runner.promptfoo.project import NotMapped
 from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES
+from evaljournal.runner.scorers.json_checks import number_text
 
 _TAG: Final = re.compile(r"\{\{(.*?)\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _PARTIAL_TAG: Final = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
@@ -111,8 +112,10 @@ def text_of(value: Any, path: tuple[str, ...]) -> str:
             return ""
         case bool():
             return str(value).lower()
-        case str() | int() | float():
+        case str() | int():
             return str(value)
+        case float():
+            return number_text(value)
         case _:
             raise NotMapped(f"the variable {'.'.join(path)} is a list or a mapping, which has no text")
 

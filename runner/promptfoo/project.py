@@ -105,7 +105,12 @@ class Project:
     def read_values(self, path: Path) -> Value:
         """Read a YAML or JSON file."""
         text = self.read(path)
-        return parse_json(text, path) if path.suffix == ".json" else parse_yaml(text, path)
+        try:
+            return parse_yaml(text, path)
+        except UsageError:
+            if path.suffix != ".json":
+                raise
+            return parse_json(text, path)  # JSON that is not YAML, such as pairs of surrogates; its lines are unknown.
 
     def content(self, value: Value) -> Value:
         """Return a value; if it is `file://` of YAML, JSON or text, the content of that file."""

@@ -54,7 +54,10 @@ _GENERATION_KEYS: Final = ("topP", "topK", "stopSequences")
 """Keys of `config` that Gemini has in `generationConfig`."""
 _REASONING_MODEL: Final = re.compile(r"(?:.*/)?(?:o\d|gpt-[5-9]).*")
 _ENVIRONMENT: Final = re.compile(r"\{\{\s*env(?:\.(\w+)|\[['\"](\w+)['\"]\])\s*\}\}(?!\w)")
-_RESPONSE_PATH: Final = re.compile(r"\s*json((?:\??\.[A-Za-z_$][\w$]*|(?:\?\.)?\[(?:\d+|'[^']+'|\"[^\"]+\")\])*)\s*;?\s*")
+_RESPONSE_PATH: Final = re.compile(
+    r"\s*(?:\(?\s*json\s*(?:,\s*\w+\s*)*\)?\s*=>\s*)?json"
+    r"((?:\??\.[A-Za-z_$][\w$]*|(?:\?\.)?\[(?:\d+|'[^']+'|\"[^\"]+\")\])*)\s*;?\s*"
+)
 _PATH_PART: Final = re.compile(r"[A-Za-z_$][\w$]*|\d+|'[^']+'|\"[^\"]+\"")
 
 _REQUEST_KEYS: Final = ("request", "transformRequest", "requestTransform", "session", "auth", "signatureAuth", "multipart")
@@ -79,7 +82,10 @@ class ImportedProvider:
 
     def takes(self, prompt: Prompt) -> bool:
         """Return whether it is used with a prompt."""
-        return self.prompts is None or any(fnmatchcase(name, pattern) for name in prompt.names for pattern in self.prompts)
+        patterns = self.prompts
+        return patterns is None or any(
+            name in patterns or fnmatchcase(name, text) for name in prompt.names for text in patterns
+        )
 
     @property
     def variables(self) -> set[tuple[str, ...]]:
@@ -203,7 +209,7 @@ def _chat(identity: str, config: dict[str, Value], project: Project) -> dict[str
 
 def _address(config: dict[str, Value], options: dict[str, Any], dialect: str, project: Project) -> dict[str, Any]:
     """Return URL, key and headers of a chat model."""
-    if "apiHost" in config:
+    if "apiHost" in config and dialect in {"", "responses:"}:
         options["base-url"] = f"https://{_plain_text(config.pop('apiHost'), 'apiHost')}/v1"
     if "apiBaseUrl" in config:
         options["base-url"] = _plain_text(config.pop("apiBaseUrl"), "apiBaseUrl")

@@ -358,6 +358,31 @@ def test_unmapped_parts_are_listed_with_their_line(parts: dict[str, str], text: 
     assert "sk-abc" not in stderr
 
 
+def test_a_provider_without_a_prompt_is_listed() -> None:
+    """A provider whose prompts are not in the file is not dropped silently."""
+    providers = "providers: [openai:gpt-5, {id: openai:o5, prompts: [x]}]\n"
+
+    assert "qa.yaml, line 2: the provider is not imported: it has no prompt" in rejected(PROMPT + providers + TEST)
+
+
+def test_numbers_are_printed_as_in_javascript() -> None:
+    """A variable that Python would print in another way becomes text."""
+    _, [row] = imported(
+        f"{PROMPT}{PROVIDER}tests: [{{vars: {{question: 0.0000001, b: 5.0, c: 0.5, d: '{{{{question}}}}'}}}}]\n"
+    )
+
+    assert {"question": "1e-7", "b": 5, "c": 0.5, "d": "1e-7"} == row["vars"]
+
+
+def test_json_configurations_have_lines() -> None:
+    """JSON is read with the lines of its keys; JSON that is not YAML, with pairs of surrogates, is read without."""
+    config = '{\n"prompts": ["{{a}}"],\n"providers": ["openai:gpt-5"],\n"description": "A",\n"env": {}\n}'
+
+    assert "qa.json, line 5: env is not mapped" in evaljournal("import", write(config, "qa.json")).stderr
+    config = config.replace('"A"', '"\\ud83d\\ude00"')
+    assert "qa.json, line 1: env is not mapped" in evaljournal("import", write(config, "qa.json")).stderr
+
+
 def test_a_test_without_assertions_is_visible() -> None:
     """What was left out of a test is in its row, in the comments, and printed."""
     config = (
