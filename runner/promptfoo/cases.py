@@ -224,12 +224,7 @@ class Cases:
 
     def _resolve(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return variables with references to other variables replaced, and those that prompts need."""
-        resolved = {name: _normal(value) for name, value in values.items()}
-        for _ in range(5):  # As in promptfoo.
-            templates = {name: text for name, text in resolved.items() if isinstance(text, str) and nunjucks.is_template(text)}
-            for name, text in templates.items():
-                if all(nunjucks.value_at(resolved, path) is not None for path in nunjucks.variables(text)):
-                    resolved[name] = nunjucks.render(text, resolved)
+        resolved = self._fill_variables({name: _normal(value) for name, value in values.items()})
         for prompt in self.prompts:
             for path in nunjucks.variables(prompt.raw):
                 self._fill_missing(resolved, path)
@@ -239,6 +234,19 @@ class Cases:
         for path in {path for provider in self.providers for path in provider.variables}:
             self._fill_missing(resolved, path)
         return resolved
+
+    def _fill_variables(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Replace the references of variables to others."""
+        for _ in range(5):  # As in promptfoo.
+            for name, text in _templates(variables):
+                if all(len(path) == 1 and path[0] in variables for path in nunjucks.variables(text)):
+                    variables[name] = nunjucks.render(text, variables)
+        for name, text in _templates(variables):
+            if any(prompt.is_chat for prompt in self.prompts):  # There, promptfoo does not fill it.
+                raise NotMapped(f"the variable {name} contains a template")
+            if all(path[0] in variables for path in nunjucks.variables(text)):
+                variables[name] = nunjucks.render(text, variables)
+        return variables
 
     @staticmethod
     def _fill_missing(variables: dict[str, Any], path: tuple[str, ...]) -> None:
@@ -276,6 +284,10 @@ class Cases:
 
 def _fields(value: Value | None, name: str) -> dict[str, Value]:
     return {} if value is None else value.fields(name)
+
+
+def _templates(variables: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, text) for name, text in variables.items() if isinstance(text, str) and nunjucks.is_template(text)]
 
 
 def _is_true(value: Value | None) -> bool:

@@ -156,7 +156,8 @@ def read_provider(entry: Value, project: Project) -> ImportedProvider:
     kind, task_options = _options(identity, config, entry, project)
     project.omit_keys(config, "config")
     project.omit_keys(fields, "providers")
-    default_label = identity.rpartition("/")[2] if kind in {"endpoint", "python"} else identity.partition(":")[2]
+    name = identity.removeprefix("python:")
+    default_label = name.rpartition("/")[2] if kind in {"endpoint", "python"} else identity.partition(":")[2]
     return ImportedProvider(identity, label or default_label or identity, kind, task_options, names, source=entry)
 
 
