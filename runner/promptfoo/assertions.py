@@ -11,7 +11,7 @@ import attrs
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo import nunjucks
-from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project
+from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.runner.promptfoo.prompts import messages_in
 from evaljournal.runner.promptfoo.providers import read_provider
 from evaljournal.runner.promptfoo.yaml_file import Value
@@ -108,6 +108,8 @@ class AssertionReader:
             case list():
                 return [self._value(item, variables) if isinstance(item.data, str) else item.plain for item in value.items("")]
             case _:
+                if '"$ref":' in json_text(value.plain):
+                    raise NotMapped("$ref has no counterpart: promptfoo resolves it in the configuration")
                 return value.plain
 
     def _grading_prompt(self, value: Value, variables: Mapping[str, Any]) -> Any:

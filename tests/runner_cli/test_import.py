@@ -334,6 +334,10 @@ def test_unmapped_keys_are_listed_with_their_line(config: str, line: int, text: 
             "options.transform changes the output",
         ),
         ({"test": "tests: [{vars: {a: '{{b | c}}', b: d}}]\n"}, "line 3: the test is not imported: the template {{b | c}}"),
+        (
+            {"test": "tests: [{assert: [{type: is-json, value: {$ref: '#/a'}}]}]\n"},
+            "line 3: the assertion is not imported: $ref",
+        ),
         ({"test": "tests: [{providers: [other]}]\n"}, "line 3: the test is not imported: it is for some providers only"),
         (
             {"test": "tests: [{vars: {question: {a: b}}}]\n"},
