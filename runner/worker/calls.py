@@ -27,7 +27,7 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
 from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.notes import set_note_sink
+from evaljournal.runner.notes import PHASE_NOTE, set_note_sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
@@ -304,7 +304,14 @@ class Calls:
         encode_result: Callable[[int, Any], bytes],
     ) -> None:
         """Make a call and report its end; `encode_result` encodes its result."""
-        set_note_sink(partial(self._note, number))
+        phase = "task"
+
+        def send_note(values: dict[str, Any]) -> None:
+            nonlocal phase
+            phase = values.get(PHASE_NOTE, phase)
+            self._note(number, values)
+
+        set_note_sink(send_note)
         thread_ended = trio.Event()
         end_frame = b""
         is_started = not scope.cancel_called
@@ -320,7 +327,7 @@ class Calls:
                     end_frame = _end_frame(number, failure_fields(*retry.classify_and_describe(exc, now=time.time())))
         if len(end_frame) > MAX_FRAME:
             end_frame = _too_large_frame(number)
-        if not end_frame and is_started and getattr(task, "loop", "trio") is None:
+        if not end_frame and is_started and phase != "setup" and getattr(task, "loop", "trio") is None:
             await thread_ended.wait()  # A plain function cannot be cancelled.
         del self._scopes[number]
         self._send(end_frame or _end_frame(number, {"cancelled": True}))
