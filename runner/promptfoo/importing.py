@@ -10,12 +10,11 @@ from typing import Any, Final, cast
 
 import attrs
 
-from evaljournal.replay.text import escape_controls
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.assertions import AssertionReader, Function
 from evaljournal.runner.promptfoo.cases import Cases
-from evaljournal.runner.promptfoo.project import NotMapped, Omission, Project, json_text
+from evaljournal.runner.promptfoo.project import NotMapped, Omission, Project, json_text, one_line
 from evaljournal.runner.promptfoo.prompts import Prompt, read_prompts
 from evaljournal.runner.promptfoo.providers import ImportedProvider, read_providers
 from evaljournal.runner.promptfoo.toml_text import toml_lines
@@ -52,7 +51,8 @@ class _Variant:
 def import_config(config: Path, directory: Path) -> Imported:
     """Read a configuration; return the files that `evaljournal run` takes. Nothing is written, executed or fetched."""
     project = Project(config)
-    fields = project.read_values(config).fields("a configuration")
+    values = project.read_values(config).fields("a configuration")
+    fields = {key: value for key, value in values.items() if value.data is not None}
     if not fields:
         raise UsageError("the configuration is empty", path=config)
     description = fields["description"].text("description") if "description" in fields else ""
@@ -74,12 +74,9 @@ def import_config(config: Path, directory: Path) -> Imported:
                 prompt.source, "the prompt is not imported: it has no variable, so all tests would send the same request"
             )
     variants = _variants(providers, prompts, project)
-    writer = _Writer(project, directory, description, settings, assertions, cases.rows)
-    return (
-        writer.write(variants)
-        if variants and cases.rows
-        else Imported({}, (), tuple(project.omissions), len(cases.rows), len(variants))
-    )
+    if not variants or not cases.rows:
+        return Imported({}, (), tuple(project.omissions), len(cases.rows), len(variants))
+    return _Writer(project, directory, description, settings, assertions, cases.rows).write(variants)
 
 
 def _settings(fields: dict[str, Value], project: Project) -> dict[str, Any]:
@@ -185,7 +182,7 @@ class _Writer:
         lines += [line for line in self.description.splitlines() if line.strip()]
         if self.project.omissions:
             lines += ["", "Not imported:", *(f"  {omission}" for omission in self.project.omissions)]
-        return "".join(f"# {escape_controls(line)}".rstrip() + "\n" for line in lines)
+        return "".join(f"# {one_line(line)}".rstrip() + "\n" for line in lines)
 
     @property
     def _functions_path(self) -> Path:
@@ -289,6 +286,6 @@ def _functions_source(config: Path, functions: Mapping[str, Function]) -> str:
     if any("json" in function.body for function in functions.values()):
         imports = f"import json\n\n{imports}"
     return (
-        f"# Assertions in Python, imported from {escape_controls(str(config))} by `evaljournal import`.\n\n"
+        f"# Assertions in Python, imported from {one_line(str(config))} by `evaljournal import`.\n\n"
         f"{imports}{''.join(loads)}{''.join(sources)}"
     )

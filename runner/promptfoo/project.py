@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from evaljournal.replay.text import escape_controls
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES, Value, parse_json, parse_yaml
 
@@ -32,7 +33,7 @@ class Omission:
     text: str
 
     def __str__(self) -> str:
-        return f"{self.path}, line {self.line:,}: {self.text}"
+        return one_line(f"{self.path}, line {self.line:,}: {self.text}")
 
 
 @attrs.define
@@ -122,6 +123,11 @@ class Project:
         if path.suffix in {".txt", ".md"}:
             return Value(self.read(path), path, 1)
         raise NotMapped(f"{value.data} would be executed or needs a reader of its own")
+
+
+def one_line(text: str) -> str:
+    """Return a text without line breaks and control characters, for a comment."""
+    return escape_controls(text).replace("\n", "\\n")
 
 
 def json_text(data: Any) -> str:

@@ -1,5 +1,6 @@
 """`evaljournal import` reads promptfoo configurations: what maps, what is listed, and what is rejected."""
 
+import ast
 import json
 import os
 import sys
@@ -360,6 +361,19 @@ def test_unmapped_parts_are_listed_with_their_line(parts: dict[str, str], text: 
     assert text in stderr
     assert "qa.yaml, line " in stderr
     assert "sk-abc" not in stderr
+
+
+def test_comments_stay_comments() -> None:
+    """Line breaks in texts of the configuration cannot add lines to the files, which would be executed."""
+    write("", "model.py")
+    providers = 'providers: ["bedrock:x\\nraise SystemExit", file://model.py, openai:gpt-5]\n'
+    test = 'tests: [{vars: {question: a}, assert: [{type: "a\\rb", value: 1}]}]\n'
+    table, _ = imported(f'description: "a\\n[[variant]]\\rb\\u2028c"\n{PROMPT}{providers}{test}', "--partial")
+    source = Path("evals/qa.py").read_text()
+
+    assert "variant" not in table
+    assert ["ImportFrom", "Assign", "Assign", "Expr"] == [type(statement).__name__ for statement in ast.parse(source).body]
+    assert "bedrock:x\\nraise SystemExit has no counterpart" in source
 
 
 def test_a_provider_without_a_prompt_is_listed() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from evaljournal.replay.text import escape_controls
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo.importing import Imported, import_config
@@ -35,7 +34,7 @@ def import_(config: Path, output: Path, partial: bool) -> None:
     """
     imported = import_config(config, output)
     for omission in imported.omissions:
-        echo(escape_controls(str(omission)), err=True)
+        echo(str(omission), err=True)
     count = len(imported.omissions)
     what = f"{count} {'part has' if count == 1 else 'parts have'} no counterpart"
     if not imported.files:
