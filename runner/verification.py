@@ -1,24 +1,21 @@
 """Verification of a run: the journal's integrity, and the audit of its records with recomputed retries."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import attrs
 
-from evaljournal.journal import Verification, events
+from evaljournal.journal import Verification
 from evaljournal.journal.errors import InvalidRecord
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.readers.verification import Verifier
 from evaljournal.replay.auditing.auditor import Auditor
-from evaljournal.replay.auditing.findings import Audit, Finding, RetryDecision
+from evaljournal.replay.auditing.findings import Audit, Finding
 from evaljournal.replay.runs.loaded_run import LoadedRun
-from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.text import printable
 from evaljournal.runner.definition.gates import gate_results
-from evaljournal.runner.engine.environment import installed_version
-from evaljournal.runner.errors import InvalidSetting, UsageError
-from evaljournal.runner.retries.retry import Retry, settle
+from evaljournal.runner.errors import InvalidSetting
+from evaljournal.runner.retries.rules import retry_rules
 
 _MAX_GATE_LENGTH: Final = 200
 """Characters of an invalid gate that are shown."""
@@ -44,49 +41,6 @@ class RunVerification:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return self.verdict == "ok"
-
-
-@attrs.frozen
-class SessionRetries:
-    """The retry rules of one session; an audit's `RetryRules`."""
-
-    retry: Retry
-    seed: int
-    caveat: str
-
-    def settle(self, event: RetryDecision, trial: TrialState, *, probe: bool, over_budget: bool) -> RetryDecision:
-        """Return the event that the rules require in place of the recorded `event`.
-
-        Three things are not recorded, and follow from the event: whether a probe was free, whether a fatal failure stopped the
-        run (only then is it retried), and the option `on_ambiguous`.
-        """
-        history, reason = trial.retry_history, event.reason
-        is_fatal = trial.stage == "unsettled" and history is not None and history.category == "fatal"
-        return settle(
-            event.trial,
-            trial,
-            self.retry,
-            self.seed,
-            probe=probe and reason == "probe",
-            stop_run=is_fatal and not isinstance(event, events.TrialFailed),
-            over_budget=over_budget,
-            ambiguous=isinstance(event, events.TrialFailed) and reason == "ambiguous",
-        )
-
-
-def retry_rules(run_started: events.RunStarted, settings: Mapping[str, Any]) -> SessionRetries | str:
-    """Return the retry rules of a session, or why they cannot be rebuilt."""
-    seed = settings.get("seed")
-    if not isinstance(seed, int):
-        return "the journal does not record the seed"
-    try:
-        retry = Retry.from_settings(settings)
-    except (ValueError, TypeError, KeyError, UsageError) as exc:
-        return f"invalid settings ({exc})"
-    version = installed_version()
-    recorded_version = run_started.environment.get("evaljournal", version)
-    caveat = f"the run was started by evaljournal {recorded_version}, and this is {version}; only that release can reproduce it"
-    return SessionRetries(retry, seed, "" if recorded_version == version or not version else caveat)
 
 
 def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> RunVerification:

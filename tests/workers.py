@@ -11,7 +11,7 @@ import trio
 from evaljournal import Outcome, Retry
 from evaljournal.journal import read
 from evaljournal.replay import audit
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.worker.calls import Calls, open_evaluation
 from evaljournal.runner.workers.pool import StartWorker, WorkerDied
 from tests.journal.disk import SimulatedDisk

@@ -32,8 +32,8 @@ from evaljournal.replay.history.digest import (
 )
 from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.terminal.display import open_run
-from evaljournal.runner.engine.environment import installed_version
 from evaljournal.runner.run_paths import run_finish, run_start
+from evaljournal.runner.version import installed_version
 
 _MAX_ENTRIES: Final = 10_000
 """Maximum number of entries; the oldest ones are removed."""

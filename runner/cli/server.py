@@ -20,10 +20,10 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page import PageRun, live_page, security_policy
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
-from evaljournal.runner.cli.page import PageReader
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.heads import RequestHead
 from evaljournal.runner.http.server import ClientConnection
+from evaljournal.runner.page import PageReader
 from evaljournal.runner.run_paths import last_record
 
 HOST: Final = "127.0.0.1"

@@ -6,13 +6,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attrs
 
 from evaljournal.journal.errors import StateUnavailable
 from evaljournal.journal.ownership import add_own_hashes
+from evaljournal.runner.version import installed_version
 
 
 @attrs.frozen(kw_only=True)
@@ -65,12 +65,4 @@ def _boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""
-
-
-def installed_version(package: str = "evaljournal") -> str:
-    """Return the installed version of a package; empty if it is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return ""

@@ -20,8 +20,8 @@ from evaljournal.replay.state.shards import missing_shards
 from evaljournal.runner.api import arun
 from evaljournal.runner.cli import cli
 from evaljournal.runner.merge import merge
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import events_of, inline
-from evaljournal.runner.verification import retry_rules
 from tests.cases.test_golden_run import golden_evaluation, golden_options, run_seeded
 from tests.journal.samples import content, overwrite
 from tests.runner.test_fork import FastDisk

@@ -16,8 +16,8 @@ from evaljournal.journal.events import FileEvent, RunFinished
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import deterministic_options, inline
-from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import RUN
 from tests.replay.trial_events import TimedEvent

@@ -38,8 +38,8 @@ from evaljournal.replay.auditing.findings import MAX_FINDINGS, Audit, Finding
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE
 from evaljournal.runner.api import arun
 from evaljournal.runner.concurrency.fixed import Fixed
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Return, Scripted, deterministic_options
-from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started
 from tests.replay.recorded_run import audit_of, change_event, index_of, recorded_events, records_of_run, rewrite, run_virtually

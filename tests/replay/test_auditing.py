@@ -32,8 +32,8 @@ from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import Auditor, audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options
-from evaljournal.runner.verification import retry_rules
 from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, overwrite, session, started, write_sync

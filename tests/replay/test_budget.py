@@ -29,7 +29,7 @@ from evaljournal.replay.results.budget_text import budget_options, spent_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.budget import Budget, round_up
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import started
 from tests.replay.trial_events import enqueued, records

@@ -21,7 +21,7 @@ from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.state.trial import SharedScores
 from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.samples import session, started
 from tests.replay.trial_events import answered, state_of
 

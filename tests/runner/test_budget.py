@@ -18,10 +18,10 @@ from evaljournal.runner import scorers
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import deterministic_options, inline
-from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_fork import FastDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_killed, run_virtual

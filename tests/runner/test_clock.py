@@ -14,8 +14,9 @@ from trio._core import _run as scheduler
 from evaljournal import note, run
 from evaljournal.journal import read
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import SimulatedEndpoint
-from evaljournal.runner.verification import retry_rules, verify
+from evaljournal.runner.verification import verify
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, define_real, flaky_evaluation, numbered_cases, run_virtual
 

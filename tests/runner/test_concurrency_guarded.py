@@ -23,7 +23,7 @@ from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE, KeyPolicy
 from evaljournal.runner.concurrency.policy import STARTS, Decision, StartPermit, call_of
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import started
 from tests.runs import PATH, define, events, numbered_cases, run_virtual

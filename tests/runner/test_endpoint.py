@@ -18,9 +18,9 @@ from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, AttemptT
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import _tls_context
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.secrets import mask
 from evaljournal.runner.tasks.endpoint import Endpoint
-from evaljournal.runner.verification import retry_rules
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.server import Server, serving
 

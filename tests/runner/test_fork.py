@@ -25,8 +25,8 @@ from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.run import RunState
 from evaljournal.runner.fork import fork
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, inline
-from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import UnsyncedDisk, flip, segment
 
 SCRIPT: dict[str, list[Action]] = {

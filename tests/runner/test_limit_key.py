@@ -9,8 +9,8 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.errors import NotAJournal
 from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import SimulatedEndpoint, events_of
-from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, run_virtual
 

@@ -23,8 +23,8 @@ from evaljournal.replay.state.shards import missing_shards
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.fork import fork
 from evaljournal.runner.merge import MergeResult, merge
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import deterministic_options, inline
-from evaljournal.runner.verification import retry_rules
 from tests.journal.samples import enqueued, finished, flip, segment, session, started, trial, write
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
 from tests.runner.test_shards import PROGRAM, echo

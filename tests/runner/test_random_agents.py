@@ -19,7 +19,7 @@ from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepEven
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.runs.timeline import Timeline
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, run_killed, run_virtual
 

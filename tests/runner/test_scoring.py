@@ -21,8 +21,8 @@ from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner import scorers
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted
-from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_virtual
 

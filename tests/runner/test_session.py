@@ -35,8 +35,8 @@ from evaljournal.journal.events import (
 from evaljournal.replay import audit, fold
 from evaljournal.replay.render.ending import next_command
 from evaljournal.runner.engine.session import Outcome, Session
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
-from evaljournal.runner.verification import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
 

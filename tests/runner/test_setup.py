@@ -43,7 +43,7 @@ from evaljournal.replay import audit
 from evaljournal.replay.results.warning_text import warnings_of
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT, wait_until
 from tests.runner_cli.commands import process, wait_for

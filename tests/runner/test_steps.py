@@ -29,7 +29,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.runs.trajectory import Trajectory
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,

@@ -30,7 +30,7 @@ from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.definition import variant_fingerprints
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, define_real, events, numbered_cases, run_killed, run_real, run_virtual
 

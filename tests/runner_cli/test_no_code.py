@@ -11,7 +11,7 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.events import Noted, RunStarted, SessionStarted
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference, scorers_from_options
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.runner_cli.commands import COMMANDED, evaljournal, scores
 from tests.runs import events
 from tests.server import Server

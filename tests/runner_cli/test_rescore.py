@@ -15,7 +15,7 @@ from evaljournal.journal.disk.lock import Lock
 from evaljournal.journal.events import AttemptStarted, Noted, RunFinished, RunStopped, SessionStarted, TrialScored
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.verification import retry_rules
+from evaljournal.runner.retries.rules import retry_rules
 from tests.processes import Process, wait_until
 from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores
 from tests.runs import events

@@ -10,22 +10,21 @@ from urllib.parse import quote
 import attrs
 import click
 
-from evaljournal.journal.disk.lock import is_held
-from evaljournal.journal.disk.segments import is_run, total_size
+from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.history.history import Entry, histories
 from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
 from evaljournal.replay.page.page_content import FULL_SIZE
 from evaljournal.replay.results.comparison import Side, compare, output_digests
-from evaljournal.replay.runs.loaded_run import LoadedRun, load
+from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.arguments import ReferenceType, RunReference, RunType, find_reference, newest_run
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.commands.history import entries_since, read_entries
-from evaljournal.runner.cli.page import PageReader
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.page import read_page_run
 from evaljournal.runner.run_paths import RUNS
 from evaljournal.runner.suites.suite_file import find_suite, newest_suite, read_suite
 
@@ -159,12 +158,3 @@ def _find_pages(target: Path, names: Mapping[_Key, str]) -> dict[_Key, str]:
     """Return the addresses of the pages that exist next to `target`, given their names without `.html`."""
     files = {key: target.with_name(f"{name}.html") for key, name in names.items()}
     return {key: quote(os.fsencode(file.name), safe="") for key, file in files.items() if is_page(file)}
-
-
-def read_page_run(path: Path) -> PageRun:
-    """Read a run for a page: state, columns and audit in one pass over its journal."""
-    is_live = is_held(path)  # Checked first, as in `open_run`.
-    reader = PageReader(total_size(path))
-    run = load(path, apply=reader.apply)
-    run.is_live = is_live
-    return reader.run(run)

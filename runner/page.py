@@ -1,14 +1,17 @@
 """Read a run for a page: state, columns and audit in one pass over the records."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from evaljournal.journal import Record
-from evaljournal.replay import LoadedRun
+from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.page.page import PageRun, variants_data
 from evaljournal.replay.page.page_content import Content
-from evaljournal.runner.verification import retry_rules
+from evaljournal.replay.runs.loaded_run import LoadedRun, load
+from evaljournal.runner.retries.rules import retry_rules
 
 _GROWTH: Final = 1.02
 """Factor by which the records of a live run must grow before its variants, and so all trials, are compared again."""
@@ -38,3 +41,12 @@ class PageReader:
             self._variants, self._compared_seq = variants_data(run.state), run.seq
         audit = (self._auditor or Auditor()).result()
         return PageRun(run=run, content=self.content, audit=audit, variants=self._variants)
+
+
+def read_page_run(path: Path) -> PageRun:
+    """Read a run for a page: state, columns and audit in one pass over its journal."""
+    is_live = is_held(path)  # Checked first, as in `open_run`.
+    reader = PageReader(total_size(path))
+    run = load(path, apply=reader.apply)
+    run.is_live = is_live
+    return reader.run(run)
