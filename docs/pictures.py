@@ -1,10 +1,10 @@
 """Make the pictures of the documentation, and the README's terminal session, from real runs.
 
     python docs/pictures.py            # all pictures, and the session in README.md
-    python docs/pictures.py grid end   # some: session, live, end, show, status, compare, report, grid, drawer, comparison
+    python docs/pictures.py grid end   # some: the names are in `main`
 
 The commands run in a temporary directory. Pictures of the terminal are SVG; those of the report need Playwright, Pillow and a
-Chromium on the PATH.
+Chromium on the PATH, that of the notebook also nbclient and ipykernel.
 """  # noqa: INP001 - a script, not a package
 
 import fcntl
@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from rich._export_format import CONSOLE_SVG_FORMAT  # the only way to change a part of it
 from rich.console import Console
@@ -189,6 +190,40 @@ def photograph(name: str, report: Path, state: str = "", *, heading: str = "", h
     Image.open(target).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(target, optimize=True)
 
 
+NOTEBOOK_STYLE = """
+body { font: 13px system-ui, sans-serif; margin: 16px }
+code { display: block; background: #f5f5f5; border: 1px solid #ddd; padding: 8px; margin-top: 12px; white-space: pre }
+table { border-collapse: collapse; font-size: 12px } th, td { padding: 5px 9px } tr:nth-child(odd) td { background: #f5f5f5 }
+p { margin: 8px 0 } pre { margin: 10px 0 }
+"""
+
+
+def notebook() -> None:
+    """Execute a notebook; write a picture of a cell in the middle of a run, and of the outcome."""
+    from html import escape  # noqa: PLC0415  # only this picture needs it
+
+    from nbclient import NotebookClient  # noqa: PLC0415  # the same
+    from nbformat import v4  # noqa: PLC0415  # the same
+
+    updates: list[str] = []
+
+    class Client(NotebookClient):
+        def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+            if msg["msg_type"] == "update_display_data":
+                updates.append(msg["content"]["data"]["text/html"])
+            return super().process_message(msg, cell, cell_index)
+
+    sources = ["outcome = await evaljournal.arun(capitals)", "outcome"]
+    start = "import evaljournal\nfrom examples.quickstart import capitals"
+    executed = v4.new_notebook(cells=[v4.new_code_cell(source) for source in (start, *sources)])
+    Client(executed, kernel_name="python3", timeout=120).execute()
+    outputs = [updates[len(updates) // 2], executed.cells[-1].outputs[0]["data"]["text/html"]]
+    cells = [f"<code>{escape(source)}</code>{output}" for source, output in zip(sources, outputs, strict=True)]
+    page = Path("notebook.html")
+    page.write_text(f"<!doctype html><meta charset=utf-8><style>{NOTEBOOK_STYLE}</style><main>{''.join(cells)}</main>")
+    photograph("notebook", page, height=720)
+
+
 def session(screen: Text, stop_output: Text, code: int) -> str:
     """Resume and verify the quick start; return the README's session as Markdown."""
     resume_output, resume_code = play("evaljournal resume")
@@ -256,6 +291,7 @@ def main() -> None:
         "drawer": lambda: photograph("drawer", Path("desk.html"), "#trial=order-5%40small", height=760),
         "grid": lambda: photograph("grid", Path("desk.html"), heading="Results", height=760),
         "comparison": lambda: photograph("comparison", Path("compared.html")),
+        "notebook": notebook,
     }
     for name in sys.argv[1:] or actions:
         actions[name]()

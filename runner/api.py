@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,26 +22,37 @@ from evaljournal.runner.engine.options import RunOptions
 from evaljournal.runner.engine.rescore import RescoreResult, Rescoring
 from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.notebook import progress_observer
 from evaljournal.runner.run_paths import newest_run, newest_unfinished_run, next_paths
 from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
 
 T = TypeVar("T")
+Deliver = Callable[[T | BaseException], None]
+"""Takes the result of a call in another thread, or its exception; only the first one counts."""
 
 
-async def arun(evaluation: Evaluation[Any, Any, Any], path: Path | str | None = None, **options: Unpack[RunOptions]) -> Outcome:
-    """Run an evaluation inside trio, or resume a run of it (`resume=True`).
+async def arun(
+    evaluation: Evaluation[Any, Any, Any],
+    path: Path | str | None = None,
+    *,
+    quiet: bool = False,
+    **options: Unpack[RunOptions],
+) -> Outcome:
+    """Run an evaluation inside trio or asyncio, or resume a run of it (`resume=True`).
 
     Default path: the next number under `runs/NAME/`; with `resume=True`, the newest unfinished run there.
 
     Options override the evaluation's own settings for this run and for every session that resumes it, until they are
-    overridden again; see `Settings` for the settings and `RunOptions` for the others.
+    overridden again; see `Settings` for the settings and `RunOptions` for the others. In IPython, the cell shows the progress,
+    unless `quiet` is true. In asyncio, the run has its own thread; cancelling the call stops it gracefully, and cancelling it
+    again cancels calls in flight.
     """
-    if not trio.lowlevel.in_trio_task():
-        raise UsageError(
-            "arun() runs inside trio only; in asyncio, use `await asyncio.to_thread(evaljournal.run, …)`, or "
-            "`evaljournal.run(…)`, which blocks the event loop until the run ends"
-        )
-    return await _session(evaluation, path, options).run()
+    session = _session(evaluation, path, options, quiet=quiet)
+    if trio.lowlevel.in_trio_task():
+        return await session.run()
+    if not is_in_event_loop():
+        raise UsageError("arun() runs inside trio or asyncio; call run(…)")
+    return await _run_from_asyncio(session)
 
 
 def run(
@@ -56,12 +68,12 @@ def run(
     In the main thread, Ctrl-C, SIGTERM and SIGHUP stop the run gracefully and then have their usual effect: KeyboardInterrupt,
     or the end of the process. `signals=True`: they only stop the run. `signals=False`: they are not handled.
 
-    The final summary and the gates that did not pass are printed, unless `quiet` is true.
+    The final summary and the gates that did not pass are printed, and in IPython the progress is shown, unless `quiet` is true.
     """
     is_main_thread = threading.current_thread() is threading.main_thread()
     if signals and not is_main_thread:
         raise UsageError("signals are handled in the main thread only; omit the option", setting="signals", value=signals)
-    session = _session(evaluation, path, options)
+    session = _session(evaluation, path, options, quiet=quiet)
     run_session = _run_in_new_thread if is_in_event_loop() else lambda session: run_in_trio(session.run)
     handled_signals = () if signals is False or not is_main_thread else STOP_SIGNALS
     if handled_signals:
@@ -78,17 +90,19 @@ def run(
         with handle_signals(stop, *handled_signals):
             outcome = run_session(session)
             if not quiet:
-                print(outcome.report)  # noqa: T201  # for people, as the command prints it
+                print(outcome.summary_text)  # noqa: T201  # for people, as the command prints it
             return outcome
     finally:
         if received_signals and signals is None:
             _raise_signal(received_signals[0], session)
 
 
-def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions) -> Session:
+def _session(evaluation: Evaluation[Any, Any, Any], path: Path | str | None, options: RunOptions, *, quiet: bool) -> Session:
     name = _check_evaluation(evaluation).name
     if imports_for_worker.get():
         raise UsageError("a worker imports this file, which starts a run; put the call under `if __name__ == '__main__':`")
+    if not quiet and "observer" not in options:
+        options["observer"] = progress_observer()
     if path is not None:
         return Session(evaluation, Path(path), **options)
     if options.get("resume"):
@@ -126,9 +140,13 @@ def _raise_signal(number: int, session: Session) -> None:
     try:
         signal.raise_signal(number)
     except KeyboardInterrupt as exc:
-        if session.is_started:
-            exc.add_note(f"{session.path} was stopped gracefully; {session.options.how_to_resume(session.path)} resumes it")
+        _add_note(exc, session)
         raise
+
+
+def _add_note(exc: BaseException, session: Session) -> None:
+    if session.is_started:
+        exc.add_note(f"{session.path} was stopped gracefully; {session.options.how_to_resume(session.path)} resumes it")
 
 
 def run_in_trio(call: Callable[[], Awaitable[T]]) -> T:
@@ -148,15 +166,47 @@ def run_async(call: Callable[[], Awaitable[T]]) -> T:
 
 def _run_in_new_thread(session: Session) -> Outcome:
     """Run a session in a new thread, which is abandoned if its last attempts do not end."""
+    return _call_in_new_thread(_run_and_deliver(session))
 
-    def call(deliver: Callable[[Outcome], None]) -> Outcome:
+
+def _run_and_deliver(session: Session) -> Callable[[Deliver[Outcome]], Outcome]:
+    def call(deliver: Deliver[Outcome]) -> Outcome:
         session.on_unresponsive = deliver
         return run_in_trio(session.run)
 
-    return _call_in_new_thread(call)
+    return call
 
 
-def _call_in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
+async def _run_from_asyncio(session: Session) -> Outcome:
+    """Run a session in a new thread; the event loop continues meanwhile."""
+    import asyncio  # noqa: PLC0415  # a plain script does not need it
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Outcome | BaseException] = loop.create_future()
+    cancellation: asyncio.CancelledError | None = None
+
+    def set_result(result: Outcome | BaseException) -> None:
+        if not future.done():
+            future.set_result(result)
+
+    def deliver(result: Outcome | BaseException) -> None:
+        with suppress(RuntimeError):  # The loop was closed.
+            loop.call_soon_threadsafe(set_result, result)
+
+    _start_thread(_run_and_deliver(session), deliver)
+    while not future.done():
+        try:
+            await asyncio.wait([future], timeout=POLL_INTERVAL)  # A kernel's handler of SIGINT does not wake an idle loop.
+        except asyncio.CancelledError as exc:
+            cancellation = exc
+            session.interrupt()
+    if cancellation is not None:
+        _add_note(cancellation, session)
+        raise cancellation
+    return _result(future.result())
+
+
+def _call_in_new_thread(call: Callable[[Deliver[T]], T]) -> T:
     """Make a call in a new thread; return its result, or the one that it delivers before it ends."""
     results: list[T | BaseException] = []
     has_result = threading.Event()
@@ -165,18 +215,28 @@ def _call_in_new_thread(call: Callable[[Callable[[T], None]], T]) -> T:
         results.append(result)
         has_result.set()
 
+    _start_thread(call, deliver)
+    while not has_result.wait(POLL_INTERVAL):
+        pass
+    return _result(results[0])
+
+
+def _start_thread(call: Callable[[Deliver[T]], T], deliver: Deliver[T]) -> None:
+    """Make a call in a new thread, which delivers its result or exception."""
+
     def target() -> None:
         try:
             deliver(call(deliver))
-        except BaseException as exc:  # noqa: BLE001  # raised again in the waiting thread
+        except BaseException as exc:  # noqa: BLE001  # raised again by the caller
             deliver(exc)
 
     threading.Thread(target=contextvars.copy_context().run, args=(target,), name="evaljournal", daemon=True).start()
-    while not has_result.wait(POLL_INTERVAL):
-        pass
-    if isinstance(results[0], BaseException):
-        raise results[0]
-    return results[0]
+
+
+def _result(result: T | BaseException) -> T:
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def is_in_event_loop() -> bool:

@@ -1,14 +1,17 @@
 """Read a run for a page: state, columns and audit in one pass over the records."""
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
+
+import attrs
 
 from evaljournal.journal import Record
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import total_size
 from evaljournal.replay.auditing.auditor import Auditor
-from evaljournal.replay.page.page import PageRun, variants_data
+from evaljournal.replay.page.page import PageRun, page, variants_data
 from evaljournal.replay.page.page_content import Content
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.runner.retries.rules import retry_rules
@@ -50,3 +53,22 @@ def read_page_run(path: Path) -> PageRun:
     run = load(path, apply=reader.apply)
     run.is_live = is_live
     return reader.run(run)
+
+
+@attrs.frozen
+class InlinePage:
+    """The page of a run in a cell of a notebook: in a frame without access to the notebook."""
+
+    path: Path
+    """Directory of the run."""
+    content: str = attrs.field(repr=False)
+    """The page, which is untrusted: it has outputs."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a run."""
+        return cls(path, b"".join(page([read_page_run(path).data()])).decode())
+
+    def _repr_html_(self) -> str:
+        style = "width: 100%; height: 640px; border: 1px solid #8888"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{escape(self.content)}"></iframe>'

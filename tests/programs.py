@@ -16,7 +16,18 @@ REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
 OPTIONAL_PACKAGES: Final = frozenset(
     {
         *("aiohttp", "anthropic", "datasets", "inspect_ai", "numpy", "openai", "pandas", "playwright", "polars", "ray"),
-        *("agents", "google", "langchain", "langchain_openai", "pydantic_ai", "scipy", "statsmodels"),
+        *(
+            "agents",
+            "google",
+            "ipykernel",
+            "langchain",
+            "langchain_openai",
+            "nbclient",
+            "nbformat",
+            "pydantic_ai",
+            "scipy",
+            "statsmodels",
+        ),
     }
 )
 """The packages of the extra `compat`, as they are imported."""

@@ -48,6 +48,7 @@ ORDER: Final = (
     "runner.merge",
     "runner.testing",
     "runner.verification",
+    "runner.notebook",
     "runner.api",
     "runner.executors",
     "runner.pytest_plugin",

@@ -8,8 +8,11 @@ import attrs
 
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.export.tables import Kind, MissingExtra, Rows, table, typed_value
+from evaljournal.replay.render.ending import progress_text
+from evaljournal.replay.render.phrases import mean_text
 from evaljournal.replay.runs import loaded_run
 from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.text import printable
 
 _DTYPES: Final[dict[str, dict[Kind, str]]] = {
     "pandas": {
@@ -47,6 +50,13 @@ def data_frame(package: Literal["pandas", "polars"], path: Path, rows: Rows, at:
 @attrs.define
 class TabularRun(LoadedRun):
     """A loaded run with its tables as DataFrames."""
+
+    def __repr__(self) -> str:
+        """Return the run in one line: `<qa finished: 60 of 60 trials done, exact 91.4 %, in runs/qa/0001>`."""
+        name = printable(self.state.started.evaluation) if self.state.started else "a run that has not started"
+        scores = [f"{printable(name, 24)} {mean_text(tally.kind, tally.mean)}" for name, tally in self.state.scores.items()]
+        parts = [f"{progress_text(self.state)} done", *scores, f"in {printable(str(self.path), 500)}"]
+        return f"<{name} {self.status}: {', '.join(parts)}>"
 
     def to_pandas(self, rows: Rows = "trials") -> Any:
         """Return the trials as a pandas DataFrame, or the attempts, steps, scores or events, with the columns of an export."""

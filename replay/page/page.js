@@ -238,6 +238,7 @@ class Page {
       if (this.theme) parameters.set("theme", this.theme);
       if (this.runs.length > 1 && this.index === 0) parameters.set("run", "A");
       const address = parameters.toString();
+      if (location.protocol === "about:") return; // In a notebook, the page has no URL of its own.
       if (address !== location.hash.slice(1)) history.replaceState(null, "", `#${address}`);
     }, 120);
   }

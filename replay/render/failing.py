@@ -10,6 +10,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any, Final
 
+import attrs
+
 from evaljournal.journal import Blob, JournalError
 from evaljournal.replay.render.phrases import score_value_text
 from evaljournal.replay.runs.values import TrialValues, read_values
@@ -27,14 +29,33 @@ _MIN_WIDTH: Final = 23
 """Characters of an output and an expected output, even if the line is then longer than the terminal is wide."""
 
 
+@attrs.frozen
+class ListedCases:
+    """The first cases with a failing score, or with the lowest scores."""
+
+    heading: str
+    suffixes: Mapping[str, str]
+    """Trial → its suffix in a line."""
+    more: str = ""
+    """How many are not listed."""
+
+
 def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH) -> Iterator[str]:
-    """Yield the first cases with a failing score: output → expected output, and the reasons.
+    """Yield the first cases with a failing score: output → expected output, and the reasons."""
+    if cases := listed_cases(state):
+        yield f"{cases.heading}:"
+        yield from _case_lines(state, path, cases.suffixes, width)
+        if cases.more:
+            yield f"  {cases.more}: evaljournal show {quote(path)} --failing"
+
+
+def listed_cases(state: RunState) -> ListedCases | None:
+    """Return the first cases with a failing score; None if there are none.
 
     If the scores are numbers, which neither pass nor fail, the cases with the lowest values of the first are listed.
     """
     if not any(tally.booleans for tally in state.scores.values()):
-        yield from _lowest_lines(state, path, width)
-        return
+        return _lowest_cases(state)
     count, names, cases = 0, dict[str, str](), set[str]()
     for name, trial in state.trials.items() if _has_failing(state) else ():
         if trial.failing_scorers:
@@ -44,10 +65,10 @@ def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH)
             if len(names) < _MAX_CASES:
                 names.setdefault(trial.case, name)
     if not count:
-        return
+        return None
     case_count = len(cases) or count
     outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
-    yield f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{_in_cases(case_count) if case_count < count else ''}:"
+    heading = f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{_in_cases(case_count) if case_count < count else ''}"
     suffixes = dict.fromkeys(names.values(), "")
     if sum(tally.booleans > 0 for tally in state.scores.values()) > 1:
         scorers = {
@@ -55,20 +76,20 @@ def failing_lines(state: RunState, path: Path | str, width: int = DEFAULT_WIDTH)
             for name in suffixes
         }
         suffixes = {name: f"  ({text})" for name, text in scorers.items()}
-    yield from _case_lines(state, path, suffixes, width)
-    if (more := case_count - len(names)) > 0:
-        others = plural(more, "more case") if case_count < count else f"{more:,} more"
-        yield f"  and {others}: evaljournal show {quote(path)} --failing"
+    more = case_count - len(names)
+    others = plural(more, "more case") if case_count < count else f"{more:,} more"
+    return ListedCases(heading, suffixes, f"and {others}" if more > 0 else "")
 
 
-def _lowest_lines(state: RunState, path: Path | str, width: int) -> Iterator[str]:
+def _lowest_cases(state: RunState) -> ListedCases | None:
     scorer, mean = next(((name, tally.mean) for name, tally in state.scores.items() if tally.mean is not None), ("", None))
     scores = ((name, trial.score(scorer)) for name, trial in state.trials.items() if trial.stage != "withdrawn")
     values = ((name, score[1]) for name, score in scores if score is not None)
     lowest = heapq.nsmallest(_MAX_CASES, ((name, value) for name, value in values if is_summable(value)), key=itemgetter(1))
-    if lowest and mean is not None and lowest[0][1] < mean:
-        yield f"lowest {printable(scorer, _NAME_CHARS)}:"
-        yield from _case_lines(state, path, {name: f"  ({score_value_text(value)})" for name, value in lowest}, width)
+    if not lowest or mean is None or lowest[0][1] >= mean:
+        return None
+    suffixes = {name: f"  ({score_value_text(value)})" for name, value in lowest}
+    return ListedCases(f"lowest {printable(scorer, _NAME_CHARS)}", suffixes)
 
 
 def _in_cases(count: int) -> str:
@@ -84,7 +105,7 @@ def _case_lines(state: RunState, path: Path | str, suffixes: Mapping[str, str], 
     """Yield the output and expected output of trials, each with a suffix, and the reasons of their failing scores."""
     labels = {name: printable(name, _NAME_CHARS) for name in suffixes}
     column = max(map(cell_width, labels.values()))
-    for (name, suffix), values in zip(suffixes.items(), _values(state, path, list(suffixes)), strict=True):
+    for (name, suffix), values in zip(suffixes.items(), listed_values(state, path, list(suffixes)), strict=True):
         room = width - column - len(suffix) - 4
         text = "" if values is None else output_and_expected(values.output, values.expected, room)
         yield f"  {pad(labels[name], column)}  {text}{suffix}".rstrip()
@@ -95,7 +116,7 @@ def _case_lines(state: RunState, path: Path | str, suffixes: Mapping[str, str], 
                 yield from wrap(text, max(40, width), initial_indent=indent, subsequent_indent=f"{indent}  ", max_lines=3)
 
 
-def _values(state: RunState, path: Path | str, names: Sequence[str]) -> list[TrialValues | None]:
+def listed_values(state: RunState, path: Path | str, names: Sequence[str]) -> list[TrialValues | None]:
     """Return the values of trials; None if they cannot be read."""
     try:
         return [*read_values(path, state.trials, names)]

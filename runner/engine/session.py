@@ -47,6 +47,7 @@ from evaljournal.runner.workers.streams import print_error
 
 if TYPE_CHECKING:
     from evaljournal.replay.export.tables import Rows
+    from evaljournal.runner.page import InlinePage
 
 T = TypeVar("T")
 
@@ -106,9 +107,21 @@ class Outcome:
         return data_frame("polars", self.path, rows)
 
     @property
-    def report(self) -> str:
+    def summary_text(self) -> str:
         """The final summary, the next command and the gates that did not pass, as the command line prints them."""
         return render_report(self)
+
+    def report(self) -> "InlinePage":
+        """Return the HTML report of the run, which a notebook shows in the cell; `evaljournal report` writes it to a file."""
+        from evaljournal.runner.page import InlinePage  # noqa: PLC0415  # most runs need none
+
+        return InlinePage.read(self.path)
+
+    def _repr_html_(self) -> str:
+        """Return the scores, failing cases and problems for a notebook."""
+        from evaljournal.replay.render.html import results_html  # noqa: PLC0415  # for notebooks only
+
+        return results_html(self.state, self.path, stop_reason=self.stop_reason, problems=self.problems)
 
     def __str__(self) -> str:
         """Return the final summary and the gates that did not pass."""

@@ -96,7 +96,7 @@ class EvaluationPlugin:
         """Exit if a call of a stopped run does not end: nothing else would end the process."""
         if outcome.stop_reason:
             with self._without_capture():
-                sys.stderr.write(f"{outcome.report}\n")
+                sys.stderr.write(f"{outcome.summary_text}\n")
                 sys.stderr.flush()
                 os._exit(_UNFINISHED)
 

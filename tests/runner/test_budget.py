@@ -70,8 +70,8 @@ async def test_a_run_stops_before_it_exceeds_its_budget(disk: SimulatedDisk) -> 
     assert (10, "budget") == (len(task.calls), outcome.stop_reason)
     assert ["budget"] == [event.reason for event in events(disk, RunStopped)]
     assert "cost $1.00 of $1.00 used; the next attempt may use $0.100" == outcome.detail
-    assert "next: evaljournal resume /runs/it/0001 --budget cost=3.1 --task FILE.py:NAME" in outcome.report
-    assert "budget: cost $1.00 of $1.00 spent; worst possible overshoot: none" in outcome.report
+    assert "next: evaljournal resume /runs/it/0001 --budget cost=3.1 --task FILE.py:NAME" in outcome.summary_text
+    assert "budget: cost $1.00 of $1.00 spent; worst possible overshoot: none" in outcome.summary_text
     assert 1.0 == round(state_of(disk).usage["cost"], 9)
 
 
@@ -127,7 +127,7 @@ async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
 
     assert "budget" == outcome.stop_reason
     assert "20 trials have reported no cost, so the budget cannot be enforced; record it with note(cost=…)" == outcome.detail
-    assert "next: evaljournal resume /runs/it/0001 --adopt --task FILE.py:NAME" in outcome.report
+    assert "next: evaljournal resume /runs/it/0001 --adopt --task FILE.py:NAME" in outcome.summary_text
     assert 20 <= len(task.calls) <= 23
     await run_virtual(paid_evaluation(task, 100), disk, resume=True)
     assert 40 <= len(task.calls) <= 46
@@ -359,7 +359,7 @@ async def test_an_agent_that_does_not_end(disk: SimulatedDisk) -> None:
     outcome = await run_virtual(defined, disk)
 
     assert ["OverBudget"] == [event.error for event in events(disk, AttemptFailed)]
-    assert "budget per trial: output_tokens 1,000; exceeded by 1 trial" in outcome.report
+    assert "budget per trial: output_tokens 1,000; exceeded by 1 trial" in outcome.summary_text
     assert (3, 1, 1) == (outcome.state.steps.completed, outcome.state.attempts, outcome.state.failed)
     retried = await run_virtual(defined, disk, resume=True, retry_failed=True, budget_per_trial="output_tokens=2800")
     assert (1, 0) == (retried.state.completed, retried.state.failed)

@@ -461,7 +461,7 @@ def test_a_quota_of_a_day_stops_the_run(server: Server, path: Path, name: str) -
     resumed = run_real(defined, path, resume=True)
 
     assert ("quota", 1, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
-    assert "stopped (a quota is used up): 1 of 2 trials done" in outcome.report
+    assert "stopped (a quota is used up): 1 of 2 trials done" in outcome.summary_text
     assert re.match(r"resume after 08:00 UTC \(.+\); every other call would fail in the same way", outcome.detail)
     assert ("", 2, 3) == (resumed.stop_reason, resumed.state.completed, len(server.requests(name)))
     assert () == audit(read(path), rules=retry_rules).findings

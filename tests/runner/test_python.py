@@ -67,7 +67,7 @@ def test_gates_decide_whether_an_outcome_has_passed(tmp_path: Path, capsys: pyte
         outcome.check()
     assert [f"gate did not pass: {problem}"] == failed.value.problems
     printed = capsys.readouterr().out
-    assert f"{outcome.report}\n" == printed
+    assert f"{outcome.summary_text}\n" == printed
     assert [f"next: evaljournal report {tmp_path / 'run'} --open", f"gate did not pass: {problem}"] == printed.splitlines()[-2:]
     assert str(outcome).endswith(f"gate did not pass: {problem}")
 
