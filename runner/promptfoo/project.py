@@ -15,6 +15,7 @@ import attrs
 from evaljournal.replay.text import escape_controls
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES, Value, parse_json, parse_yaml
+from evaljournal.runner.secrets import mask_literal
 
 FILE: Final = "file://"
 _GLOB: Final = frozenset("*?[")
@@ -33,7 +34,7 @@ class Omission:
     text: str
 
     def __str__(self) -> str:
-        return one_line(f"{self.path}, line {self.line:,}: {self.text}")
+        return one_line(f"{self.path}, line {self.line:,}: {mask_literal(self.text)}")
 
 
 @attrs.define

@@ -14,8 +14,8 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.runner.promptfoo.prompts import Prompt
-from evaljournal.runner.promptfoo.yaml_file import Value
-from evaljournal.runner.secrets import mask_literal, mask_literal_words
+from evaljournal.runner.promptfoo.yaml_file import Value, with_place
+from evaljournal.runner.secrets import mask_literal, mask_literal_words, mask_values
 
 _OTHER_OPENAI_APIS: Final = re.compile(
     r"(agents|assistant|chatkit|codex|completion|embedding|image|moderation|realtime|speech|transcription|tts|video)\b.*"
@@ -270,8 +270,14 @@ def _literal_json(value: Value, name: str) -> Any:
     for text in value.texts():
         if nunjucks.is_template(text) or text.startswith(FILE):
             raise NotMapped(f"config.{name} contains a template or a file, which has no counterpart there")
-        if mask_literal(text) != text:
-            raise NotMapped(f"config.{name} contains a key, which is not written")
+    return _without_keys(value, name)
+
+
+def _without_keys(value: Value, name: str) -> Any:
+    """Return a JSON value; raise `NotMapped` if it contains an API key or a password."""
+    plain_value = {name: value.plain}
+    if mask_values(plain_value) != plain_value:
+        raise NotMapped(f"config.{name} contains a key, which is not written")
     return value.plain
 
 
@@ -324,15 +330,15 @@ def _endpoint(identity: str, config: dict[str, Value]) -> dict[str, Any]:
     if body is not None:
         options["body"] = _json_body(body)
     if "queryParams" in config:
-        options["query"] = config.pop("queryParams").plain
+        options["query"] = _without_keys(config.pop("queryParams"), "queryParams")
     return options | _output_path(config.pop("transformResponse", None) or config.pop("responseParser", None))
 
 
 def _json_body(value: Value) -> Any:
     if not isinstance(value.data, str):
-        return value.plain
+        return _without_keys(value, "body")
     try:
-        return read_json(value.data)
+        return _without_keys(with_place(read_json(value.data), value.path, value.line), "body")
     except ValueError:
         raise NotMapped("a body that is not JSON has no counterpart") from None
 
@@ -401,7 +407,7 @@ def _command(identity: str, line: str, config: dict[str, Value], entry: Value, p
     try:
         words = shlex.split(line)
     except ValueError as exc:
-        raise entry.error(f"cannot parse the command {line!r}: {exc}") from exc
+        raise entry.error(f"cannot parse the command: {exc}; check its quotes") from exc
     if not words:
         raise entry.error("the command is empty")
     if mask_literal_words(words) != words:
