@@ -69,7 +69,7 @@ class AssertionReader:
         assertion: dict[str, Any] = {"type": kind.replace("model-graded-factuality", "factuality")}
         if "value" in fields and fields["value"].data is not None:
             is_python = base == "python"
-            assertion["value"] = self._function(fields, variables) if is_python else self._value(fields["value"], variables)
+            assertion["value"] = self._function(fields) if is_python else self._value(fields["value"], variables)
         graded = self._grading({**options, **fields}, base, variables) if base in GRADED else {}
         return _checked(assertion | graded | _common(fields, variables))
 
@@ -125,14 +125,15 @@ class AssertionReader:
                 raise NotMapped(f"the rubricPrompt has an unknown variable {path[0]!r}")
         return _with_output(nunjucks.to_templates(prompt))
 
-    def _function(self, fields: Mapping[str, Value], variables: Mapping[str, Any]) -> str:
+    def _function(self, fields: Mapping[str, Value]) -> str:
         """Return the name of a Python function: one in a file, or one made of the code in the assertion."""
         value = fields["value"]
         code, config = value.text("the value of a python assertion"), fields["config"].plain if "config" in fields else None
         if match := _PYTHON_FILE.fullmatch(code.strip()):
             name = match[2] or "get_assert"
             return self._name(name, Function(f"{self.project.path(match[1], value)}:{name}", "", config))
-        code = nunjucks.render(code, variables)
+        if nunjucks.is_template(code):  # Data would become code.
+            raise NotMapped("a template in code has no counterpart; use context['vars']")
         body = textwrap.indent(code.rstrip() if "\n" in code else f"return {code.strip()}", "    ")
         try:
             ast.parse(f"def check(output, context):\n{body}\n")

@@ -57,7 +57,7 @@ class Cases:
     def read(self, tests: Value | None, scenarios: Value | None, default: Value | None) -> None:
         """Read all tests."""
         try:
-            self.default = {} if default is None else self.project.content(default).fields("defaultTest")
+            self.default = {} if default is None else _present(self.project.content(default).fields("defaultTest"))
         except NotMapped as exc:
             assert default is not None
             self.project.omit(default, f"defaultTest is not imported: {exc}")
@@ -137,8 +137,7 @@ class Cases:
 
     def _add(self, source: Value, fields: dict[str, Value]) -> None:
         """Add the rows of a test."""
-        fields = {key: value for key, value in fields.items() if value.data is not None}
-        default = dict(self.default)
+        fields, default = _present(fields), dict(self.default)
         options, metadata = (
             {**_fields(default.pop(key, None), key), **_fields(fields.pop(key, None), key)} for key in ("options", "metadata")
         )
@@ -284,6 +283,10 @@ class Cases:
 
 def _fields(value: Value | None, name: str) -> dict[str, Value]:
     return {} if value is None else value.fields(name)
+
+
+def _present(fields: Mapping[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in fields.items() if value.data is not None}
 
 
 def _templates(variables: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ class NotMapped(Exception):  # not an error: with `--partial` the rest is import
     """Something has no counterpart; the message says what."""
 
 
-@attrs.frozen(order=True)
+@attrs.frozen
 class Omission:
     """Something in a file that is not imported."""
 
@@ -42,7 +42,8 @@ class Project:
     """The project of a configuration."""
 
     config: Path
-    omissions: list[Omission] = attrs.field(factory=list[Omission])
+    omissions: dict[Omission, None] = attrs.field(factory=dict[Omission, None])
+    """In order, each once."""
     _root: Path = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -51,9 +52,7 @@ class Project:
 
     def omit(self, value: Value, text: str) -> None:
         """Add something to the list of what is not imported."""
-        omission = Omission(value.path, value.line, text)
-        if omission not in self.omissions:
-            self.omissions.append(omission)
+        self.omissions[Omission(value.path, value.line, text)] = None
 
     def omit_keys(self, fields: dict[str, Value], name: str) -> None:
         """Add all remaining keys of a mapping to that list."""

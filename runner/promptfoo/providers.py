@@ -63,6 +63,9 @@ _PATH_PART: Final = re.compile(r"[A-Za-z_$][\w$]*|\d+|'[^']+'|\"[^\"]+\"")
 _REQUEST_KEYS: Final = ("request", "transformRequest", "requestTransform", "session", "auth", "signatureAuth", "multipart")
 """Keys of `config` without which a request would be another one."""
 
+_URL_CHARACTERS: Final = ":/?#[]@!$&'()*+,;=%~"
+"""Characters with a meaning in a URL, and escapes."""
+
 Kind = Literal["chat", "endpoint", "command", "python"]
 
 
@@ -242,7 +245,7 @@ def _parameters(config: dict[str, Value], dialect: str, model: str, project: Pro
         if key in config:
             options["max-tokens"] = config.pop(key).count(key)
     if "seed" in config and dialect != "anthropic:":
-        options["model-seed"] = config.pop("seed").plain
+        options["model-seed"] = config.pop("seed").number("seed")
     if "reasoning_effort" in config:
         options["effort"] = _plain_text(config.pop("reasoning_effort"), "reasoning_effort")
     elif "reasoning" in config and list(config["reasoning"].fields("reasoning")) == ["effort"]:
@@ -388,7 +391,7 @@ def _fill_url(url: str, query: Any, prompt: Prompt) -> str:
             raise NotMapped("a list of messages in a URL has no counterpart")
         pieces = [part for piece in pieces for part in (nunjucks.pieces(prompt.raw) if piece == ("prompt",) else [piece])]
         return "".join(
-            f"{{{'.'.join(piece)}}}" if isinstance(piece, tuple) else quote(piece, safe="") if is_part else piece
+            f"{{{'.'.join(piece)}}}" if isinstance(piece, tuple) else quote(piece, safe="" if is_part else _URL_CHARACTERS)
             for piece in pieces
         )
 

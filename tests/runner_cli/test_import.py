@@ -342,6 +342,10 @@ def test_unmapped_keys_are_listed_with_their_line(config: str, line: int, text: 
             {"test": "tests: [{assert: [{type: is-json, value: {$ref: '#/a'}}]}]\n"},
             "line 3: the assertion is not imported: $ref",
         ),
+        (
+            {"test": "tests: [{vars: {a: 1}, assert: [{type: python, value: 'output == {{a}}'}]}]\n"},
+            "a template in code has no",
+        ),
         ({"test": "tests: [{providers: [other]}]\n"}, "line 3: the test is not imported: it is for some providers only"),
         (
             {"test": "tests: [{vars: {question: {a: b}}}]\n"},
