@@ -161,6 +161,19 @@ def test_pytest_next_to_modules_of_the_user_with_our_names(site: Path, evals: Pa
     assert (0, "1 passed") == (result.returncode, result.stdout.splitlines()[-1][:8]), result.stdout
 
 
+def test_the_plug_in_of_pytest_imports_nothing_else(site: Path, evals: Path) -> None:
+    """The wheel has an entry point for pytest that imports three small modules, and the rest only with `--evals`."""
+    names = ["evaljournal", "evaljournal.lazy_names", "evaljournal.pytest_plugin"]
+    code = f"assert {names} == sorted(name for name in sys.modules if name.split('.')[0] == 'evaljournal')"
+    (evals / "test_plain.py").write_text(f"import sys\ndef test_imports():\n    {code}\n")
+    command = ("-m", "pytest", "-q", "-p", "evaljournal", "-p", "no:cacheprovider")
+    plain = clean_python(site, *command, "test_plain.py", cwd=evals)
+    result = clean_python(site, *command, "--evals", "test_geo.py", cwd=evals)
+
+    assert (0, "1 passed") == (plain.returncode, plain.stdout.splitlines()[-1][:8]), plain.stdout
+    assert (0, "2 passed") == (result.returncode, result.stdout.splitlines()[-1][:8]), result.stdout + result.stderr
+
+
 def test_files_in_the_working_directory_hide_no_dependency(site: Path, tmp_path: Path) -> None:
     """`python -m evaljournal` imports nothing from the working directory if there is an installed package of that name."""
     for name in ("attrs", "click", "json", "orjson", "rich", "trio"):

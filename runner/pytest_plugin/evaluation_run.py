@@ -11,17 +11,17 @@ from typing import Any
 from evaljournal.journal import read
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.trial import DONE_STAGES
 from evaljournal.runner.api import run, run_async
 from evaljournal.runner.data.case import Trial
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.engine.changes import is_same
+from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.errors import RunChanged, UsageError
-from evaljournal.runner.run_paths import RUNS, newest_run, next_path, run_start, runs_newest_first
+from evaljournal.runner.run_paths import RUNS, newest_run, run_start, runs_newest_first
 
 
 class EvaluationRun:
@@ -68,7 +68,7 @@ class EvaluationRun:
                 self.path = path
                 if self.evaluation.scorers:
                     run_async(Rescoring(self.evaluation, path, trials=self._selected_part).rescore)
-                self.state = load(path).state
+                self.state = _recorded_state(path)
                 return
         raise UsageError(f"{directory} is not a run of {self.evaluation.name!r}, and there is none below it")
 
@@ -79,23 +79,25 @@ class EvaluationRun:
         with an error are retried, so that no test reports an error of an earlier session. Without trials, only a gate is
         selected: the newest run is read.
         """
-        name = self.evaluation.name
         if not self.selected:
-            self.path = newest_run(name)
-            self.state = load(self.path).state
+            self.path = newest_run(self.evaluation.name)
+            self.state = _recorded_state(self.path)
             return
         # Settings are those of the evaluation, not those of an earlier `pytest -x` or of a command.
         options |= {"task": self._reference, "trials": self._selected_part, "ignore_recorded": True, "quiet": True}
-        outcome: Outcome | None = None
-        self.path = self._resumable_run(retries=retries)
-        if self.path is not None:
+
+        async def observe(live_run: LiveRun) -> None:
+            self.path = live_run.journal.path  # Also if the run is interrupted.
             announce(self.path)
+
+        options["observer"] = observe
+        outcome: Outcome | None = None
+        path = self._resumable_run(retries=retries)
+        if path is not None:
             has_errors = any(name in self.selected and trial.stage == "failed" for name, trial in self.state.trials.items())
             with suppress(RunChanged):  # Nothing was written.
-                outcome = run(self.evaluation, self.path, resume=True, retry_failed=has_errors, **options)
+                outcome = run(self.evaluation, path, resume=True, retry_failed=has_errors, **options)
         if outcome is None:
-            self.path = next_path(name)
-            announce(self.path)
             outcome = run(self.evaluation, **options)
         self.path, self.state = outcome.path, outcome.state
 
@@ -112,12 +114,17 @@ class EvaluationRun:
         path = next(iter(runs_newest_first(RUNS / self.evaluation.name)), None)
         if path is None:
             return None
-        self.state = state = fold(read(path, load_blobs=False))
+        self.state = state = _recorded_state(path)
         recorded = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
         has_same_cases = all(name in self.trials and is_same(trial, self.trials[name]) for name, trial in recorded.items())
         is_shard = state.started is not None and state.started.shard
         is_left = not state.outcome or not all(map(self.is_done, self.selected))
         return path if has_same_cases and not is_shard and (retries or (state.outcome != "finished" and is_left)) else None
+
+
+def _recorded_state(path: Path) -> RunState:
+    """Read the state of a run; raise a `JournalError` if the run is damaged."""
+    return fold(read(path, load_blobs=False))
 
 
 def _trials(evaluation: AnyEvaluation) -> Iterator[Trial]:

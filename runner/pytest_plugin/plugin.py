@@ -100,7 +100,7 @@ class EvaluationPlugin:
                 sys.stderr.flush()
                 os._exit(_UNFINISHED)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print the final report of each run, also of those that workers of xdist have made."""
         reports = (report for reports in terminalreporter.stats.values() for report in reports)
         properties = (pair for report in reports for pair in getattr(report, "user_properties", ()))

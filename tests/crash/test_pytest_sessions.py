@@ -91,15 +91,23 @@ def test_the_next_session_resumes(  # noqa: PLR0917  # parametrized
 
 
 def test_workers_of_xdist(tmp_path: Path, server: Server, name: str) -> None:
-    """With `--dist loadgroup`, each evaluation runs in one worker; `--lf` retries its error in the same run."""
-    project = PROJECT.replace("URL", repr(server.url(name, "400,ok"))).replace("STUCK", "False").replace("slots=2", "slots=1")
-    options = ("-n", "2", "--dist", "loadgroup")
-    with session(tmp_path, project, *options, "-k", "numbers or plain") as first:
-        output, _ = first.communicate()
-    with session(tmp_path, project, *options, "--lf") as second:
-        retried_output, _ = second.communicate()
+    """With `--dist loadgroup`, an evaluation runs in one worker; a killed session is resumed, and `--lf` retries the error."""
+    project = PROJECT.replace("URL", repr(server.url(name, "ok,ok,hang,hang,400,ok"))).replace("STUCK", "False")
+    options = ("-n", "2", "--dist", "loadgroup", "-k", "not letters")
+    with session(tmp_path, project, *options) as killed:
+        assert wait_until(lambda: len(calls(server, name)) == 4)
+        killed.kill()
+        killed.communicate()
+    in_flight = calls(server, name)[2:]
+    assert wait_until(lambda: load(tmp_path / PATHS[1]).state.outcome == "interrupted")  # Its worker stops the run.
+    outputs = []
+    for further_options in ((), ("--lf",)):
+        with session(tmp_path, project, *options, *further_options) as resumed:
+            outputs.append(resumed.communicate()[0])
+    numbers = [text for text in INPUTS if text.startswith("t")]
+    [failed] = (Counter(calls(server, name)) - Counter(numbers) - Counter(in_flight)).elements()
 
-    assert "10 passed, 1 error" in output
-    assert "1 passed" in retried_output
-    assert Counter(INPUTS.keys() - {"x", "y"}) + Counter(["t0"]) == Counter(calls(server, name))
-    assert ["finished"] == [load(path).status for path in tmp_path.glob("runs/*/*")]
+    assert ["10 passed, 1 error", "1 passed"] == [output.splitlines()[-1].partition(" in ")[0] for output in outputs], outputs
+    assert failed in in_flight
+    assert PATHS[1:] == [str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*")]
+    assert "finished" == load(tmp_path / PATHS[1]).status

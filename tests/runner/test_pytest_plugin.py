@@ -312,9 +312,9 @@ def test_a_damaged_run_is_not_overwritten(project: Project) -> None:
     [file] = (project.path / "runs/small/0001").glob("journal-*.jsonl")
     content = file.read_bytes().replace(b'"output":"a"', b'"output":"x"')
     file.write_bytes(content)
-    result = project.run()
+    results = [project.run(), project.run("--evals-reuse", "runs")]
 
-    assert {"errors": 3} == result.parseoutcomes()
+    assert [{"errors": 3}] * 2 == [result.parseoutcomes() for result in results]
     assert ([file.parent], content) == ([*file.parent.parent.iterdir()], file.read_bytes())
 
 
