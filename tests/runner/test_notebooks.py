@@ -133,9 +133,9 @@ def execute_until(
         stop(int((directory / "kernel").read_text()))
 
     async def execute() -> BaseException:
-        error, _ = await asyncio.gather(executed.async_execute(), asyncio.to_thread(stop_kernel), return_exceptions=True)
-        assert isinstance(error, BaseException)
-        return error
+        results: Any = await asyncio.gather(executed.async_execute(), asyncio.to_thread(stop_kernel), return_exceptions=True)
+        assert isinstance(results[0], BaseException)
+        return results[0]
 
     return asyncio.run(execute())
 
