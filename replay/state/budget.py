@@ -25,7 +25,7 @@ OVER_BUDGET: Final = "OverBudget"
 """Error type of an attempt that exceeded the budget per trial and did not fail with another error."""
 _MAX_TRIALS: Final = 10**9
 """Maximum of `more_trials`; a foreign journal may have any budget."""
-_DECIMALS: Final = 9
+DECIMALS: Final = 9
 """Decimals of a sum; costs are recorded with as many, so sums are exact."""
 
 Amounts: TypeAlias = dict[str, float]
@@ -46,7 +46,7 @@ def _amount(value: object) -> float | None:
 
 def _add(sums: Amounts, unit: str, amount: float) -> float:
     """Add an amount to a sum; return the new sum."""
-    sums[unit] = round(sums.get(unit, 0.0) + amount, _DECIMALS)
+    sums[unit] = round(sums.get(unit, 0.0) + amount, DECIMALS)
     return sums[unit]
 
 
@@ -149,7 +149,7 @@ class Budget:
         for unit, limit in self.limits.items():
             unit_reserve = reserve.get(unit)
             parts = self.spent[unit], self._unused_reserves(unit), unit_reserve or 0.0, other_runs.get(unit, 0.0)
-            total = round(sum(parts), _DECIMALS)
+            total = round(sum(parts), DECIMALS)
             if unit not in usage.reported_units and usage.unreported_trials[unit] >= MAX_UNREPORTED:
                 return Block(reason="unreported", unit=unit)
             if total > limit or (unit_reserve is None and total == limit):
@@ -159,7 +159,7 @@ class Budget:
         return None
 
     def _unused_reserves(self, unit: str) -> float:
-        return round(sum(usage.unused_reserves(unit) for usage in self._variants.values()), _DECIMALS)
+        return round(sum(usage.unused_reserves(unit) for usage in self._variants.values()), DECIMALS)
 
     def blocks(self, other_runs: Mapping[str, float]) -> Iterator[Block]:
         """Yield why the next attempt of each variant may not start, estimated from the reserves of earlier ones."""
@@ -189,7 +189,7 @@ class Budget:
         if not self.trial_limits:
             return {}
         parts = self._usage_by_trial.get(trial, {}), amounts(usage)
-        sums = {unit: round(sum(part.get(unit, 0.0) for part in parts), _DECIMALS) for unit in self.trial_limits}
+        sums = {unit: round(sum(part.get(unit, 0.0) for part in parts), DECIMALS) for unit in self.trial_limits}
         return {unit: amount for unit, amount in sums.items() if amount > self.trial_limits[unit]}
 
     def use(self) -> dict[str, BudgetUse]:
@@ -198,7 +198,7 @@ class Budget:
         for unit, limit in self.limits.items():
             spent, reserve = self.spent[unit], 0.0 if self._has_ended else self._unused_reserves(unit)
             other_runs = self.other_runs.get(unit, 0.0)
-            overshoot = max(0.0, round(spent + reserve + other_runs - limit, _DECIMALS))
+            overshoot = max(0.0, round(spent + reserve + other_runs - limit, DECIMALS))
             uses[unit] = BudgetUse(limit=limit, spent=spent, reserved=reserve, other_runs=other_runs, overshoot=overshoot)
         return uses
 
@@ -333,4 +333,4 @@ def round_up(amount: float) -> float:
     if amount <= 0:
         return 0.0
     step = 10.0 ** (math.floor(math.log10(amount)) - 1)
-    return round(math.ceil(round(amount / step, 6)) * step, _DECIMALS)
+    return round(math.ceil(round(amount / step, 6)) * step, DECIMALS)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from evaljournal.replay import RunState
-from evaljournal.replay.state.budget import MAX_UNKNOWN, UNITS, Amounts, Budget
+from evaljournal.replay.state.budget import DECIMALS, MAX_UNKNOWN, UNITS, Amounts, Budget
 
 
 @attrs.define(eq=False)
@@ -46,7 +46,7 @@ class BudgetShare:
     def other_runs(self) -> Amounts:
         """Return what the other runs have spent and reserved."""
         uses = [share._use() for share in self._others()]  # noqa: SLF001
-        return {unit: round(sum(use[unit] for use in uses), 9) for unit in self._budget.limits}
+        return {unit: round(sum(use[unit] for use in uses), DECIMALS) for unit in self._budget.limits}
 
     @property
     def may_explore(self) -> bool:

@@ -545,3 +545,17 @@ def test_interrupted_while_it_is_prepared() -> None:
 
     assert (130, "Error: interrupted\n") == (preparing.returncode, err)
     assert (False, False) == (Path("runs").exists(), Path("calls").exists())
+
+
+def test_a_budget_of_one_evaluation() -> None:
+    """Without a budget of the suite, an evaluation is stopped by its own, which the next command raises."""
+    file = Path("evals/beta.py")
+    file.write_text(file.read_text().replace("slots=2", "slots=1, budget={'cost': 0.02}"))
+    stopped = evaljournal("run", "evals")
+
+    (command,) = re.findall(r"^next: evaljournal (.*)$", stopped.stdout, re.MULTILINE)
+    assert (3, True) == (stopped.exit_code, command.startswith(f"resume {SUITE / 'beta'} --budget cost=")), stopped.output
+    assert 0 == evaljournal(*command.split()).exit_code
+    assert 0 == evaljournal("resume").exit_code
+    assert all_calls(alpha=6, beta=4) == calls()
+    assert {None} == {event.other_runs for event in events(SUITE / "beta", AttemptStarted)}

@@ -17,6 +17,7 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay import RunState
+from evaljournal.replay.render.ending import next_command as next_command_of_run
 from evaljournal.replay.render.suite import SuiteRow, larger_budget, larger_limits, suite_panel, table_lines, totals_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
@@ -99,7 +100,7 @@ def resume_suite(path: Path, options: Mapping[str, Any], reference: str | None, 
                 if error_code(exc) != DAMAGED:
                     raise
                 command_suite.errors[entry.name] = exc  # The other runs continue.
-                continue
+                item, state = None, open_run(suite.runs[entry.name]).state  # What it had spent counts.
             command_suite.states[entry.name] = state
             if item is not None:
                 items[entry.name] = item
@@ -149,6 +150,7 @@ def shares_budget(state: RunState) -> bool:
 
 def budget_share(run: Path) -> BudgetShare | None:
     """Return the part in a shared budget of a run that is resumed alone; None if it shares none."""
+    run = run.resolve()
     if not is_suite(run.parent):
         return None
     suite = read_suite(run.parent)
@@ -362,19 +364,20 @@ def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> It
         yield from (f"{printable(name, 40)}: {one_line(line, 500)}" for line in lines)
     for row in [row for row in rows if row.state is not None and details[row.name][1]][:1]:
         yield f"details: evaljournal status {quote(suite.runs[row.name])}"
-    yield f"next: {next_command(suite, [row.state for row in rows if row.state is not None], code)}"
+    yield f"next: {next_command(suite, rows, code)}"
 
 
-def next_command(suite: Suite, states: Sequence[RunState], code: int) -> str:
+def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
     """Return the command to run next."""
-    path = quote(suite.path)
+    path, states = quote(suite.path), {row.name: row.state for row in rows if row.state is not None}
     if code in {UNFINISHED, USAGE}:
-        options = ""
-        if any(state.outcome == "budget" for state in states):
-            limits = larger_budget(states)  # Without one, usage was not reported, and the task must be changed first.
-            options = "".join(f" --budget {unit}={limit:.12g}" for unit, limit in limits.items()) or " --adopt"
-        return f"evaljournal resume {path}{options}"
-    if code == 1 and any(state.failed for state in states):
+        limits = larger_budget(list(states.values()))
+        stopped_runs = [name for name, state in states.items() if state.outcome == "budget"]
+        if stopped_runs and not limits:  # By a budget of its own, or because usage was not reported.
+            return next_command_of_run(states[stopped_runs[0]], suite.runs[stopped_runs[0]])
+        options = (f" --budget {unit}={limit:.12g}" for unit, limit in limits.items() if stopped_runs)
+        return f"evaljournal resume {path}{''.join(options)}"
+    if code == 1 and any(state.failed for state in states.values()):
         return f"evaljournal resume {path} --retry-failed"
     return f"evaljournal verify {path}" if code == DAMAGED else f"evaljournal report {path} --open"
 
@@ -393,11 +396,10 @@ def suite_json(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> dict
         }
         for row in rows
     ]
-    states = [row.state for row in rows if row.state is not None]
     return {
         "path": str(suite.path),
         "suite": suite.name,
         "exit_code": code,
-        "next_command": next_command(suite, states, code),
+        "next_command": next_command(suite, rows, code),
         "evaluations": evaluations,
     }
