@@ -1,6 +1,5 @@
 """Runs from a script, next to an event loop and in a thread: signals stop them gracefully, then take their usual effect."""
 
-import asyncio
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from evaljournal import Case, UsageError, arun, evaluation, run
+from evaljournal import Case, UsageError, evaluation, run
 from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from evaljournal.runner.testing import events_of
@@ -175,13 +174,3 @@ async def test_run_next_to_a_loop(tmp_path: Path) -> None:
     assert 1 == outcome.state.completed
     with pytest.raises(UsageError, match="slots=0"):
         run(thread_name_evaluation(), tmp_path / "other", slots=0)
-
-
-def test_arun_in_asyncio_is_rejected(tmp_path: Path) -> None:
-    """Awaited inside asyncio, `arun` starts nothing, and the error names the call that works."""
-    with pytest.raises(UsageError, match=r"in asyncio, use `await asyncio.to_thread\(evaljournal.run, …\)`"):
-        asyncio.run(arun(thread_name_evaluation(), tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
-    outcome = asyncio.run(asyncio.to_thread(run, thread_name_evaluation(), tmp_path / "run"))
-
-    assert 1 == outcome.state.completed
