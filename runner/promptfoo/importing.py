@@ -1,6 +1,7 @@
 """A promptfoo configuration as files of evaljournal: their names and contents, and what is missing in them."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -246,12 +247,15 @@ class _Writer:
         module = self._functions_path.stem
         if functions:
             scorer.append(f"functions=[{', '.join(f'{module}.{function}' for function in functions)}]")
+        paths = sorted({variant.options["function"].rpartition(":")[0] for variant in variants})
+        files = [os.path.relpath(path, self.directory) for path in paths]  # As `depends` takes them.
         variant_lines = "".join(f"    {variant.name!r}: {variant.options!r},\n" for variant in variants)
         return (
             f"{self._comments}\n{f'import {module}{chr(10)}{chr(10)}' if functions else ''}"
             f"from evaljournal import Dataset, evaluation, promptfoo, scorers\n\nVARIANTS = {{\n{variant_lines}}}\n\n"
             f"{name} = evaluation(\n    cases=Dataset({str(data)!r}, input_key='vars'),\n    name={self._name!r},\n"
-            f"    variants=VARIANTS,\n{settings})(promptfoo.call_api)\n{name}.score(scorers.assertions({', '.join(scorer)}))\n"
+            f"    variants=VARIANTS,\n    depends={files!r},\n{settings})(promptfoo.call_api)\n"
+            f"{name}.score(scorers.assertions({', '.join(scorer)}))\n"
         )
 
 

@@ -113,6 +113,8 @@ def test_python_providers_and_functions() -> None:
         event.trial: event.output for event in events("run", AttemptSucceeded)
     }
     assert {"lima@twice": True, "la-paz@twice": True} == scores("run", "assertions.pass")
+    Path("model.py").write_text("def call_api(prompt, options, context):\n    return {'output': 'another model'}\n")
+    assert 2 == run_process("resume", "run", "--retry-failed")[0]
 
 
 @pytest.mark.slow
