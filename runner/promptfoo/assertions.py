@@ -155,15 +155,15 @@ class AssertionReader:
         """Set the model that grades; raise `NotMapped` if another one was set."""
         options: dict[str, Any] = {"judge": DEFAULT_GRADER}
         if value is not None:
-            if isinstance(value.data, dict) and "text" in value.data:
-                value = value.data["text"]
-            provider = read_provider(value, self.project)
+            is_nested = isinstance(value.data, dict) and "text" in value.data
+            entry = value.fields("provider")["text"] if is_nested else value
+            provider = read_provider(entry, self.project)
             if provider.kind != "chat":
                 raise NotMapped("a grader that is not a chat model has no counterpart")
             names = {"chat": "judge", "base-url": "judge-url", "key-env": "judge-key-env"}
             options = {names[key]: item for key, item in provider.options.items() if key in names}
-            for key in provider.options.keys() - names.keys() - {"temperature", "max-tokens"}:
-                self.project.omit(value, f"{key} of the grader is not mapped")
+            for key in sorted(provider.options.keys() - names.keys() - {"temperature", "max-tokens"}):
+                self.project.omit(entry, f"{key} of the grader is not mapped")
         if self.grader not in (None, options):
             raise NotMapped("it names another grader than the assertions before it")
         self.grader = options

@@ -94,11 +94,12 @@ class Project:
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
-            if len(content) > MAX_BYTES:
-                raise UsageError(f"larger than {MAX_BYTES // 1_000_000} MB; split it, or convert it to a dataset", path=path)
-            return content.decode("utf-8-sig").replace("\r\n", "\n")
         except OSError as exc:
             raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
+        if len(content) > MAX_BYTES:
+            raise UsageError(f"larger than {MAX_BYTES // 1_000_000} MB; split it, or convert it to a dataset", path=path)
+        try:
+            return content.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as exc:
             line = content[: exc.start].count(b"\n") + 1
             raise UsageError("not UTF-8; save it as UTF-8", path=path, line=line) from exc
