@@ -220,7 +220,7 @@ def _yaml_loader() -> Callable[[str], Any]:
             self._depth -= 1
             return node
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002  # PyYAML's own
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002  # PyYAML's own
             return {javascript_text(key): value for key, value in super().construct_mapping(node, deep).items()}
 
     for tag, pattern in (
@@ -233,7 +233,7 @@ def _yaml_loader() -> Callable[[str], Any]:
     ):
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z"), None)
     Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda *_: {})  # JavaScript's dates are objects without properties.
-    Loader.add_constructor("tag:yaml.org,2002:int", lambda loader, node: _yaml_integer(loader.construct_scalar(node)))
+    Loader.add_constructor("tag:yaml.org,2002:int", _yaml_integer)
 
     def load(text: str) -> Any:
         try:
@@ -244,7 +244,8 @@ def _yaml_loader() -> Callable[[str], Any]:
     return load
 
 
-def _yaml_integer(text: str) -> float:
+def _yaml_integer(_: Any, node: Any) -> float:
+    text: str = node.value
     return float(int(text, 0)) if text.startswith(("0o", "0x")) else float(text)
 
 
@@ -266,6 +267,7 @@ def schema_error(value: Any, schema: Any) -> str | None:
 def _validator(schema_json: bytes) -> Any:
     try:
         import jsonschema  # noqa: PLC0415  # an extra
+        from jsonschema.validators import create  # noqa: PLC0415
         from referencing import Registry  # noqa: PLC0415  # a part of jsonschema
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
         from referencing.jsonschema import DRAFT7  # noqa: PLC0415
@@ -292,7 +294,7 @@ def _validator(schema_json: bytes) -> Any:
         "multipleOf": _multiple_of,
         "type": _type,
     }
-    validator_class = jsonschema.validators.create(
+    validator_class = create(
         jsonschema.Draft7Validator.META_SCHEMA,
         {**jsonschema.Draft7Validator.VALIDATORS, **own_keywords},
         type_checker=jsonschema.Draft7Validator.TYPE_CHECKER,  # Without `applicable_validators`, keywords beside `$ref` count.
