@@ -298,7 +298,7 @@ def _validator(schema_json: bytes) -> Any:
         jsonschema.Draft7Validator.META_SCHEMA,
         {**jsonschema.Draft7Validator.VALIDATORS, **own_keywords},
         type_checker=jsonschema.Draft7Validator.TYPE_CHECKER,  # Without `applicable_validators`, keywords beside `$ref` count.
-        id_of=jsonschema.Draft7Validator.ID_OF,
+        id_of=cast("Any", jsonschema.Draft7Validator).ID_OF,
     )
     return validator_class(schema, registry=Registry())
 
