@@ -162,8 +162,10 @@ class AssertionReader:
                 raise NotMapped("a grader that is not a chat model has no counterpart")
             names = {"chat": "judge", "base-url": "judge-url", "key-env": "judge-key-env"}
             options = {names[key]: item for key, item in provider.options.items() if key in names}
-            for key in sorted(provider.options.keys() - names.keys() - {"temperature", "max-tokens"}):
-                self.project.omit(entry, f"{key} of the grader is not mapped")
+            defaults = {"temperature": 0, "max-tokens": 1024}  # promptfoo's; our judge has its own.
+            for key, item in sorted(provider.options.items()):
+                if key not in names and defaults.get(key) != item:
+                    self.project.omit(entry, f"{key} of the grader is not mapped")
         if self.grader not in (None, options):
             raise NotMapped("it names another grader than the assertions before it")
         self.grader = options

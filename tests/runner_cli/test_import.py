@@ -346,6 +346,13 @@ def test_unmapped_keys_are_listed_with_their_line(config: str, line: int, text: 
             {"test": "tests: [{vars: {a: 1}, assert: [{type: python, value: 'output == {{a}}'}]}]\n"},
             "a template in code has no",
         ),
+        (
+            {
+                "test": "tests: [{assert: [{type: llm-rubric, value: a, "
+                "provider: {id: openai:gpt-4o, config: {temperature: 0.7}}}]}]\n"
+            },
+            "line 3: temperature of the grader is not mapped",
+        ),
         ({"test": "tests: [{providers: [other]}]\n"}, "line 3: the test is not imported: it is for some providers only"),
         (
             {"test": "tests: [{vars: {question: {a: b}}}]\n"},
