@@ -22,8 +22,8 @@ from evaljournal.journal.events import AttemptStarted, RunStarted
 from evaljournal.runner.cli.commands.run import run as run_command
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
-from evaljournal.runner.cli.suites.command import suite_exit_code
 from evaljournal.runner.cli.suites.discovery import given_settings
+from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.engine.session import Session
 from tests.processes import wait_until
 from tests.runner_cli.commands import evaljournal, process, run_in_terminal, run_process, wait_for

@@ -22,7 +22,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, newest_run
-from evaljournal.runner.cli.suites.command import suite_exit_code
+from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml

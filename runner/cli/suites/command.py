@@ -3,7 +3,7 @@
 import functools
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -17,28 +17,24 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.threads import run_in_thread
 from evaljournal.replay import RunState
-from evaljournal.replay.render.ending import next_command as next_command_of_run
-from evaljournal.replay.render.suite import SuiteRow, larger_budget, larger_limits, suite_panel, table_lines, totals_text
-from evaljournal.replay.results.summary import summarize
-from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.render.suite import SuiteRow, suite_panel
 from evaljournal.replay.state.budget import UNITS
-from evaljournal.replay.text import one_line, printable, quote
+from evaljournal.replay.text import one_line, printable
 from evaljournal.runner.api import run_in_trio
-from evaljournal.runner.cli import BUG, DAMAGED, OUTPUT_FAILED, UNFINISHED, USAGE, CommandError
+from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover, given_settings
-from evaljournal.runner.cli.terminal.display import open_run, print_json, terminal
-from evaljournal.runner.cli.terminal.ending import exit_code
+from evaljournal.runner.cli.suites.ending import finish_suite, run_details
+from evaljournal.runner.cli.terminal.display import open_run, terminal
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
-from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
+from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
 from evaljournal.runner.concurrency.shared_budget import BudgetShare, shared_budget
 from evaljournal.runner.definition.budget import parse_budget
-from evaljournal.runner.definition.gates import problems
 from evaljournal.runner.definition.loading import LoadedEvaluation
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
@@ -49,17 +45,7 @@ from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.session import SuiteSession
 from evaljournal.runner.suites.suite_file import Suite, SuiteEntry, is_suite, read_suite
 
-EXIT_CODES: Final = (BUG, DAMAGED, USAGE, UNFINISHED, 1, 5, 0)
-"""The exit code of a suite is the first of these that one of its evaluations has."""
 _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
-Details = Mapping[str, tuple[int, list[str]]]
-"""Evaluation → its exit code, and why it did not pass."""
-
-
-def suite_exit_code(codes: Iterable[int]) -> int:
-    """Return the exit code of a suite."""
-    occurring = set(codes)
-    return next((code for code in EXIT_CODES if code in occurring), 0)
 
 
 def run_suite(ctx: click.Context, references: tuple[str, ...], path: Path | None, options: Mapping[str, Any]) -> NoReturn:
@@ -306,16 +292,6 @@ class CommandSuite:
         return run_details(row.state, outcome.detail if outcome is not None and outcome.stop_reason else "")
 
 
-def run_details(state: RunState | None, detail: str = "") -> tuple[int, list[str]]:
-    """Return the exit code of an evaluation of a suite, and why it did not pass; `detail`: why its session was stopped."""
-    if state is None:
-        return UNFINISHED, []
-    is_finished = state.outcome == "finished"
-    is_obvious = not detail or (state.outcome == "budget" and larger_limits(state))
-    lines = problems(state) if is_finished else [] if is_obvious else [detail]
-    return exit_code(state, stopped=not is_finished), lines
-
-
 def _message(error: BaseException) -> str:
     if isinstance(error, JournalError):
         return render(error)
@@ -337,69 +313,3 @@ def _exit_code(error: BaseException) -> int:
             return UNFINISHED
         case _:
             return BUG
-
-
-def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as_json: bool) -> NoReturn:
-    """Print the summary of a suite and exit with its code."""
-    code = suite_exit_code(code for code, _ in details.values())
-    try:
-        echo("\n".join(report_lines(suite, rows, details)), err=as_json)
-        if as_json:
-            print_json(suite_json(suite, rows, details))
-        flush_output()
-    except OutputFailed as exc:
-        message = f"{exc}; only the summary is missing; {command('status', suite.path)} shows it"
-        raise CommandError(message, OUTPUT_FAILED) from exc
-    sys.exit(code)
-
-
-def report_lines(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> Iterator[str]:
-    """Yield the lines of the summary of a suite."""
-    code = suite_exit_code(code for code, _ in details.values())
-    ending = "finished" if all(row.state is not None and row.state.outcome == "finished" for row in rows) else "not finished"
-    path = printable(str(suite.path), 500)
-    yield f"{printable(suite.name)} {ending}: {totals_text(rows)}, in {path}"
-    yield from table_lines(rows)
-    for name, (_, lines) in details.items():
-        yield from (f"{printable(name, 40)}: {one_line(line, 500)}" for line in lines)
-    for row in [row for row in rows if row.state is not None and details[row.name][1]][:1]:
-        yield f"details: evaljournal status {quote(suite.runs[row.name])}"
-    yield f"next: {next_command(suite, rows, code)}"
-
-
-def next_command(suite: Suite, rows: Sequence[SuiteRow], code: int) -> str:
-    """Return the command to run next."""
-    path, states = quote(suite.path), {row.name: row.state for row in rows if row.state is not None}
-    if code in {UNFINISHED, USAGE}:
-        limits = larger_budget(list(states.values()))
-        stopped_runs = [name for name, state in states.items() if state.outcome == "budget"]
-        if stopped_runs and not limits:  # By a budget of its own, or because usage was not reported.
-            return next_command_of_run(states[stopped_runs[0]], suite.runs[stopped_runs[0]])
-        options = (f" --budget {unit}={limit:.12g}" for unit, limit in limits.items() if stopped_runs)
-        return f"evaljournal resume {path}{''.join(options)}"
-    if code == 1 and any(state.failed for state in states.values()):
-        return f"evaljournal resume {path} --retry-failed"
-    return f"evaljournal verify {path}" if code == DAMAGED else f"evaljournal report {path} --open"
-
-
-def suite_json(suite: Suite, rows: Sequence[SuiteRow], details: Details) -> dict[str, Any]:
-    """Return the summary of a suite as JSON."""
-    code = suite_exit_code(code for code, _ in details.values())
-    evaluations = [
-        {
-            "name": row.name,
-            "path": str(suite.runs[row.name]),
-            "status": row.status,
-            "exit_code": details[row.name][0],
-            "problems": details[row.name][1],
-            "summary": None if row.state is None else view_json(summarize(row.state)),
-        }
-        for row in rows
-    ]
-    return {
-        "path": str(suite.path),
-        "suite": suite.name,
-        "exit_code": code,
-        "next_command": next_command(suite, rows, code),
-        "evaluations": evaluations,
-    }

@@ -5,15 +5,13 @@ import sys
 from functools import partial
 from typing import Final
 
-import trio
-
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.suite import SuiteRow, suite_panel, table_lines, totals_text
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli import DAMAGED, UNFINISHED
-from evaljournal.runner.cli.suites.command import Details, finish_suite, report_lines, run_details, suite_json
+from evaljournal.runner.cli.suites.ending import Details, finish_suite, report_lines, run_details, suite_json
 from evaljournal.runner.cli.terminal.display import current_time, open_run, print_json, terminal
 from evaljournal.runner.cli.terminal.live import redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo
@@ -73,6 +71,8 @@ def print_status(suite: Suite, *, as_json: bool) -> None:
 
 def watch_suite(suite: Suite, *, as_json: bool) -> None:
     """Show a suite until its process has ended, then print its summary and exit with its code; 3 on Ctrl-C."""
+    import trio  # noqa: PLC0415  # slow to import, and `status` does not need it
+
     is_drawn = not as_json and supports_screen(sys.stdout)
     if not trio.run(until_signal, partial(_watch, suite, is_drawn=is_drawn, quiet=as_json), signal.SIGINT):
         echo(f"the suite continues; watch it with {command('watch', suite.path)}", err=True)
@@ -82,6 +82,7 @@ def watch_suite(suite: Suite, *, as_json: bool) -> None:
 
 
 async def _watch(suite: Suite, *, is_drawn: bool, quiet: bool) -> None:
+    import trio  # noqa: PLC0415  # as above
     from rich.live import Live  # noqa: PLC0415  # slow to import
 
     console, last_text = terminal(), ""
