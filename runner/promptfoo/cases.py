@@ -155,11 +155,14 @@ class Cases:
         is_expanded = not _is_true(options.get("disableVarExpansion"))
         for values in self._products(variables, source, is_expanded=is_expanded):
             resolved = self._resolve(values)
-            checks, left_out = self._read_assertions(assertions, resolved, options)
-            if left_out and not checks:
+            checks, omitted_types = self._read_assertions(assertions, resolved, options)
+            if omitted_types and not checks:
                 self.project.omit(source, "no assertion of this test is imported: its output would not be checked")
             column: Any = checks if threshold is None else {"assert": checks, "threshold": threshold}
-            self._append({"vars": resolved, **row, "assert": column, **({"left_out": left_out} if left_out else {})}, source)
+            self._append(
+                {"vars": resolved, **row, "assert": column, **({"omitted_assertions": omitted_types} if omitted_types else {})},
+                source,
+            )
 
     def _check_keys(self, fields: dict[str, Value], options: dict[str, Value]) -> None:
         """Raise `NotMapped` for keys without which it would be another test; list others that are not mapped."""
@@ -258,9 +261,9 @@ class Cases:
     def _read_assertions(
         self, values: list[Value], variables: Mapping[str, Any], options: Mapping[str, Value]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the assertions, and a description of each that is left out."""
+        """Return the assertions, and the type and line of each that is not imported."""
         assertions: list[dict[str, Any]] = []
-        left_out: list[str] = []
+        omitted_types: list[str] = []
         for value in values:
             try:
                 for name in _CHANGES_OUTPUT:
@@ -269,8 +272,8 @@ class Cases:
                 assertions.append(self.assertions.read(value, variables, options))
             except NotMapped as exc:
                 self.project.omit(value, f"the assertion is not imported: {exc}")
-                left_out.append(f"{_type_of(value)} (line {value.line})")
-        return assertions, left_out
+                omitted_types.append(f"{_type_of(value)} (line {value.line})")
+        return assertions, omitted_types
 
     def _name_rows(self) -> None:
         """Use the descriptions that are unique as names of the cases."""

@@ -58,7 +58,7 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     if metric := texts.get("__metric"):
         assertions = [{**assertion, "metric": metric} for assertion in assertions]
     for name, text in cells.items():
-        if match := re.fullmatch(r"__config:__expected([1-9]\d*|):threshold", name):
+        if match := re.fullmatch(r"__config:__expected([1-9]\d{0,3}|):threshold", name):
             if not _NUMBER.fullmatch(text.strip()):
                 raise UsageError(f"{name} must be a number, not {text!r}", path=path, line=line)
             if (index := int(match[1] or 1) - 1) < len(assertions):

@@ -124,6 +124,8 @@ def with_place(data: Any, path: Path, line: int) -> Value:
             return Value([with_place(item, path, line) for item in data], path, line)
         case int() if abs(data) > _MAX_INTEGER:
             raise _too_long_error(data, path, line)
+        case float() if not math.isfinite(data):
+            raise UsageError(f"{data} is not a finite number", path=path, line=line)
         case _:
             return Value(_number(data) if isinstance(data, float) else data, path, line)
 
@@ -198,7 +200,7 @@ class _Builder:
             case "AliasEvent":
                 self._add_alias(event.anchor, line)
             case "DocumentStartEvent" if self.document is not None:
-                self._reject("there are several documents; only one is allowed", line)
+                self._reject("the file has several YAML documents, expected one", line)
             case _:
                 pass
 
@@ -250,7 +252,7 @@ class _Builder:
         constants = {None: "null", True: "true", False: "false"}
         key = constants[value.data] if value.data is None or isinstance(value.data, bool) else str(value.data)
         if key in items:
-            self._reject(f"the key {key!r} is there twice", value.line)
+            self._reject(f"duplicate key {key!r}", value.line)
         return key
 
     def _scalar(self, event: Any, line: int) -> Any:

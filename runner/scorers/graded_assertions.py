@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import attrs
 import trio
@@ -30,6 +30,7 @@ from evaljournal.runner.scorers.case_assertions import (
 )
 from evaljournal.runner.scorers.json_checks import objects_in
 from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, Judge, ask
+from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import Score, ScorerInput
 from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.tasks.chat import Chat, OpenChat
@@ -63,9 +64,12 @@ _CATEGORIES: Final = {"A": 1.0, "B": 1.0, "C": 1.0, "D": 0.0, "E": 1.0}
 
 
 def _check_scores(assertion: Assertion) -> None:
-    for category, score in assertion.scores.items():
-        if category not in _CATEGORIES or isinstance(score, bool) or not isinstance(score, int | float):
-            raise UsageError(f"scores maps the categories A to E to numbers, not {category!r} to {score!r}")
+    scores: Any = assertion.scores  # Of a dataset.
+    if not isinstance(scores, dict) or not all(
+        category in _CATEGORIES and isinstance(score, int | float) and not isinstance(score, bool)
+        for category, score in cast("dict[str, Any]", scores).items()
+    ):
+        raise UsageError(f"scores maps the categories A to E to numbers, not {quote(scores)}")
 
 
 def _template(assertion: Assertion) -> list[Any]:

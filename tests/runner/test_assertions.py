@@ -188,6 +188,7 @@ def test_graded_assertions(server: Server, tmp_path: Path) -> None:
         ({"type": "llm-rubric", "value": "polite", "prompt": [{"role": "user"}]}, "a list of messages"),
         ({"type": "llm-rubric", "value": {"a": 1}}, "must be a text"),
         ({"type": "factuality", "value": "x", "scores": {"F": 1}}, "categories A to E"),
+        ({"type": "factuality", "value": "x", "scores": [1]}, "categories A to E"),
     ],
 )
 def test_invalid_graded_assertions(assertion: dict[str, Any], problem: str) -> None:

@@ -192,6 +192,17 @@ def test_tests_are_read_from_files() -> None:
     assert [[{"type": "is-json"}], []] == [row["assert"] for row in rows[2:]]
 
 
+def test_numbers_of_csv_files_are_checked() -> None:
+    """A threshold that is too large for a float is an error; a column of an assertion that does not exist is ignored."""
+    write("question,__threshold\nPeru?,1e999\n", "t.csv")
+    problem = rejected(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
+    write(f"question,__config:__expected{'1' * 5000}:threshold\nPeru?,1\n", "t.csv")
+    _, [row] = imported(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
+
+    assert "t.csv, line 2: inf is not a finite number" in problem
+    assert {"question": "Peru?"} == row["vars"]
+
+
 def test_default_tests_and_scenarios_are_merged() -> None:
     """Assertions of `defaultTest` come first, unless a test disables them; scenarios are products."""
     _, rows = imported(f"""{PROMPT}{PROVIDER}
@@ -422,7 +433,7 @@ def test_a_test_without_assertions_is_visible() -> None:
     )
     _, rows = imported(config, "--partial")
 
-    assert [["similar (line 5)"], None] == [row.get("left_out") for row in rows]
+    assert [["similar (line 5)"], None] == [row.get("omitted_assertions") for row in rows]
     assert "line 4: no assertion of this test is imported" in Path("evals/qa.toml").read_text()
 
 
@@ -432,12 +443,12 @@ def test_a_test_without_assertions_is_visible() -> None:
         ("", "qa.yaml: the configuration is empty"),
         ("- a\n", "qa.yaml, line 1: a configuration must be a mapping, not a list"),
         ("a: &a [*a]\n", "qa.yaml, line 1: the anchor &a contains itself"),
-        ("a: 1\nb: 2\na: 3\n", "qa.yaml, line 3: the key 'a' is there twice"),
+        ("a: 1\nb: 2\na: 3\n", "qa.yaml, line 3: duplicate key 'a'"),
         ("a:\n\t- b\n", "qa.yaml, line 2: not valid YAML"),
         (b"a: b\nc: \xff\n", "qa.yaml, line 2: not UTF-8"),
         ("a: !!python/object/apply:os.system [b]\n", "qa.yaml, line 1: the tag"),
         ("[" * 5000, "qa.yaml, line 1: nested more than 100 levels deep"),
-        ("a: 1\n--- \nb: 2\n", "qa.yaml, line 2: there are several documents"),
+        ("a: 1\n--- \nb: 2\n", "qa.yaml, line 2: the file has several YAML documents"),
         (
             "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)),
             "more than 1,000,000",

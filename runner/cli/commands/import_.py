@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from evaljournal.replay.text import plural
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo.importing import Imported, import_config
@@ -47,7 +48,10 @@ def import_(config: Path, output: Path, partial: bool) -> None:
         echo(f"{path} written", err=True)
     if imported.omissions:
         echo(f"{what}; see the comments in {list(imported.files)[-1]}", err=True)
-    echo(f"{imported.tests} tests, {imported.variants} variants; next: {' and '.join(imported.commands)}", err=True)
+    echo(
+        f"{plural(imported.tests, 'test')}, {plural(imported.variants, 'variant')}; next: {' and '.join(imported.commands)}",
+        err=True,
+    )
 
 
 def _write(imported: Imported, directory: Path) -> None:
