@@ -17,9 +17,9 @@ from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.budget import Amounts
 from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.concurrency.shared_budget import BudgetShare
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut

@@ -13,9 +13,9 @@ from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.concurrency.policy import Policy
-from evaljournal.runner.concurrency.shared_budget import BudgetShare
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.settings import SettingOptions
+from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.environment import Environment
 from evaljournal.runner.suggest import command
 

@@ -20,9 +20,9 @@ from evaljournal.replay.state.pauses import NO_RESPONSE
 from evaljournal.replay.text import day_limit_text
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
 from evaljournal.runner.concurrency.policy import CallEvent, Change
-from evaljournal.runner.concurrency.shared_budget import BudgetShare
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
+from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.known_limits import KeyLimits
 from evaljournal.runner.engine.queues import Lane, Queues
 from evaljournal.runner.engine.recorder import Recorder, RunLoop, Timer

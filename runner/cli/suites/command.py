@@ -33,9 +33,9 @@ from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.live import FRAME_INTERVAL, ProgressPrinter, progress_tenths, redraw, supports_screen
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import exit_immediately, user_code
-from evaljournal.runner.concurrency.shared_budget import BudgetShare, shared_budget
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.definition.loading import LoadedEvaluation
+from evaljournal.runner.definition.shared_budget import BudgetShare, shared_budget
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
