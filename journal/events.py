@@ -23,8 +23,9 @@ StopReason = Literal[
 """Why a run stopped before it was finished."""
 
 StepKind = Literal["model", "tool", "other"]
-StepPhase = Literal["task", "setup", "teardown"]
 """The kind of call that a step makes."""
+StepPhase = Literal["task", "setup", "teardown"]
+"""The part of an attempt that a step belongs to."""
 
 LimitUnit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 """What a rate limit counts; `tokens` are those of input and output together."""
