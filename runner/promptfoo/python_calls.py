@@ -4,7 +4,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 from evaljournal.runner.data.case import Case
@@ -23,15 +23,13 @@ def call_api(variables: Any, *, function: str, prompt: Any, id: str = "", config
     `function` is a reference such as `provider.py:call_api`. A cost that it returns is recorded.
     """
     fields = Fields(Case(input=variables, input_name="vars"))
-    is_text = isinstance(prompt, str)
-    text = (
-        Template.parse(prompt, "the prompt").fill(fields)
-        if is_text
-        else _json(fill_body(parse_body(prompt, "the prompt"), fields))
-    )
+    if isinstance(prompt, str):
+        text = Template.parse(prompt, "the prompt").fill(fields)
+    else:
+        text = json.dumps(fill_body(parse_body(prompt, "the prompt"), fields), ensure_ascii=False, indent=2)
     result = _load(function)(text, {"id": id, "config": dict(config or {})}, {"vars": variables})
-    if inspect.isawaitable(result):
-        result = asyncio.run(_await(result))
+    if inspect.iscoroutine(result):
+        result = asyncio.run(result)
     if not isinstance(result, Mapping):
         raise TypeError(f"{function} returned {type(result).__name__}, not a mapping with output or error")
     reply = cast("Mapping[str, Any]", result)
@@ -42,11 +40,3 @@ def call_api(variables: Any, *, function: str, prompt: Any, id: str = "", config
     if "output" not in reply:
         raise TypeError(f"{function} returned a mapping without output or error")
     return reply["output"]
-
-
-async def _await(value: Awaitable[Any]) -> Any:
-    return await value
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2)

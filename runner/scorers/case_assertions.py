@@ -19,7 +19,7 @@ floats. Assertions that a model grades are in `runner.scorers.graded_assertions`
 import asyncio
 import inspect
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 import attrs
@@ -49,7 +49,7 @@ from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score, ScorerInput, p
 COLUMN: Final = "assert"
 """The column of the assertions."""
 _SET: Final = "assert-set"
-_KEYS: Final = frozenset({"type", "value", "threshold", "weight", "metric", "prompt", "scores", "assert"})
+_KEYS: Final = frozenset({"type", "value", "threshold", "weight", "metric", "prompt", "scores"})
 GRADED: Final = ("llm-rubric", "model-graded-closedqa", "factuality")
 """Types that a model grades."""
 _FUNCTION_PARAMETERS: Final = ("output", "expected", "input", "metadata", "case", "latency", "cost")
@@ -138,7 +138,7 @@ def _assertion(value: Any) -> Assertion:
     name = value["type"].removeprefix("not-")
     if name not in _CHECKS:
         raise UsageError(f"unknown assertion type {quote(value['type'])}; types: {', '.join(_CHECKS)}, {_SET}")
-    _check_keys(cast("Mapping[str, Any]", value), _KEYS - {"assert"})
+    _check_keys(cast("Mapping[str, Any]", value), _KEYS)
     assertion = Assertion(
         type=name,
         is_negated=value["type"] != name,
@@ -432,15 +432,11 @@ def _function_result(assertion: Assertion, evidence: Evidence) -> AssertionResul
     }
     try:
         value = function(**arguments)
-        if inspect.isawaitable(value):
-            value = asyncio.run(_await(value))
+        if inspect.iscoroutine(value):
+            value = asyncio.run(value)
         return _result_of(value, assertion)
     except Exception as exc:  # noqa: BLE001  # the user's code
         return AssertionResult(is_passed=False, score=0.0, reason=f"{assertion.value}: {type(exc).__name__}: {exc}")
-
-
-async def _await(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def _result_of(value: Any, assertion: Assertion) -> AssertionResult:

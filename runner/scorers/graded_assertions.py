@@ -245,13 +245,12 @@ class GradedAssertions(Assertions):
         """Score an output; results of an earlier call that failed later are kept."""
         assertion_set = assertions_of(scorer_input.case)
         results = await trio.to_thread.run_sync(self.local_results, assertion_set, scorer_input, abandon_on_cancel=True)
-        asker = {"scorer": scorer_input.scorer}
         for number, assertion in enumerate(leaves(assertion_set)):
             if assertion.type not in GRADED:
                 continue
             if number not in scorer_input.replies:
                 messages = self._messages(assertion, scorer_input.output, scorer_input.case)
-                reply = await ask(client, self.chat.model, messages, asker, {"prompt": messages[-1]["content"]})
+                reply = await ask(client, self.chat.model, messages, scorer_input.scorer, {"prompt": messages[-1]["content"]})
                 result_of(assertion, reply)
                 scorer_input.replies[number] = reply
             results[id(assertion)] = result_of(assertion, scorer_input.replies[number])

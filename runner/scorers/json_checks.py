@@ -20,6 +20,7 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.bounded_search import search
 from evaljournal.runner.scorers.javascript_regex import to_python
+from evaljournal.runner.scorers.scorer import MAX_SECONDS
 
 EXTRA: Final = "pip install 'evaljournal[promptfoo]'"
 _MAX_OBJECT: Final = 100_000
@@ -49,8 +50,8 @@ _SCHEMA_KEYWORDS: Final = frozenset(
         "not",
         "oneOf",
         "propertyNames",
+        "then",
     }
-    | {"then"}
 )
 """Keywords whose value is a schema or a list of them."""
 _MAPPING_KEYWORDS: Final = frozenset({"$defs", "definitions", "dependencies", "patternProperties", "properties"})
@@ -338,11 +339,7 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    return search(to_python(pattern, unicode=True), text, _SECONDS)
-
-
-_SECONDS: Final = 10.0
-"""Time limit of the search for one pattern of a schema."""
+    return search(to_python(pattern, unicode=True), text, MAX_SECONDS)
 
 
 def _error(message: str) -> Any:

@@ -202,7 +202,7 @@ class _OpenJudge:
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": judge.reminder},
             ]
-        reply = await ask(self._client, judge.chat.model, messages, {"scorer": scorer_input.scorer}, request)
+        reply = await ask(self._client, judge.chat.model, messages, scorer_input.scorer, request)
         try:
             return judge.verdict(reply)
         except InvalidReply:
@@ -211,9 +211,9 @@ class _OpenJudge:
 
 
 async def ask(
-    client: OpenChat, model: str, messages: Sequence[Mapping[str, Any]], asker: Mapping[str, str], request: Mapping[str, Any]
+    client: OpenChat, model: str, messages: Sequence[Mapping[str, Any]], scorer: str, request: Mapping[str, Any]
 ) -> str:
-    """Return the reply of a judge; usage and reply are noted with the `asker` and the `request` as it is shown."""
+    """Return the reply of a judge; usage and reply are noted, with the name of the scorer and the `request` as it is shown."""
 
     def note_usage(usage: Mapping[str, Any], **served: str) -> None:
         # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
@@ -223,7 +223,7 @@ async def ask(
     if len(answer.text) > _MAX_REPLY:
         raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
     note_usage(answer.usage, **({"served_model": answer.facts["model"]} if answer.model else {}))
-    engine_note(judge={**asker, "model": model, **request, "reply": answer.text})
+    engine_note(judge={"scorer": scorer, "model": model, **request, "reply": answer.text})
     if answer.outcome == "declined":
         raise Fatal(f"the judge declined to answer{f': {reason}' if (reason := answer.reason) else ''}")
     return answer.text
