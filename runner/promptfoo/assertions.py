@@ -4,7 +4,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import attrs
 
@@ -123,7 +123,8 @@ class AssertionReader:
         for path in nunjucks.variables(prompt):
             if path[0] not in {*_GRADING_FIELDS, *variables}:
                 raise NotMapped(f"the rubricPrompt has an unknown variable {path[0]!r}")
-        return _with_output(nunjucks.to_templates(prompt))
+        # promptfoo also calls the output completion.
+        return nunjucks.map_texts(lambda text: nunjucks.to_template(text).replace("{completion}", "{output}"), prompt)
 
     def _function(self, fields: Mapping[str, Value]) -> str:
         """Return the name of a Python function: one in a file, or one made of the code in the assertion."""
@@ -186,16 +187,3 @@ def _checked(assertion: dict[str, Any]) -> dict[str, Any]:
     except UsageError as exc:
         raise NotMapped(str(exc)) from exc
     return assertion
-
-
-def _with_output(prompt: Any) -> Any:
-    """Return a prompt with one name for the output, which promptfoo also calls completion."""
-    match prompt:
-        case str():
-            return prompt.replace("{completion}", "{output}")
-        case dict():
-            return {key: _with_output(item) for key, item in cast("dict[str, Any]", prompt).items()}
-        case list():
-            return [_with_output(item) for item in prompt]
-        case _:
-            return prompt

@@ -4,7 +4,7 @@ Filters, loops, calls and expressions have no counterpart.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from evaljournal.runner.promptfoo.project import NotMapped
@@ -49,23 +49,35 @@ def pieces(text: str) -> list[Piece]:
 
 def to_template(text: str) -> str:
     """Return a template of evaljournal."""
-    return "".join(
-        piece.replace("{", "{{").replace("}", "}}") if isinstance(piece, str) else f"{{{'.'.join(piece)}}}"
-        for piece in pieces(text)
-    )
+    return "".join(map(to_field, pieces(text)))
+
+
+def to_field(piece: Piece) -> str:
+    """Return a piece as a part of a template of evaljournal."""
+    return escape_braces(piece) if isinstance(piece, str) else f"{{{'.'.join(piece)}}}"
+
+
+def escape_braces(text: str) -> str:
+    """Return a literal text as a template of evaljournal."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def map_texts(convert: Callable[[str], Any], value: Any) -> Any:
+    """Return a JSON value with each text converted, except keys."""
+    match value:
+        case str():
+            return convert(value)
+        case dict():
+            return {key: map_texts(convert, item) for key, item in cast("dict[str, Any]", value).items()}
+        case list():
+            return [map_texts(convert, item) for item in value]
+        case _:
+            return value
 
 
 def to_templates(value: Any) -> Any:
     """Return a JSON value with each text as a template of evaljournal."""
-    match value:
-        case str():
-            return to_template(value)
-        case dict():
-            return {key: to_templates(item) for key, item in cast("dict[str, Any]", value).items()}
-        case list():
-            return [to_templates(item) for item in value]
-        case _:
-            return value
+    return map_texts(to_template, value)
 
 
 def variables(value: Any) -> set[tuple[str, ...]]:

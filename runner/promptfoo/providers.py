@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 from urllib.parse import quote
@@ -106,7 +107,7 @@ class ImportedProvider:
                 return options | {"prompt": nunjucks.to_templates(prompt.raw)}
             case "endpoint":
                 if "body" in options:
-                    options["body"] = _fill(options["body"], prompt)
+                    options["body"] = nunjucks.map_texts(partial(_fill_text, prompt), options["body"])
                 options["endpoint"] = _fill_url(options["endpoint"], options.pop("query", {}), prompt)
                 return options
             case "command":
@@ -356,30 +357,16 @@ def _output_path(value: Value | None) -> dict[str, str]:
     return {"output-path": ".".join(parts)} if parts else {}
 
 
-def _fill(value: Any, prompt: Prompt) -> Any:
-    """Return a body with the prompt in place of `{{prompt}}`."""
-    match value:
-        case str():
-            parts = nunjucks.pieces(value)
-            if parts == [("prompt",)] and prompt.is_chat:
-                return nunjucks.to_templates(prompt.raw)
-            return "".join(_fill_piece(piece, prompt) for piece in parts)
-        case dict():
-            return {key: _fill(item, prompt) for key, item in cast("dict[str, Any]", value).items()}
-        case list():
-            return [_fill(item, prompt) for item in value]
-        case _:
-            return value
-
-
-def _fill_piece(piece: nunjucks.Piece, prompt: Prompt) -> str:
-    if isinstance(piece, str):
-        return piece.replace("{", "{{").replace("}", "}}")
-    if piece != ("prompt",):
-        return f"{{{'.'.join(piece)}}}"
-    if prompt.is_chat:
+def _fill_text(prompt: Prompt, text: str) -> Any:
+    """Return a text of a body as a template, with the prompt in place of `{{prompt}}`."""
+    parts = nunjucks.pieces(text)
+    if ("prompt",) not in parts:
+        return nunjucks.to_template(text)
+    if not prompt.is_chat:
+        return "".join(nunjucks.to_template(prompt.raw) if part == ("prompt",) else nunjucks.to_field(part) for part in parts)
+    if len(parts) > 1:
         raise NotMapped("a list of messages inside a text has no counterpart")
-    return nunjucks.to_template(prompt.raw)
+    return nunjucks.to_templates(prompt.raw)
 
 
 def _fill_url(url: str, query: Any, prompt: Prompt) -> str:
@@ -391,7 +378,7 @@ def _fill_url(url: str, query: Any, prompt: Prompt) -> str:
             raise NotMapped("a list of messages in a URL has no counterpart")
         pieces = [part for piece in pieces for part in (nunjucks.pieces(prompt.raw) if piece == ("prompt",) else [piece])]
         return "".join(
-            f"{{{'.'.join(piece)}}}" if isinstance(piece, tuple) else quote(piece, safe="" if is_part else _URL_CHARACTERS)
+            nunjucks.to_field(piece if isinstance(piece, tuple) else quote(piece, safe="" if is_part else _URL_CHARACTERS))
             for piece in pieces
         )
 
@@ -418,8 +405,8 @@ def _command(identity: str, line: str, config: dict[str, Value], entry: Value, p
     settings = {key: _literal_json(value, key) for key, value in config.items()}
     config.clear()
     words = [_relative(word, project) for word in words]
-    arguments = [json_text({"id": identity, "config": settings}).replace("{", "{{").replace("}", "}}"), '{{"vars":{vars}}}']
-    return {"command": [word.replace("{", "{{").replace("}", "}}") for word in words], "arguments": arguments}
+    arguments = [nunjucks.escape_braces(json_text({"id": identity, "config": settings})), '{{"vars":{vars}}}']
+    return {"command": list(map(nunjucks.escape_braces, words)), "arguments": arguments}
 
 
 def _relative(word: str, project: Project) -> str:
