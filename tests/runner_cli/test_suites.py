@@ -22,7 +22,7 @@ from evaljournal.journal.events import AttemptStarted, RunStarted
 from evaljournal.runner.cli.commands.run import run as run_command
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
-from evaljournal.runner.cli.suites.discovery import given_settings
+from evaljournal.runner.cli.suites.discovery import command_line_settings
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.engine.session import Session
 from tests.processes import wait_until
@@ -223,7 +223,7 @@ def test_settings_survive_the_file() -> None:
             words += [option.flag] if option.metavar is None else [option.flag, value]
     ctx = run_command.make_context("run", ["evals", *words])
 
-    table = orjson.loads(orjson.dumps(given_settings(ctx)))
+    table = orjson.loads(orjson.dumps(command_line_settings(ctx)))
 
     assert len(table) > 30
     assert overrides(ctx.params) == read_settings(table, Path("suite.json"))

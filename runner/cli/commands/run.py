@@ -93,9 +93,9 @@ def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, d
         if not dry_run:
             run_suite(ctx, references, path, {**options, "path": path})
         with user_code():
-            suite = discover(references, options["name"])
+            suite = discover(ctx, references)
         for evaluation, reference in suite.evaluations:
-            _dry_run(evaluation, reference, {**suite.changes, **changes}, path, options)
+            _dry_run(evaluation, reference, suite.changes, path, options)
         return
     with user_code():
         evaluation, reference = _load(references[0] if references else None, ctx)

@@ -25,7 +25,7 @@ from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
 from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
-from evaljournal.runner.cli.suites.discovery import discover, given_settings
+from evaljournal.runner.cli.suites.discovery import discover
 from evaljournal.runner.cli.suites.ending import finish_suite, run_details
 from evaljournal.runner.cli.terminal.display import open_run, terminal
 from evaljournal.runner.cli.terminal.errors import exit_code as error_code
@@ -51,19 +51,17 @@ _SESSION_OPTIONS: Final = ("adopt", "retry_failed", "on_ambiguous", "yes")
 def run_suite(ctx: click.Context, references: tuple[str, ...], path: Path | None, options: Mapping[str, Any]) -> NoReturn:
     """Start a suite."""
     with user_code():
-        new_suite = discover(references, options["name"])
-        settings = {**new_suite.settings, **given_settings(ctx)}
+        new_suite = discover(ctx, references)
         entries = [
             SuiteEntry(name=evaluation.name, reference=reference, run=evaluation.name)
             for evaluation, reference in new_suite.evaluations
         ]
         paths = [path] if path is not None else next_paths(new_suite.name)
-        suite = Suite(path=path or Path(), name=new_suite.name, settings=settings, entries=tuple(entries))
+        suite = Suite(path=path or Path(), name=new_suite.name, settings=new_suite.settings, entries=tuple(entries))
         command_suite = CommandSuite(suite, options, paths=iter(paths))
-        changes = read_settings(settings, Path(references[0]))
         for item in new_suite.evaluations:
-            command_suite.add(item.evaluation.name, item, RunState(), changes)
-        command_suite.run(is_shared="budget" in settings)
+            command_suite.add(item.evaluation.name, item, RunState(), new_suite.changes)
+        command_suite.run(is_shared="budget" in new_suite.settings)
     command_suite.finish()
 
 

@@ -28,7 +28,7 @@ class NewSuite:
     name: str
     evaluations: Sequence[LoadedEvaluation]
     settings: Mapping[str, Any]
-    """Settings of its TOML file, with the keys of a configuration file; the command line takes precedence."""
+    """Settings of its TOML file and of the command line, which takes precedence, with the keys of a configuration file."""
     changes: Mapping[str, Any]
     """The same settings, as `Settings.with_values` takes them."""
 
@@ -48,21 +48,24 @@ def load_toml(reference: str) -> LoadedEvaluation:
     return evaluation_from_reference(shlex.join(["--config", reference]), is_new=True)
 
 
-def discover(references: Sequence[str], name: str | None) -> NewSuite:
+def discover(ctx: click.Context, references: Sequence[str]) -> NewSuite:
     """Load the evaluations of a suite; raise a UsageError that names the file if one cannot be loaded."""
     table = _toml(references[0]) if len(references) == 1 else {}
     paths = table.pop(SUITE, references)
     if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str) for path in paths):
         raise UsageError(f'write {SUITE} as a list of files and directories, such as ["evals/capitals.py"]', path=references[0])
-    name = name or table.pop("name", None) or (Path(references[0]).resolve().stem if len(references) == 1 else SUITE)
+    name = (
+        ctx.params["name"] or table.pop("name", None) or (Path(references[0]).resolve().stem if len(references) == 1 else SUITE)
+    )
     if not isinstance(name, str):
         raise UsageError("name must be a text", path=references[0])
-    changes = read_settings(table, Path(references[0]))  # A wrong key is an error before the evaluations are imported.
+    settings = table | command_line_settings(ctx)
+    changes = read_settings(settings, Path(references[0]))  # A wrong key is an error before the evaluations are imported.
     evaluations = [item for path in cast("Sequence[str]", paths) for item in _load(path)]
     if not evaluations:
         raise UsageError(f"{' '.join(paths)} has no evaluation: no *.py file that defines one, and no *.toml file with `data`")
     _check_names(evaluations)
-    return NewSuite(re.sub(r"[^\w.-]+", "-", name).strip("-.") or SUITE, evaluations, table, changes)
+    return NewSuite(re.sub(r"[^\w.-]+", "-", name).strip("-.") or SUITE, evaluations, settings, changes)
 
 
 def _load(reference: str) -> Iterator[LoadedEvaluation]:
@@ -110,7 +113,7 @@ def check_options(ctx: click.Context) -> None:
             raise UsageError(f"{flag} {reason}, not a suite; omit it, or run the evaluation alone")
 
 
-def given_settings(ctx: click.Context) -> dict[str, Any]:
+def command_line_settings(ctx: click.Context) -> dict[str, Any]:
     """Return the settings on the command line, with the keys and values of a configuration file."""
     return {
         option.key: _to_toml(option.type, ctx.params[option.name])
