@@ -121,10 +121,10 @@ def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[Ga
 
 def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *, as_json: bool) -> NoReturn:
     """Check each evaluation of a suite against that of a baseline, by default the newest finished suite before it."""
-    paths = [newest_suite() if argument is None else find_suite(argument)]
-    if paths[0] is None:
+    path = newest_suite() if argument is None else find_suite(argument)
+    if path is None:
         raise UsageError(f"{argument or RUNS} is not a suite; omit --suite to check a run")
-    suite = read_suite(paths[0])
+    suite = read_suite(path)
     base_path = next(iter(earlier_suites(suite)), None) if baseline is None else find_suite(baseline)
     if base_path is None:
         name = printable(baseline or "")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import attrs
 import click
 
+from evaljournal.journal import JournalError
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.history.history import Entry, histories
 from evaljournal.replay.page.page import PageRun, comparison_data, index_page, is_page, page, since_data
@@ -80,9 +81,9 @@ def report(
     is_index = all_runs or suite is not None
     first = None if is_index else RunReference(newest_run()) if path is None else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
-    page_runs: list[PageRun] = []
+    problems: list[JournalError | None] = []
     if suite is not None:
-        page_runs = _write_suite(suite, target, force=force)
+        problems = _write_suite(suite, target, force=force)
         subject = str(suite)
     elif first is None:
         subject = _write_index(path or RUNS, target)
@@ -99,12 +100,13 @@ def report(
             sides = [_side(runs[reference.path], reference.variant) for reference in references]
             comparison = comparison_data(compare(*sides), sides, [page_run.run.state for page_run in page_runs])
         write_atomically(target, page([page_run.data() for page_run in page_runs], comparison))
+        problems = [page_run.run.problem for page_run in page_runs]
         subject = " and ".join(map(str, references))
     echo(f"{target}: report of {subject}, {target.stat().st_size / 1e6:,.2f} MB", err=True)
     if open_browser:
         webbrowser.open(target.resolve().as_uri())
-    for page_run in page_runs:
-        exit_if_damaged(page_run.run.problem)
+    for problem in problems:
+        exit_if_damaged(problem)
 
 
 def _since(run: LoadedRun) -> dict[str, Any] | None:
@@ -122,18 +124,19 @@ def _side(page_run: PageRun, variant: str | None) -> Side:
     return Side(page_run.run.state, output_digests(page_run.run.records()), variant)
 
 
-def _write_suite(path: Path, target: Path, *, force: bool) -> list[PageRun]:
-    """Write the page of a suite, and next to it the report of each run, such as 0001-capitals.html."""
+def _write_suite(path: Path, target: Path, *, force: bool) -> list[JournalError | None]:
+    """Write the page of a suite, and next to it the report of each run, such as 0001-capitals.html; return their damage."""
     runs = [run for run in read_suite(path).runs.values() if is_run(run)]
     files = {run: target.with_name(f"{_page_name(run, path.parent)}.html") for run in runs}
     for file in files.values():
         check_target(file, directory=False, force=force or is_page(file))
-    page_runs: list[PageRun] = []
+    problems: list[JournalError | None] = []
     for run, file in files.items():
-        page_runs.append(read_page_run(run))
-        write_atomically(file, page([page_runs[-1].data()], None))
+        page_run = read_page_run(run)
+        write_atomically(file, page([page_run.data()], None))
+        problems.append(page_run.run.problem)
     _write_index(path, target, path.parent)
-    return page_runs
+    return problems
 
 
 def _page_name(run: Path | str, directory: Path) -> str:
