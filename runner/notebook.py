@@ -12,6 +12,7 @@ from typing import Any, Final
 import trio
 
 from evaljournal.replay.render.screen import line, panel
+from evaljournal.replay.text import escape_controls
 from evaljournal.runner.engine.options import LiveRun
 
 _INTERVAL: Final = 0.5
@@ -49,7 +50,7 @@ def progress_observer() -> Callable[[LiveRun], Awaitable[None]] | None:
             title, stop_status = str(live_run.journal.path), live_run.stop_status()
             html = _html(panel(state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
             if html != shown_html or is_last:
-                show(html, line(state, **figures), is_first=not shown_html, is_last=is_last)
+                show(html, escape_controls(line(state, **figures)), is_first=not shown_html, is_last=is_last)
                 shown_html = html
 
         with suppress(Exception):  # A front end that fails does not stop the run.

@@ -209,4 +209,5 @@ class GateItem(RunItem):
                 pytest.skip(text)
             pytest.fail(text, pytrace=False)
         if problem := self._gate.problem(run.state):
-            pytest.fail(str(RunFailed(run.path, [problem], failing_trials(run.state.trials))), pytrace=False)
+            failure = RunFailed(run.path, [problem], failing_trials(run.state.trials))
+            pytest.fail(escape_controls(str(failure)), pytrace=False)
