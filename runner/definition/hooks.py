@@ -74,7 +74,7 @@ def check_parameters(task: Callable[..., Any], hooks: Hooks, label: str) -> None
         if parameter.default is Parameter.empty and parameter.name != name:
             hint = suggest(parameter.name, [name], limit=1) if name else ""
             problem = f"{label}: parameter {parameter.name!r} of the task has no value{hint}"
-            remedy = "it gets that of a variant, of the set-up with its name (@NAME.setup), or its default"
+            remedy = "give it a default, a value in the variant, or a set-up with its name (@NAME.setup)"
             raise UsageError(f"{problem}; {remedy}. The task's signature is {inspect.signature(task)}")
 
 

@@ -168,7 +168,7 @@ class AssertionReader:
                 if key not in names and defaults.get(key) != item:
                     self.project.omit(entry, f"{key} of the grader is not mapped")
         if self.grader not in (None, options):
-            raise NotMapped("it names another grader than the assertions before it")
+            raise NotMapped("its grader differs from that of the assertions before it")
         self.grader = options
 
 

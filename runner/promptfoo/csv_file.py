@@ -41,7 +41,7 @@ def csv_tests(text: str, path: Path) -> Iterator[tuple[Value, dict[str, Value]]]
             if not header:
                 header = [name.strip() for name in row]
                 if len(set(header)) < len(header):
-                    raise UsageError("two columns have the same name", path=path, line=start)
+                    raise UsageError("duplicate columns in the header", path=path, line=start)
             elif row:
                 if len(row) != len(header):
                     raise UsageError(f"{len(row)} columns, expected {len(header)}", path=path, line=start)

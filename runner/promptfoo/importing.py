@@ -1,4 +1,4 @@
-"""A promptfoo configuration as files of evaljournal: their names and contents, and what is missing in them."""
+"""Converts a promptfoo configuration to files for evaljournal, and lists what has no counterpart."""
 
 import json
 import os
@@ -50,7 +50,7 @@ class _Variant:
 
 
 def import_config(config: Path, directory: Path) -> Imported:
-    """Read a configuration; return the files that `evaljournal run` takes. Nothing is written, executed or fetched."""
+    """Read a configuration; return the files for `evaljournal run`. Nothing is written, executed or fetched."""
     project = Project(config)
     values = project.read_values(config).fields("a configuration")
     fields = {key: value for key, value in values.items() if value.data is not None}

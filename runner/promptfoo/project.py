@@ -22,7 +22,7 @@ _GLOB: Final = frozenset("*?[")
 
 
 class NotMapped(Exception):  # not an error: with `--partial` the rest is imported
-    """Something has no counterpart; the message says what."""
+    """Something has no counterpart; the message names it."""
 
 
 @attrs.frozen

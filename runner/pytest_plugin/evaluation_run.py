@@ -25,7 +25,7 @@ from evaljournal.runner.run_paths import RUNS, newest_run, run_start, runs_newes
 
 
 class EvaluationRun:
-    """The run of an evaluation, made by the first of its tests that runs; all of them report from it."""
+    """The run of an evaluation: the first of its tests executes it, and all of them report its results."""
 
     def __init__(self, evaluation: AnyEvaluation, reference: str) -> None:
         self.evaluation = evaluation
@@ -34,7 +34,7 @@ class EvaluationRun:
         self.trials = {trial.id: trial for trial in _trials(evaluation)}
         """All trials by id, also those that are not selected."""
         self.path: Path | None = None
-        """Directory of the run; None until it is made."""
+        """Directory of the run; None until it is started."""
         self.state = RunState()
         self.selected: frozenset[str] = frozenset()
         """The trials whose tests are selected."""

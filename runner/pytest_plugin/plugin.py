@@ -54,11 +54,11 @@ class EvaluationPlugin:
         if evaluation_run is None:
             evaluation_run = self._runs[evaluation.name] = EvaluationRun(evaluation, reference)
         elif evaluation_run.evaluation is not evaluation:
-            raise UsageError(f"two evaluations are named {evaluation.name!r}; give one another name: name=…")
+            raise UsageError(f"two evaluations are named {evaluation.name!r}; rename one of them with name=…")
         return evaluation_run
 
     def start(self, evaluation_run: EvaluationRun, session: pytest.Session) -> None:
-        """Make a run with the trials whose tests are selected."""
+        """Execute a run with the trials whose tests are selected."""
         config, trials = self._config, [item for item in session.items if isinstance(item, TrialItem)]
         evaluation_run.selected = frozenset(item.name for item in trials if item.run is evaluation_run)
         if reuse := config.getoption("evals_reuse"):
@@ -101,7 +101,7 @@ class EvaluationPlugin:
                 os._exit(_UNFINISHED)
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
-        """Print the final report of each run, also of those that workers of xdist have made."""
+        """Print the final report of each run, also of those that workers of xdist have executed."""
         reports = (report for reports in terminalreporter.stats.values() for report in reports)
         properties = (pair for report in reports for pair in getattr(report, "user_properties", ()))
         paths = [run.path for run in self._runs.values() if run.path]  # Without results if it was interrupted.
@@ -113,7 +113,7 @@ class EvaluationPlugin:
 
 
 class EvaluationCollector(pytest.Collector):
-    """An evaluation; its set-up, which pytest calls before the first of its tests, makes the run."""
+    """An evaluation; its set-up, which pytest calls before the first of its tests, executes the run."""
 
     def __init__(self, *, evaluation: "Evaluation[Any, Any, Any]", plugin: EvaluationPlugin, **options: Any) -> None:
         super().__init__(**options)
@@ -135,7 +135,7 @@ class EvaluationCollector(pytest.Collector):
             yield GateItem.from_parent(self, name=f"gate:{gate}", run=run, gate=Gate.parse(gate))
 
     def setup(self) -> None:
-        """Make the run, unless another test file that imports the evaluation has made it."""
+        """Execute the run, unless another test file that imports the evaluation has done so."""
         if self._run.path is None:
             try:
                 self._plugin.start(self._run, self.session)

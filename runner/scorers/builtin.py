@@ -305,7 +305,7 @@ def judge(model: str, **options: Any) -> "Judge":
 def assertions(
     *, judge: "Judge | None" = None, functions: "Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]]" = ()
 ) -> "Assertions":
-    """Return a scorer that checks the assertions in the column `assert` of each case, in the way of promptfoo.
+    """Return a scorer that checks the assertions in the column `assert` of each case, as in promptfoo.
 
     `judge` grades `llm-rubric`, `model-graded-closedqa` and `factuality`. `functions` are those that assertions of the type
     `python` name; their parameters are passed by name: any of output, expected, input, metadata, case, latency and cost.

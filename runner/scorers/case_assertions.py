@@ -1,10 +1,10 @@
-"""Assertions: checks that each case lists for itself, with one verdict per output, in the way of promptfoo.
+"""Assertions: each case lists its own checks, as in promptfoo; an output has one verdict.
 
 The column `assert` of a case is a list of assertions, or an object with that list and the `threshold` of the case:
 
     {"assert": [{"type": "icontains", "value": "lima"}, {"type": "not-regex", "value": "^As an AI"}], "threshold": 0.5}
 
-It is data: it names checks and never contains code. A function is named by `python`, and the evaluation defines it. All
+It is data and never contains code: `python` names a function that the evaluation defines. All
 assertions are checked when the cases are read. An assertion has a `type`, with `not-` before it to negate it, and, as the
 type needs them, a `value` and a `threshold`; `weight` (default: 1; 0: it cannot fail) and `metric`, the name of a score.
 An `assert-set` has assertions of its own, and passes like a case.
@@ -288,7 +288,7 @@ def _quoted(text: str, position: int) -> tuple[str, int]:
 
 @attrs.frozen(kw_only=True)
 class Evidence:
-    """What is known of an output."""
+    """The output that is checked, and what its checks need."""
 
     scorer_input: ScorerInput
     text: str

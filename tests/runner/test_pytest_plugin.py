@@ -283,7 +283,7 @@ def test_an_imported_evaluation_has_one_run(project: Project) -> None:
 
     assert ({"passed": 6}, {"a": 1, "b": 1, "c": 1}) == (shared.parseoutcomes(), project.calls())
     clash = project.run()
-    clash.stdout.fnmatch_lines(["two evaluations are named 'small'; give one another name: name=…"])
+    clash.stdout.fnmatch_lines(["two evaluations are named 'small'; rename one of them with name=…"])
     assert {"errors": 1} == clash.parseoutcomes()
 
 

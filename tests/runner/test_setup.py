@@ -598,7 +598,7 @@ def define_hooks(task: Any, *hooks: tuple[str, Any], variants: Any = None) -> No
 @pytest.mark.parametrize(
     ("hooks", "variants", "message"),
     [
-        ([], None, "task 'agent': parameter 'sandbox' of the task has no value; it gets that of a variant, of the set-up"),
+        ([], None, "task 'agent': parameter 'sandbox' of the task has no value; give it a default, a value in the variant"),
         ([("setup", box)], None, "parameter 'sandbox' of the task has no value"),
         ([("setup", generator)], None, "setup 'generator' is a generator; return the value, and clean up in @agent.teardown"),
         ([("setup", 3)], None, "a setup is a function, not 3"),

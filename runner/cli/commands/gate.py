@@ -76,10 +76,10 @@ def gate(
     dropped by more than is tolerated: by 0.02 without --rules. The share of trials with an output is checked in the same way.
 
     With --suite, the evaluations of two suites are paired by name, and each has a verdict; `newest` is the newest finished
-    suite before it. A new evaluation is listed, a missing one fails.
+    suite with a lower number. A new evaluation is listed; a missing one fails the gate.
 
-    Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence. Of a suite:
-    the first of 4, 2, 1, 5, 0 that occurs.
+    Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence. For a
+    suite: the first of 4, 2, 1, 5, 0 that occurs.
 
     \b
     evaljournal gate --baseline newest
@@ -154,11 +154,11 @@ def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *,
 def _suite_verdict(base: Path | None, run: Path | None, rules: GateRules) -> dict[str, Any]:
     """Return the verdict on one evaluation of a suite, with its reason."""
     if base is None:
-        return {"verdict": "new", "reason": "it is not in the baseline"}
+        return {"verdict": "new", "reason": "not in the baseline"}
     if run is None:
-        return {"verdict": "missing", "reason": "it is in the baseline only"}
+        return {"verdict": "missing", "reason": "only in the baseline"}
     if not is_run(run):
-        return {"verdict": "not_comparable", "reason": "it has not started"}
+        return {"verdict": "not_comparable", "reason": "not started"}
     try:
         report, heads = _check(RunReference(base), RunReference(run), rules)
     except (JournalDamaged, InvalidRecord) as exc:

@@ -20,14 +20,14 @@ from evaljournal.runner.promptfoo.importing import Imported, import_config
     type=click.Path(path_type=Path),
     default=Path("evals"),
     metavar="DIR",
-    help="Directory of the files (default: evals).",
+    help="Output directory (default: evals).",
 )
-@click.option("--partial", is_flag=True, help="Import the rest if something has no counterpart; it is listed in the file.")
+@click.option("--partial", is_flag=True, help="Import the rest if parts have no counterpart; the written file lists these.")
 def import_(config: Path, output: Path, partial: bool) -> None:
-    """Import a promptfoo configuration: write the files that `evaljournal run` takes.
+    """Import a promptfoo configuration: convert it to files for `evaljournal run`.
 
-    Nothing is executed or fetched, and no file is overwritten. Whatever cannot be imported is printed with its line; without
-    --partial, nothing is then written.
+    Nothing is executed or fetched, and no file is overwritten. Whatever has no counterpart is printed with its line;
+    nothing is written then, unless --partial is passed.
 
     \b
     evaljournal import promptfooconfig.yaml
@@ -63,9 +63,7 @@ def _write(imported: Imported, directory: Path) -> None:
         except UnicodeEncodeError as exc:
             raise UsageError("a text contains a lone surrogate, which UTF-8 cannot encode", path=path) from exc
         if os.path.lexists(path):
-            raise UsageError(
-                "already exists and is never overwritten; move it away, or pass another directory with -o", path=path
-            )
+            raise UsageError("already exists; move it, or pass another directory with -o", path=path)
     written_paths: list[Path] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def report(
 ) -> None:
     """Write an HTML report of a run, of two runs or variants side by side, of a suite or of all runs; it needs no network.
 
-    Of a suite, it writes a page with all evaluations, and next to it the report of each, to which it links.
+    For a suite, it writes a page with all evaluations, and next to it a report of each, with links.
 
     It has the results, every trial with its attempts, the concurrency history with a scrubber, and the audit. With two runs or
     variants, A and B, it compares them; @VARIANT is a variant of the newest run. Long values are shortened. An existing report

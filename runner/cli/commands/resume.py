@@ -64,7 +64,7 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     --retry-failed; --fail-under is checked against it. A run that you did not start on this machine needs --trust or --task:
     its journal names the file, command or URL to use.
 
-    Of a suite, the evaluations that are not finished continue, and those that have not started start.
+    For a suite, unfinished evaluations are resumed, and those that have not started are started.
 
     \b
     evaljournal resume

@@ -40,7 +40,7 @@ _MIN_FREE_BYTES: Final = 1 << 20
 @click.option("--verbose", is_flag=True, help="Also print tokens, retries, workers and the hash of the last record.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> None:
-    """Show the status of a run, a suite, or the results of one variant (RUN@VARIANT), while it is running or at any later time.
+    """Show the status of a run or a suite, or the results of one variant (RUN@VARIANT), during the run or at any later time.
 
     A damaged run is shown up to the damage, with exit code 4. Nothing is written.
 
@@ -51,7 +51,7 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
     """
     if is_suite(run.path):
         if key is not None:
-            raise UsageError(f"{run.path} is a suite; --by is for one of its runs")
+            raise UsageError(f"{run.path} is a suite; pass one of its runs with --by")
         from evaljournal.runner.cli.suites.views import print_status  # noqa: PLC0415  # slow to import
 
         print_status(read_suite(run.path), as_json=as_json)

@@ -46,7 +46,7 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     if not is_suite(path):
         verifications = [verify_run(path, expect_head=expect_head)]
     elif expect_head is not None:
-        raise UsageError(f"{path} is a suite; --expect-head is for one of its runs")
+        raise UsageError(f"{path} is a suite; pass one of its runs with --expect-head")
     else:
         verifications = [verify_run(run) for run in read_suite(path).runs.values() if is_run(run)]
     is_ok = all(verification.ok for verification in verifications)

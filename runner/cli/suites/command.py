@@ -70,7 +70,7 @@ def resume_suite(path: Path, options: Mapping[str, Any], reference: str | None, 
     names = [name for name in ("nat_output", "head_file") if options[name] is not None]
     if reference is not None or names:
         flag = "--task" if reference is not None else f"--{names[0].replace('_', '-')}"
-        raise UsageError(f"{flag} is about one run, not a suite; omit it, or pass the path of the run")
+        raise UsageError(f"{flag} applies to a single run, not to a suite; omit it, or pass the path of the run")
     suite, changes = read_suite(path), overrides(options)
     if any(is_held(run) for run in suite.runs.values()):
         raise UsageError(f"{path} is running; {command('watch', path)} shows it live")

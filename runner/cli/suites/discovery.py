@@ -18,12 +18,12 @@ from evaljournal.runner.errors import UsageError
 SUITE: Final = "suite"
 """The key of a suite's TOML file."""
 _REJECTED: Final = ("shard", "nat_output", "head_file")
-"""Options that are about one run, besides those that define an evaluation."""
+"""Options of a single run, besides those that define an evaluation."""
 
 
 @attrs.frozen
 class NewSuite:
-    """A suite that is about to run."""
+    """A suite to run."""
 
     name: str
     evaluations: Sequence[LoadedEvaluation]
@@ -34,7 +34,7 @@ class NewSuite:
 
 
 def is_suite_reference(references: Sequence[str]) -> bool:
-    """Return whether these references are a suite: several ones, a directory, or a TOML file with the key `suite`."""
+    """Return whether these references are a suite: several, a directory, or a TOML file with the key `suite`."""
     return len(references) > 1 or any(Path(text).is_dir() or SUITE in _toml(text) for text in references)
 
 
@@ -63,7 +63,7 @@ def discover(ctx: click.Context, references: Sequence[str]) -> NewSuite:
     changes = read_settings(settings, Path(references[0]))  # A wrong key is an error before the evaluations are imported.
     evaluations = [item for path in cast("Sequence[str]", paths) for item in _load(path)]
     if not evaluations:
-        raise UsageError(f"{' '.join(paths)} has no evaluation: no *.py file that defines one, and no *.toml file with `data`")
+        raise UsageError(f"{' '.join(paths)} has no evaluation: no *.py file defines one, and no *.toml file has `data`")
     _check_names(evaluations)
     return NewSuite(re.sub(r"[^\w.-]+", "-", name).strip("-.") or SUITE, evaluations, settings, changes)
 
@@ -78,7 +78,7 @@ def _load(reference: str) -> Iterator[LoadedEvaluation]:
                 yield load_toml(str(file))
     elif path.suffix == ".toml":
         if SUITE in read_toml(path):
-            raise UsageError("is a suite, which cannot be part of another; pass its evaluations", path=path)
+            raise UsageError("is a suite, which another suite cannot contain; pass its evaluations", path=path)
         yield load_toml(reference)
     elif path.suffix == ".py" and path.is_file():
         evaluations = load_evaluations(path)
@@ -104,12 +104,12 @@ def _check_names(evaluations: list[LoadedEvaluation]) -> None:
 
 
 def check_options(ctx: click.Context) -> None:
-    """Raise a UsageError for options that make no sense for a suite."""
+    """Raise a UsageError for options that a suite does not have."""
     names = [option.name for option in OPTIONS if is_definition(option) and option.name != "name"]
     for name in ("config", *names, *_REJECTED):
         if name in ctx.params and is_on_command_line(ctx, name):
             flag = f"--{name.replace('_', '-')}"
-            reason = "is about one run" if name in _REJECTED else "defines one evaluation"
+            reason = "applies to a single run" if name in _REJECTED else "defines one evaluation"
             raise UsageError(f"{flag} {reason}, not a suite; omit it, or run the evaluation alone")
 
 
