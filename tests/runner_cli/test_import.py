@@ -494,7 +494,7 @@ def test_files_are_never_overwritten() -> None:
     """An existing file is an error, and the others are not written."""
     write("mine", "evals/qa.jsonl")
 
-    assert "evals/qa.jsonl: already exists and is never overwritten" in rejected(PROMPT + PROVIDER + TEST)
+    assert "evals/qa.jsonl: already exists; move it" in rejected(PROMPT + PROVIDER + TEST)
     assert ["qa.jsonl"] == os.listdir("evals")
     assert "mine" == Path("evals/qa.jsonl").read_text()
 

@@ -172,7 +172,7 @@ def test_one_configuration_file() -> None:
             "evals",
             r"two evaluations are named 'alpha': .*alpha\.py:alpha and .*copy\.py:alpha",
         ),
-        ({"empty/notes.txt": ""}, "empty", r"empty has no evaluation: no \*\.py file that defines one"),
+        ({"empty/notes.txt": ""}, "empty", r"empty has no evaluation: no \*\.py file defines one"),
         ({"empty/x.py": ""}, "empty/x.py evals", r"empty/x\.py defines no evaluation"),
         ({}, "evals none.py", r"none\.py does not exist"),
         ({"s.toml": "suite = []\n"}, "s.toml", r"s\.toml: write suite as a list"),
