@@ -368,6 +368,8 @@ def test_views() -> None:
         assert names == [(item["name"], item["status"], item["exit_code"]) for item in view["evaluations"]]
         assert ("evaljournal resume runs/evals/0001", 3) == (view["next_command"], view["exit_code"])
     assert (True, [str(SUITE / "beta")]) == (verified["ok"], [item["path"] for item in verified["runs"]])
+    assert [str(SUITE / "alpha")] == verified["unstarted_runs"]
+    assert "runs/evals/0001/alpha: no journal" in evaljournal("verify").stderr
     assert [str(SUITE / "beta")] == [item["path"] for item in orjson.loads(evaljournal("ls", SUITE, "--json").stdout)]
     assert ["not started", "finished"] == [cells[-1] for cells in rows(evaljournal("status", "evals")).values()]
     assert (0, 3) == (evaljournal("status").exit_code, evaljournal("watch").exit_code)

@@ -43,19 +43,21 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     evaljournal verify runs/capitals/0001 --expect-head 1570f2fd25a77ff678d5b740ccad64ee
     evaljournal verify --json | jq .findings
     """
-    if not is_suite(path):
-        verifications = [verify_run(path, expect_head=expect_head)]
-    elif expect_head is not None:
+    runs = list(read_suite(path).runs.values()) if is_suite(path) else [path]
+    if is_suite(path) and expect_head is not None:
         raise UsageError(f"{path} is a suite; pass one of its runs with --expect-head")
-    else:
-        verifications = [verify_run(run) for run in read_suite(path).runs.values() if is_run(run)]
+    unstarted_runs = [run for run in runs if is_suite(path) and not is_run(run)]
+    verifications = [verify_run(run, expect_head=expect_head) for run in runs if run not in unstarted_runs]
     is_ok = all(verification.ok for verification in verifications)
     if as_json:
         results = [_result_json(verification) for verification in verifications]
-        print_json({"path": str(path), "ok": is_ok, "runs": results} if is_suite(path) else results[0])
+        suite_fields = {"path": str(path), "ok": is_ok, "runs": results, "unstarted_runs": list(map(str, unstarted_runs))}
+        print_json(suite_fields if is_suite(path) else results[0])
     else:
         for verification in verifications:
             _print_result(verification, expect_head)
+        for run in unstarted_runs:
+            echo(f"{run}: no journal: the evaluation has not started, or its run was removed", err=True)
     if not is_ok:
         sys.exit(DAMAGED)
 
