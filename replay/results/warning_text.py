@@ -71,7 +71,7 @@ def _short_prompts(state: RunState) -> Iterator[str]:
 def _failed_teardowns(state: RunState) -> Iterator[str]:
     if count := state.failed_teardowns:
         trial = printable(state.last_failed_teardown, 60)
-        yield f"{plural(count, 'teardown')} failed, the last one of trial {trial}; `evaljournal show {trial}` has the error"
+        yield f"{plural(count, 'teardown')} failed, the last one of trial {trial}; `evaljournal show {trial}` shows the error"
 
 
 def _missing_max_tokens(state: RunState) -> Iterator[str]:

@@ -238,7 +238,7 @@ def test_a_failed_teardown_is_a_warning(disk: SimulatedDisk, pool: Any) -> None:
         (event.phase, event.error, event.message) for event in events(disk, StepFailed)
     ]
     assert [{"error": "OSError", "message": "busy"}] == [event.value for event in events(disk, Noted)]
-    text = "1 teardown failed, the last one of trial peru; `evaljournal show peru` has the error"
+    text = "1 teardown failed, the last one of trial peru; `evaljournal show peru` shows the error"
     assert [text] == warnings_of(outcome.state)
 
 
