@@ -147,10 +147,10 @@ class RunItem(pytest.Item):
     """A test that reports a part of a run."""
 
     def __init__(self, *, run: EvaluationRun, name: str, parent: EvaluationCollector, **options: Any) -> None:
-        if parent.config.getoption("loadgroup", default=False):
-            # In a worker of xdist. The mark `xdist_group` has this effect only with pytest before 9.2.
-            options["nodeid"] = f"{parent.nodeid}::{name}@{run.evaluation.name}"
-        super().__init__(name=name, parent=parent, **options)
+        # In a worker of xdist. The mark `xdist_group` has this effect only with pytest before 9.2.
+        group = f"@{run.evaluation.name}" if parent.config.getoption("loadgroup", default=False) else ""
+        # As text, which pytest parses as `--lf` does: an id that it joins itself is not found again if it has `[` or `::`.
+        super().__init__(name=name, parent=parent, nodeid=f"{parent.nodeid}::{name}{group}", **options)
         self.run = run
 
     def setup(self) -> None:

@@ -196,6 +196,19 @@ def test_last_failed_trials_are_retried_in_the_same_run(project: Project) -> Non
     assert ["finished", "finished"] == project.runs("small")
 
 
+@pytest.mark.parametrize("name", ["x[1]", "a::b", "a::b[1]::c"])
+def test_last_failed_ids_can_have_any_characters(project: Project, name: str) -> None:
+    """`--lf` selects only the failed case, also if its id has characters with a meaning in node ids."""
+    cases = f"[Case(name=name, input=name) for name in ({name!r}, 'a', 'x')]"
+    source = SMALL.replace('["a", "b", "c"]', f"{cases}, retry=Retry(errors=0)").replace("import ", "import Case, Retry, ")
+    project.write("test_small.py", source.replace("return text", f"assert text != {name!r}; return text"))
+    project.run()
+    project.calls()
+    result = project.run("--lf")
+
+    assert ({"errors": 1, "deselected": 2}, {name: 1}) == (result.parseoutcomes(), project.calls())
+
+
 def test_a_changed_definition_starts_a_new_run(project: Project) -> None:
     """A run with another task or other cases is not resumed, and stays as it is; cases of a generator are compared, too."""
     source = SMALL.replace('["a", "b", "c"]', "(text for text in 'abc')")
