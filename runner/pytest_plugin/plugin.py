@@ -22,6 +22,7 @@ from evaljournal.runner.definition.gates import Gate
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.errors import RunFailed, UsageError
 from evaljournal.runner.pytest_plugin.evaluation_run import EvaluationRun
+from evaljournal.runner.run_paths import runs_under
 from evaljournal.runner.suggest import command
 
 _PROPERTY: Final = "evaljournal"
@@ -38,6 +39,9 @@ class EvaluationPlugin:
     def __init__(self, config: pytest.Config) -> None:
         if config.getoption("dist", "no") not in {"no", "loadgroup"}:
             raise pytest.UsageError("the tests of an evaluation run in one worker of xdist: add --dist loadgroup")
+        reuse = config.getoption("evals_reuse")
+        if reuse is not None and not runs_under(Path(reuse)):
+            raise pytest.UsageError(f"--evals-reuse: {escape_controls(reuse)} is not a run, and there is none below it")
         self._config = config
         self._runs: dict[str, EvaluationRun] = {}
         """Name of an evaluation → its run."""

@@ -265,12 +265,17 @@ def test_recorded_outputs_are_scored(project: Project) -> None:
 
 
 def test_a_run_to_reuse_must_exist(project: Project) -> None:
-    """A directory without a run of the evaluation is an error that names it."""
+    """A directory without runs is a usage error; one without a run of the evaluation is an error of its tests."""
     project.write("test_small.py", SMALL)
-    result = project.run("--evals-reuse", "elsewhere")
+    missing = project.run("--evals-reuse", "elsewhere")
+    project.write("test_qa.py", QA)
+    project.run("test_qa.py", "-k", "peru")
+    other = project.run("--evals-reuse", "runs", "test_small.py")
 
-    assert {"errors": 3} == result.parseoutcomes()
-    result.stdout.fnmatch_lines(["elsewhere is not a run of 'small', and there is none below it"])
+    assert pytest.ExitCode.USAGE_ERROR == missing.ret
+    missing.stderr.fnmatch_lines(["ERROR: --evals-reuse: elsewhere is not a run, and there is none below it"])
+    assert {"errors": 3} == other.parseoutcomes()
+    other.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none below it"])
 
 
 def test_only_a_gate(project: Project) -> None:
