@@ -1,7 +1,7 @@
 """Set-up and teardown: functions that are called before and after the task of each attempt, with arguments by name."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any, Final, Literal
 
@@ -53,6 +53,8 @@ def arguments_for(trial: TrialInput) -> dict[str, Any]:
 
 def hook_parameters(hook: Hook, hooks: Hooks) -> tuple[str, ...]:
     """Return the names of the parameters of a set-up or a teardown; raise a `UsageError` if it has unknown ones."""
+    if hook.role == "setup" and hook.name in _PARAMETERS:
+        raise UsageError(f"{hook.label}: a parameter named {hook.name!r} has another value already; rename the set-up")
     value_name = (_value_name(hooks),) if hook.role == "teardown" and "setup" in hooks else ()
     return parameters_of(hook.function, hook.label, (*value_name, *_PARAMETERS))
 
@@ -60,7 +62,7 @@ def hook_parameters(hook: Hook, hooks: Hooks) -> tuple[str, ...]:
 def task_parameters(task: Callable[..., Any], hooks: Hooks) -> tuple[str, ...]:
     """Return the name of the parameter of a task that gets the value of the set-up, if it has one."""
     name = _value_name(hooks)
-    return (name,) if any(parameter.name == name for parameter in _further_parameters(task)) else ()
+    return (name,) if any(parameter.name == name for parameter in _parameters(task)[1]) else ()
 
 
 def check_parameters(task: Callable[..., Any], hooks: Hooks, label: str) -> None:
@@ -70,7 +72,11 @@ def check_parameters(task: Callable[..., Any], hooks: Hooks, label: str) -> None
         return
     if name in getattr(task, "keywords", {}):
         raise UsageError(f"{label}: parameter {name!r} is set by the variant and by the set-up; rename the set-up")
-    for parameter in _further_parameters(task):
+    first_name, further_parameters = _parameters(task)
+    if name and name == first_name:
+        problem = "the first parameter of the task gets the input, but has the name of the set-up"
+        raise UsageError(f"{label}: {problem}; add a parameter")
+    for parameter in further_parameters:
         if parameter.default is Parameter.empty and parameter.name != name:
             hint = suggest(parameter.name, [name], limit=1) if name else ""
             problem = f"{label}: parameter {parameter.name!r} of the task has no value{hint}"
@@ -82,12 +88,12 @@ def _value_name(hooks: Hooks) -> str:
     return hooks["setup"].name if "setup" in hooks else ""
 
 
-def _further_parameters(task: Callable[..., Any]) -> Iterator[Parameter]:
-    """Yield the parameters of a task after the first, which gets the case's input."""
+def _parameters(task: Callable[..., Any]) -> tuple[str, list[Parameter]]:
+    """Return the name of the first parameter of a task, which gets the case's input, and the parameters after it."""
     try:
         parameters = list(inspect.signature(task).parameters.values())
     except ValueError:
-        return  # Some builtins have no signature.
-    yield from (
-        parameter for parameter in parameters[1:] if parameter.kind not in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
-    )
+        return "", []  # Some builtins have no signature.
+    names = [parameter.name for parameter in parameters[:1]]
+    kinds = {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+    return "".join(names), [parameter for parameter in parameters[1:] if parameter.kind not in kinds]

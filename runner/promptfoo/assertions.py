@@ -1,6 +1,7 @@
 """Assertions of a test as the scorer `assertions` takes them: literal values, and Python functions by name."""
 
 import ast
+import keyword
 import re
 import textwrap
 from collections.abc import Mapping
@@ -132,6 +133,8 @@ class AssertionReader:
         code, config = value.text("the value of a python assertion"), fields["config"].plain if "config" in fields else None
         if match := _PYTHON_FILE.fullmatch(code.strip()):
             name = match[2] or "get_assert"
+            if not name.isidentifier() or keyword.iskeyword(name):
+                raise value.error(f"{name!r} is not the name of a function")
             return self._name(name, Function(f"{self.project.path(match[1], value)}:{name}", "", config))
         if nunjucks.is_template(code):  # Data would become code.
             raise NotMapped("a template in code has no counterpart; use context['vars']")

@@ -23,10 +23,11 @@ _TYPES: Final = frozenset(_ALL_TYPES.split())
 _THRESHOLDS: Final = frozenset({"cost", "latency", "levenshtein", "starts-with"})
 _EXPECTED: Final = re.compile(r"(not-)?([a-z][a-z0-9:-]*?)(?:\((\d+(?:\.\d+)?)\))?(?::(.*))?", re.DOTALL)
 _COLUMN_NAMES: Final = """
-__expected __description __providerOutput __prefix __suffix __metric __threshold __metadata __config
+__expected __description __providerOutput __prefix __suffix __metric __threshold __metadata
 """
 _COLUMNS: Final = tuple(_COLUMN_NAMES.split())
 _METADATA: Final = "__metadata:"
+_THRESHOLD: Final = re.compile(r"__config:__expected([1-9]\d{0,3}|):threshold")
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
@@ -58,7 +59,7 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     if metric := texts.get("__metric"):
         assertions = [{**assertion, "metric": metric} for assertion in assertions]
     for name, text in cells.items():
-        if match := re.fullmatch(r"__config:__expected([1-9]\d{0,3}|):threshold", name):
+        if match := _THRESHOLD.fullmatch(name):
             if not _NUMBER.fullmatch(text.strip()):
                 raise UsageError(f"{name} must be a number, not {text!r}", path=path, line=line)
             if (index := int(match[1] or 1) - 1) < len(assertions):
@@ -70,7 +71,8 @@ def _csv_test(cells: dict[str, str], path: Path, line: int) -> dict[str, Any]:
     test |= {name[2:]: texts[name] for name in ("__description", "__providerOutput") if name in texts}
     if _NUMBER.fullmatch(texts.get("__threshold", "").strip()):
         test["threshold"] = float(texts["__threshold"])
-    return test | {name: text for name, text in texts.items() if name.startswith("__") and not name.startswith(_COLUMNS)}
+    unknown_names = [name for name in texts if name.startswith("__") and not name.startswith(_COLUMNS)]
+    return test | {name: texts[name] for name in unknown_names if not _THRESHOLD.fullmatch(name)}
 
 
 def _metadata(key: str, text: str) -> tuple[str, Any]:

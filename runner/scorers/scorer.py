@@ -22,7 +22,7 @@ from evaljournal.runner.tasks import Task, is_async
 
 _INPUT_FIELDS: Final = ("output", "case", "trajectory", "declined", "truncated", "latency", "cost")
 """The parameters that are not fields of the case."""
-PARAMETERS: Final = (*_INPUT_FIELDS, "expected", "input", "metadata")
+PARAMETERS: Final = ("output", "expected", "input", "metadata", *_INPUT_FIELDS[1:])
 """The parameters that a scorer may have; each is passed by its name."""
 
 MAX_SECONDS: Final = 10.0

@@ -219,6 +219,8 @@ OTHERS = {
     "trajectory": [],
     "declined": False,
     "truncated": False,
+    "latency": 0.0,
+    "cost": None,
 }
 
 
@@ -234,7 +236,7 @@ OTHERS = {
         (lambda *args: args, ()),
         (
             lambda **values: sorted(values),
-            ["case", "declined", "expected", "input", "metadata", "output", "trajectory", "truncated"],
+            sorted(["output", "case", *OTHERS]),
         ),
         (_some, (CASE, (), "Paris", 3, OTHERS)),
         (functools.partial(_some, limit=4), (CASE, (), "Paris", 4, OTHERS)),

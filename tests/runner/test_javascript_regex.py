@@ -61,7 +61,7 @@ def test_random_patterns(count: int) -> None:
     ]
     program = find_program("node", package="nodejs")
     lines = "\n".join(map(json.dumps, cases))
-    process = subprocess.run([program, "-e", PROGRAM], input=lines, capture_output=True, text=True, check=True)
+    process = subprocess.run([program, "-e", PROGRAM], input=lines, capture_output=True, text=True, check=True, timeout=600)
     results = [(case, expected, our_match(*case)) for case, expected in zip(cases, json.loads(process.stdout), strict=True)]
     compared = [expected for _, expected, ours in results if isinstance(ours, bool)]
 

@@ -621,6 +621,24 @@ def test_mistakes_are_reported_before_anything_starts(hooks: Any, variants: Any,
     assert message in str(raised.value)
 
 
+def test_a_set_up_has_a_name_of_its_own() -> None:
+    """A set-up that has the name of another parameter is a usage error: one of the two values would be lost."""
+
+    def question() -> str:
+        return "s"
+
+    def expected() -> str:
+        return "s"
+
+    def echo(question: str) -> str:
+        return question
+
+    with pytest.raises(UsageError, match="the first parameter of the task gets the input, but has the name of the set-up"):
+        define_hooks(echo, ("setup", question))
+    with pytest.raises(UsageError, match="setup expected: a parameter named 'expected' has another value already"):
+        define_hooks(echo, ("setup", expected))
+
+
 def test_a_notebook_cell_may_be_run_again() -> None:
     """A new version of a set-up replaces the old one."""
     versions: list[Any] = []

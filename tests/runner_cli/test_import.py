@@ -193,14 +193,20 @@ def test_tests_are_read_from_files() -> None:
 
 
 def test_numbers_of_csv_files_are_checked() -> None:
-    """A threshold that is too large for a float is an error; a column of an assertion that does not exist is ignored."""
+    """A threshold that is too large for a float is an error, and an unknown column of a configuration is not mapped."""
     write("question,__threshold\nPeru?,1e999\n", "t.csv")
-    problem = rejected(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
-    write(f"question,__config:__expected{'1' * 5000}:threshold\nPeru?,1\n", "t.csv")
-    _, [row] = imported(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
+    assert "t.csv, line 2: inf is not a finite number" in rejected(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
 
-    assert "t.csv, line 2: inf is not a finite number" in problem
-    assert {"question": "Peru?"} == row["vars"]
+    for name in (f"__config:__expected{'1' * 5000}:threshold", "__config:__expected:weight"):
+        write(f"question,{name}\nPeru?,1\n", "t.csv")
+        assert f"{name} is not mapped" in rejected(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
+
+
+def test_the_function_of_an_assertion_has_a_name() -> None:
+    """A keyword is no function, and would make the written file invalid."""
+    write("", "x.py")
+    test = "tests: [{vars: {question: a}, assert: [{type: python, value: 'file://x.py:class'}]}]\n"
+    assert "'class' is not the name of a function" in rejected(f"{PROMPT}{PROVIDER}{test}")
 
 
 def test_default_tests_and_scenarios_are_merged() -> None:
