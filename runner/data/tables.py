@@ -81,9 +81,15 @@ def _pandas_rows(frame: Any) -> Iterator[Row]:
     """Yield the rows of a pandas DataFrame; a level of its index that has a name is a column."""
     if repeated_names := duplicates(frame.columns):
         raise UsageError(f"duplicate columns: {list_names(repeated_names)}")
-    levels = [level for level, name in enumerate(frame.index.names) if name is not None and name not in frame.columns]
-    columns = {frame.index.names[level]: frame.index.get_level_values(level).array for level in levels}
-    columns |= {name: frame.iloc[:, position].array for position, name in enumerate(frame.columns)}
+    columns = {name: frame.iloc[:, position].array for position, name in enumerate(frame.columns)}
+    levels: Row = {}
+    for level, name in enumerate(frame.index.names):
+        array = frame.index.get_level_values(level).array
+        if name is not None and name not in columns:
+            levels[name] = array
+        elif name is not None and array.tolist() != columns[name].tolist():
+            raise UsageError(f"the index and a column are named {name!r}, but their values differ; rename one of them")
+    columns = levels | columns
     converters = [_pandas_converter(name, array) for name, array in columns.items()]
     for start in range(0, len(frame), BATCH_ROWS):
         arrays = (array[start : start + BATCH_ROWS] for array in columns.values())

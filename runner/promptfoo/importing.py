@@ -51,6 +51,8 @@ class _Variant:
 
 def import_config(config: Path, directory: Path) -> Imported:
     """Read a configuration; return the files for `evaljournal run`. Nothing is written, executed or fetched."""
+    if config.suffix in {".js", ".cjs", ".mjs", ".ts"}:
+        raise UsageError("a configuration in JavaScript would be executed; convert it to YAML or JSON", path=config)
     project = Project(config)
     values = project.read_values(config).fields("a configuration")
     fields = {key: value for key, value in values.items() if value.data is not None}

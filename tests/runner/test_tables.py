@@ -164,6 +164,10 @@ def test_the_index_of_a_frame() -> None:
     assert read(frame)[1] == read(frame.set_index("id"))[1] == read(frame.set_index("id", drop=False))[1]
     assert read(frame)[1] == read(frame.set_axis(["unnamed"]))[1]
 
+    frame.index = pd.Index(["other"] * len(frame), name="id")
+    with pytest.raises(UsageError, match="the index and a column are named 'id', but their values differ"):
+        read(frame)
+
 
 class Frame(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
     """A subclass, as of GeoPandas."""

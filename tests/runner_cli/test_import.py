@@ -202,6 +202,14 @@ def test_numbers_of_csv_files_are_checked() -> None:
         assert f"{name} is not mapped" in rejected(f"{PROMPT}{PROVIDER}tests: file://t.csv\n")
 
 
+def test_a_configuration_in_javascript_is_not_executed() -> None:
+    """A configuration that is a program is rejected by its name."""
+    result = evaljournal("import", write("module.exports = {}", "promptfooconfig.js"))
+
+    assert 2 == result.exit_code
+    assert "a configuration in JavaScript would be executed; convert it to YAML or JSON" in result.stderr
+
+
 def test_the_function_of_an_assertion_has_a_name() -> None:
     """A keyword is no function, and would make the written file invalid."""
     write("", "x.py")
