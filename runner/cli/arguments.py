@@ -13,7 +13,7 @@ from evaljournal.replay.views import split_variant
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, runs_newest_first, runs_under
 from evaljournal.runner.suggest import suggest
-from evaljournal.runner.suites.suite_file import find_suite, newest_suite
+from evaljournal.runner.suites.suite_file import find_suite, newest_suite, read_suite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,29 +21,47 @@ _MAX_COMPLETED_JOURNAL: Final = 4_000_000
 """Maximum bytes of a journal whose trial names are completed; reading a larger one would delay the shell."""
 
 
+class SuiteGiven(UsageError):
+    """A suite was given, or is the newest, where a command takes a run."""
+
+    def __init__(self, path: Path) -> None:
+        runs = [str(run) for run in read_suite(path).runs.values() if segments.is_run(run)]
+        super().__init__(
+            f"{path} is a suite; " + (f"pass one of its runs: {', '.join(runs)}" if runs else "none of its runs has started")
+        )
+
+
 def newest_run() -> Path:
     """Return the run under `runs/` that was written last."""
-    runs = runs_newest_first(RUNS)
-    if not runs:
+    run = _newest_in(RUNS)
+    if run is None:
         raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
-    return runs[0]
+    return run
+
+
+def _newest_in(directory: Path) -> Path | None:
+    """Return the run in a directory that was written last; raise an error if it is in a suite, which has several."""
+    suite = newest_suite(directory)
+    if suite is not None:
+        raise SuiteGiven(suite)
+    return next(iter(runs_newest_first(directory)), None)
 
 
 def find_run(argument: str | Path) -> Path:
     """Return the run that an argument names: a run directory, a directory of runs, or the name of an evaluation under runs/.
 
-    Of several runs, the newest is returned.
+    Of several runs, the newest is returned. A suite is not a run.
     """
     path = Path(argument)
     if segments.is_run(path):
         return path
     for directory in (path, RUNS / path):
-        if directory.is_dir() and (runs := runs_newest_first(directory)):
-            return runs[0]
+        if directory.is_dir() and (run := _newest_in(directory)) is not None:
+            return run
     if path.exists():
         return path  # Reading it reports what is wrong.
-    run, variant = split_variant(str(path))
-    if variant is not None and segments.is_run(Path(run)):
+    name, variant = split_variant(str(path))
+    if variant is not None and segments.is_run(Path(name)):
         raise UsageError(f"{path} does not exist; this command takes a whole run, not its variant {variant!r}")
     names = {run.parent.name: None for run in runs_under(RUNS)} | {str(run): None for run in runs_under(RUNS)}
     raise UsageError(f"{path} does not exist{suggest(str(path), names) or '; `evaljournal ls` lists the runs'}")
@@ -115,15 +133,22 @@ def newest_suite_or_run() -> Path:
     return newest_suite() or newest_run()
 
 
-run_argument = click.argument("path", type=RunType(), required=False, default=newest_run, metavar="[RUN]")
+def _run_argument(name: str, run_type: RunType, find_default: Callable[[], Path]) -> Callable[[F], F]:
+    """Return an optional argument. The default is found in a callback, whose errors do not end the completion of a shell."""
+
+    def convert(_: click.Context, __: click.Parameter, value: Path | RunReference | None) -> Path | RunReference:
+        return run_type.convert(find_default(), None, None) if value is None else value
+
+    return click.argument(name, type=run_type, required=False, metavar="[RUN]", callback=convert)
+
+
+run_argument = _run_argument("path", RunType(), newest_run)
 """The run that a command is about; the newest if omitted."""
-suite_argument = click.argument("path", type=SuiteOrRunType(), required=False, default=newest_suite_or_run, metavar="[RUN]")
+suite_argument = _run_argument("path", SuiteOrRunType(), newest_suite_or_run)
 """The suite or run that a command is about; the newest if omitted."""
-suite_or_reference_argument = click.argument(
-    "run", type=SuiteOrReferenceType(), required=False, default=newest_suite_or_run, metavar="[RUN]"
-)
+suite_or_reference_argument = _run_argument("run", SuiteOrReferenceType(), newest_suite_or_run)
 """The suite, run or variant that a command is about; the newest suite or run if omitted."""
-reference_argument = click.argument("run", type=ReferenceType(), required=False, default=newest_run, metavar="[RUN]")
+reference_argument = _run_argument("run", ReferenceType(), newest_run)
 """The run that a command is about, or one variant of it; the newest run if omitted."""
 
 

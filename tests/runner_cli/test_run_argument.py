@@ -1,10 +1,12 @@
 """The RUN argument, and shell completion."""
 
 import os
+import shutil
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from evaljournal.replay.export import FORMATS
 from evaljournal.runner import scorers
@@ -92,3 +94,13 @@ def test_completion() -> None:
     assert [name for name in FORMATS if name.startswith("j")] == completed("export", "name", "j")
     assert [name for name in scorers.NAMES if name.startswith("c")] == completed("run", "score", "c")
     assert ["run_started", "run_stopped"] == completed("log", "types", "run_st")
+
+
+def test_options_are_completed_without_a_run() -> None:
+    """The options of a command are completed where there is no run that it could be about."""
+    shutil.rmtree("runs")
+    variables = {"_EVALJOURNAL_COMPLETE": "bash_complete", "COMP_WORDS": "evaljournal export --forc", "COMP_CWORD": "2"}
+
+    result = CliRunner().invoke(cli, prog_name="evaljournal", env=variables)
+
+    assert (0, "plain,--force\n") == (result.exit_code, result.stdout)

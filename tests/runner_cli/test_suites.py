@@ -430,6 +430,44 @@ def test_a_gate() -> None:
     assert 2 == evaljournal("gate", "runs/evals/0003", "--suite", "--baseline", "runs/evals/0003").exit_code
 
 
+def test_commands_that_take_a_run() -> None:
+    """A suite, its name or none if it is the newest is an error that names its runs, not one of them; nothing is written."""
+    for command in ("run evals --limit 1", "run evals/alpha.py --limit 1"):
+        assert 0 == evaljournal(*command.split()).exit_code
+    message = f"{SUITE} is a suite; pass one of its runs: {SUITE}/alpha, {SUITE}/beta"
+    commands = (
+        "show {}", "show {} c0", "log {}", "replay {}", "view {}", "export {}", "rescore {}", "compare {}", "diff {} alpha",
+        "compare alpha {}", "report {} alpha -o new", "report alpha {} -o new", "export alpha --format markdown --baseline {}",
+        "fork {} -o new", "salvage {} -o new", "gate {} --baseline alpha", "gate alpha --baseline {}",
+        "gate {}@x --baseline alpha",
+    )  # fmt: skip
+    for command in commands:
+        for suite in (SUITE, "evals"):
+            result = evaljournal(*command.format(suite).split())
+            hint = "; or compare two suites with --suite" if command.startswith("gate") else ""
+            assert (2, "", f"Error: {message}{hint}\n") == (result.exit_code, result.stdout, result.stderr), command
+    assert 0 == evaljournal("show").exit_code  # The run of alpha alone is the newest.
+    shutil.rmtree("runs/alpha")
+    for command in (
+        "show",
+        "show c0",
+        "log",
+        "replay",
+        "view",
+        "export",
+        "rescore",
+        "compare",
+        "gate --baseline alpha",
+        "diff",
+    ):
+        result = evaljournal(*command.split())
+        assert (2, True) == (result.exit_code, message in result.stderr), command
+    assert not Path("new").exists()
+    for path in (SUITE / "alpha", SUITE / "beta"):
+        shutil.rmtree(path)
+    assert f"{SUITE} is a suite; none of its runs has started\n" in evaljournal("show").stderr
+
+
 def test_a_dry_run() -> None:
     """A dry run prints what each evaluation would do, and starts nothing."""
     result = evaljournal("run", "evals", "--dry-run", "--budget", "cost=5")

@@ -21,7 +21,7 @@ from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
-from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, newest_run
+from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference, newest_run
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
@@ -92,8 +92,12 @@ def gate(
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     if is_suite_gate:
         _gate_suite(run, None if is_newest else baseline, gate_rules, as_json=as_json)
-    reference = RunReference(newest_run()) if run is None else find_reference(run)
-    base = RunReference(_newest_other_run(reference.path), reference.variant) if is_newest else find_reference(baseline)
+    try:
+        reference = RunReference(newest_run()) if run is None else find_reference(run)
+        base = RunReference(_newest_other_run(reference.path), reference.variant) if is_newest else find_reference(baseline)
+    except SuiteGiven as exc:
+        exc.hint = "or compare two suites with --suite"
+        raise
     if base.path.resolve() == reference.path.resolve() and base.variant == reference.variant:
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
     try:
