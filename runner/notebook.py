@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from evaljournal.journal import JournalError
 from evaljournal.replay.render.screen import line, panel
 from evaljournal.replay.text import escape_controls
 from evaljournal.runner.engine.options import LiveRun
@@ -59,6 +60,8 @@ def progress_observer() -> Callable[[LiveRun], Awaitable[None]] | None:
                     update()
                     await trio.sleep(_INTERVAL)
             finally:
+                with trio.move_on_after(_INTERVAL, shield=True), suppress(JournalError):  # The run reports a failing disk.
+                    await live_run.journal.wait_durable(state.seq)
                 update(is_last=True)
 
     return observe
