@@ -154,10 +154,19 @@ def report_command(path: Path | str) -> str:
 
 
 def _resume_command(state: RunState, path: Path | str, options: Iterable[str]) -> str:
-    """Return the command that resumes a run; one started from Python does not record where its task is."""
-    has_task = state.started is not None and state.started.task
-    words = ["evaljournal resume", quote(path), *options, *([] if has_task else ["--task FILE.py:NAME"])]
-    return " ".join(word for word in map(str.strip, words) if word)
+    """Return the command that resumes a run; for one started from Python, which does not record where its task is, the call."""
+    started, line = state.started, " ".join(options)
+    if started is None or started.task or started.is_replacement:
+        has_task = started is not None and started.task
+        words = ["evaljournal resume", quote(path), line, "" if has_task else "--task FILE.py:NAME"]
+        return " ".join(word for word in map(str.strip, words) if word)
+    arguments: dict[str, list[str]] = {"resume": [""]}
+    for option in line.split("--")[1:]:
+        name, _, value = option.strip().partition(" ")
+        arguments.setdefault(name.replace("-", "_"), []).append(value)
+    texts = (f"{name}={values if name == 'budget' else values[0] or True}" for name, values in arguments.items())
+    name = started.evaluation if started.evaluation.isidentifier() else "…"
+    return f"run({', '.join([name, repr(str(path)), *texts])})"
 
 
 @attrs.frozen

@@ -165,7 +165,7 @@ def test_the_next_command() -> None:
     """A run that was stopped by its budget is resumed with one that is enough for the remaining trials."""
     state = fold(records_of_run(**STOPPED))
 
-    assert "evaljournal resume runs/a/0001 --budget cost=1.3 --task FILE.py:NAME" == next_command(state, "runs/a/0001")
+    assert "run(task, 'runs/a/0001', resume=True, budget=['cost=1.3'])" == next_command(state, "runs/a/0001")
 
 
 @pytest.mark.parametrize(

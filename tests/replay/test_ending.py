@@ -397,9 +397,17 @@ def test_the_next_command_after_timeouts() -> None:
 
 
 def test_next_command_without_a_task() -> None:
-    """If the run does not record its task, the next command has a placeholder for it."""
+    """If nothing records the task, the next command has a placeholder for it; a run started from Python is resumed there."""
     failed = RunState()
     failed.outcome, failed.stages["failed"] = "finished", 1
 
     assert "evaljournal resume a --task FILE.py:NAME" == next_command(RunState(), "a")
     assert "evaljournal resume a --retry-failed --task FILE.py:NAME" == next_command(failed, "a")
+
+    python = run_state([])
+    assert python.started is not None
+    python.started = evolve_fact(python.started, task="")
+    assert 'run(capitals, "it\'s", resume=True)' == next_command(python, "it's")
+    python.started = evolve_fact(python.started, evaluation="x); print(")
+    python.outcome, python.stages["failed"] = "finished", 1
+    assert "run(…, 'a', resume=True, retry_failed=True)" == next_command(python, "a")

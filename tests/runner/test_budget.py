@@ -70,7 +70,7 @@ async def test_a_run_stops_before_it_exceeds_its_budget(disk: SimulatedDisk) -> 
     assert (10, "budget") == (len(task.calls), outcome.stop_reason)
     assert ["budget"] == [event.reason for event in events(disk, RunStopped)]
     assert "cost $1.00 of $1.00 used; the next attempt may use $0.100" == outcome.detail
-    assert "next: evaljournal resume /runs/it/0001 --budget cost=3.1 --task FILE.py:NAME" in outcome.summary_text
+    assert "next: run(paid, '/runs/it/0001', resume=True, budget=['cost=3.1'])" in outcome.summary_text
     assert "budget: cost $1.00 of $1.00 spent; worst possible overshoot: none" in outcome.summary_text
     assert 1.0 == round(state_of(disk).usage["cost"], 9)
 
@@ -127,7 +127,7 @@ async def test_usage_is_never_reported(disk: SimulatedDisk) -> None:
 
     assert "budget" == outcome.stop_reason
     assert "20 trials have reported no cost, so the budget cannot be enforced; record it with note(cost=…)" == outcome.detail
-    assert "next: evaljournal resume /runs/it/0001 --adopt --task FILE.py:NAME" in outcome.summary_text
+    assert "next: run(paid, '/runs/it/0001', resume=True, adopt=True)" in outcome.summary_text
     assert 20 <= len(task.calls) <= 23
     await run_virtual(paid_evaluation(task, 100), disk, resume=True)
     assert 40 <= len(task.calls) <= 46

@@ -346,7 +346,7 @@ async def test_the_same_error_stops_the_run(read_cases: Callable[[Any], Any]) ->
     assert ("same_error", 20) == (outcome.stop_reason, outcome.state.failed)
     assert outcome.detail.startswith("the first 20 trials ended with RuntimeError at ")
     assert outcome.detail.endswith("; fix it, then resume")
-    assert f"evaljournal resume {PATH} --adopt --retry-failed" in next_command(outcome.state, PATH)
+    assert f"'{PATH}', resume=True, adopt=True, retry_failed=True)" in next_command(outcome.state, PATH)
 
     outcome = await run_failing(disk, fail_at_one_line, read_cases(cases), resume=True)
 
