@@ -94,9 +94,10 @@ class Options:
     """Returns the wall-clock time in seconds since 1970."""
 
     def how_to_resume(self, path: Path, *, adopt: bool = False) -> str:
-        """Return the command that resumes a run or, for a run that was started from Python, the call."""
+        """Return the command that resumes a run or its suite or, for a run that was started from Python, the call."""
         if self.task:
-            return command("resume", path, " --adopt" if adopt else "")
+            is_in_suite = self.wait_ready is not None
+            return command("resume", path.parent if is_in_suite else path, " --adopt" if adopt else "")
         return f"`run(…, resume=True{', adopt=True' if adopt else ''})`"
 
 

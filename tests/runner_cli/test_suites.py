@@ -268,6 +268,23 @@ def test_an_unstarted_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(5, 3)] == [(event.settings["slots"], event.trials) for event in events(SUITE / "beta", RunStarted)]
 
 
+def test_evaluations_that_changed_or_were_removed() -> None:
+    """`resume` suggests the suite for a changed evaluation, and for a removed one how to resume the others."""
+    for name in ("alpha", "beta"):
+        define(name, cases=20)
+    assert 3 == evaljournal("run", "evals", "--budget", "cost=0.08").exit_code
+    define("beta", cases=19)
+    changed = evaljournal("resume", SUITE, "--budget", "cost=1")
+    Path("evals/beta.py").unlink()
+    removed = evaljournal("resume", SUITE, "--budget", "cost=1")
+
+    assert (2, True) == (changed.exit_code, f"`evaljournal resume {SUITE} --adopt`" in changed.output), changed.output
+    assert (2, True) == (removed.exit_code, "evals/beta.py" in removed.stderr), removed.output
+    hint = f"{SUITE}/beta --task REFERENCE`; to resume the others without it: `evaljournal resume {SUITE}/alpha`\n"
+    assert removed.stderr.endswith(hint)
+    assert 0 == evaljournal("resume", SUITE / "alpha", "--budget", "cost=1").exit_code
+
+
 def test_a_module_that_two_evaluations_import() -> None:
     """An evaluation depends on the same files whether another one has imported them before or not."""
     define("beta", cases=20)
@@ -427,6 +444,9 @@ def test_a_gate() -> None:
     assert {"alpha": "regressed", "beta": "missing", "gamma": "new"} == {name: cells[0] for name, cells in verdicts.items()}
     assert verdicts["alpha"][1].startswith("exact 100.0 % → 0.0 %: -100.0 points")
     assert "runs/evals/0002" in worse.stdout
+    assert 0 == evaljournal("run", "evals/gamma.py", "evals/beta.py", "--name", "evals").exit_code
+    missing = evaljournal("gate", "--suite", "--baseline", "runs/evals/0002")
+    assert (1, "failed: alpha is missing") == (missing.exit_code, missing.stdout.splitlines()[-1])
     assert 2 == evaljournal("gate", "runs/evals/0003", "--suite", "--baseline", "runs/evals/0003").exit_code
 
 

@@ -151,7 +151,9 @@ def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *,
             )
         )
         print_table([(printable(item["name"], 40), as_words(item["verdict"]), item["reason"]) for item in results])
-        echo(as_words(verdict))
+        missing = [printable(item["name"], 40) for item in results if item["verdict"] == "missing"]
+        is_or_are = "is" if len(missing) == 1 else "are"
+        echo(f"failed: {', '.join(missing)} {is_or_are} missing" if verdict == "missing" else as_words(verdict))
     sys.exit(code)
 
 

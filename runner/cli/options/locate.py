@@ -47,7 +47,8 @@ def locate_evaluation(
     except MissingVariable:
         raise  # The evaluation was found.
     except UsageError as exc:
-        new_command = command(verb, path, f" --task {shlex.quote(reference)}")
+        new_reference = shlex.quote(reference) if is_option_reference(reference) else "REFERENCE"
+        new_command = command(verb, path, f" --task {new_reference}")
         raise UsageError(
             f"{exc}\n{path} was started from {reference}. Run this from that directory, or pass the new location: {new_command}"
         ) from exc

@@ -85,6 +85,11 @@ def resume_suite(path: Path, options: Mapping[str, Any], reference: str | None, 
                     raise
                 command_suite.errors[entry.name] = exc  # The other runs continue.
                 item, state = None, open_run(suite.runs[entry.name]).state  # What it had spent counts.
+            except UsageError as exc:
+                others = [run for run in suite.runs.values() if run.name != entry.run and segments.is_run(run)]
+                commands = ", ".join(command("resume", run) for run in others if run_finish(run) is None)
+                exc.hint = exc.hint or (f"to resume the others without it: {commands}" if commands else "")
+                raise
             command_suite.states[entry.name] = state
             if item is not None:
                 items[entry.name] = item
