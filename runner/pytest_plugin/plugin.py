@@ -145,6 +145,8 @@ class EvaluationCollector(pytest.Collector):
                 self._plugin.start(self._run, self.session)
             except (UsageError, JournalError) as exc:
                 raise pytest.fail.Exception(escape_controls(str(exc)), pytrace=False) from None
+            except KeyboardInterrupt:  # Its banner would show a line of evaljournal; the report says how to resume.
+                pytest.exit("interrupted", returncode=pytest.ExitCode.INTERRUPTED)
 
 
 class RunItem(pytest.Item):

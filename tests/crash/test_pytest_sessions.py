@@ -84,6 +84,7 @@ def test_the_next_session_resumes(  # noqa: PLR0917  # parametrized
 
     assert code == stopped.returncode, output
     assert (number == signal.SIGINT) == (f"next: evaljournal resume {PATHS[1]}" in output), output
+    assert "api.py" not in output, output
     assert (0, True) == (resumed.returncode, "13 passed" in resumed_output), resumed_output
     assert INPUTS + Counter(in_flight) == Counter(calls(server, name))
     assert PATHS == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("runs/*/*"))
