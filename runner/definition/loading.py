@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
+from importlib.machinery import SourceFileLoader
 from inspect import isfunction
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -138,7 +139,7 @@ def _import_file(path: Path) -> ModuleType:
         package = name.rpartition(".")[0]
         if package:
             _check_package(importlib.import_module(package), path)
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = importlib.util.spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -150,6 +151,14 @@ def _import_file(path: Path) -> ModuleType:
             del sys.modules[name]
             raise
     return module
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Compiles a file as it is now: Python uses a cached version if size and time in seconds are the same."""
+
+    def path_stats(self, path: Any) -> Any:
+        """Raise an OSError, so that no cached version is used."""
+        raise OSError(path)
 
 
 def _check_file(path: Path) -> None:

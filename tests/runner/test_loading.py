@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -46,6 +47,14 @@ def test_a_file_with_one_evaluation(reference: str) -> None:
 
     assert "capitals" == loaded.evaluation.name
     assert f"{reference.removesuffix(':capitals')}:capitals" == loaded.reference
+
+
+def test_a_file_that_was_just_edited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is loaded as it is, also if its size and its time in seconds are those of a cached version."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for name in ("capitals", "cocktail"):
+        os.utime(write_module("evals/geo.py", ONE.format(name=name)), (1e9, 1e9))
+        assert name == load("evals/geo.py").name
 
 
 def test_one_of_several_evaluations() -> None:
