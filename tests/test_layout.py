@@ -34,6 +34,7 @@ ORDER: Final = (
     "runner.retries",
     "runner.page",
     "runner.http",
+    "runner.batches",
     "runner.tasks",
     "runner.steps",
     "runner.gateway",

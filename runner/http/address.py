@@ -108,12 +108,15 @@ class Address:
         return "".join(piece if isinstance(piece, str) else f"{{{piece[0]}}}" for piece in self.path.pieces)
 
     @property
+    def key_digests(self) -> set[str]:
+        """Digests of the API keys, the same in all processes."""
+        keys = {value.rpartition(b" ")[2] for name, value in self.headers if is_secret_name(name.decode())}
+        return {key_digest(key) for key in {*self.secrets, *keys}}
+
+    @property
     def rate_limit_identity(self) -> str:
         """A digest of the base URL and the API key, meaningless outside this process and never recorded."""
-        keys = {value.rpartition(b" ")[2] for name, value in self.headers if is_secret_name(name.decode())}
-        return rate_limit_identity(
-            base_of(f"{self.origin}{self.target.partition('?')[0]}"), {key_digest(key) for key in {*self.secrets, *keys}}
-        )
+        return rate_limit_identity(base_of(f"{self.origin}{self.target.partition('?')[0]}"), self.key_digests)
 
     def target_for(self, fields: Fields) -> str:
         """Return path and query for a case; values are escaped, so that none can change the path."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import orjson
@@ -24,7 +24,7 @@ from evaljournal.runner.data.templates import Fields, Template, fill_body, has_f
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply
+from evaljournal.runner.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply, fields_of
 from evaljournal.runner.notes import engine_note, note
 from evaljournal.runner.retries.classify import Fatal, is_declined
 from evaljournal.runner.secret_shapes import mask_shapes
@@ -32,12 +32,15 @@ from evaljournal.runner.secrets import excerpt, mask, mask_definition
 from evaljournal.runner.tasks import TrialInput
 from evaljournal.runner.tasks.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
-from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect, fields_of, text_field, without_none
+from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect, text_field, without_none
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 from evaljournal.runner.tasks.prompt_size import unread_words
 from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
+
+if TYPE_CHECKING:
+    from evaljournal.runner.batches.api import BatchApi
 
 _HEADERS: Final = ((b"Content-Type", b"application/json"), (b"Accept", b"application/json, text/event-stream"))
 _VARIABLE: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -337,6 +340,17 @@ class Chat(HttpTask):
         if price is not None and len(usage) == 2:  # noqa: PLR2004  # input and output
             usage["cost"] = price.cost(Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))) or 0.0
         return usage
+
+    def batch_api(self) -> "BatchApi":
+        """Return the batches of the provider; raise a `UsageError` if it has none, or requests depend on replies."""
+        from evaljournal.runner.batches.providers import batch_api  # noqa: PLC0415  # only for runs with batches
+
+        for name in ("stream", "turns"):
+            if getattr(self, name):
+                raise UsageError(
+                    f"batches and {name} are mutually exclusive", hint=f"remove --batch (batch) or --{name} ({name})"
+                )
+        return batch_api(self.dialect_name, self.api.path(self.model_name, stream=False), self._address)
 
     @asynccontextmanager
     async def open_session(self, run: str, /) -> "AsyncGenerator[OpenChat]":

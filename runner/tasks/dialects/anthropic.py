@@ -8,9 +8,9 @@ from typing import Any, Final
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import IncompleteReply, InvalidReply
+from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, fields_of
 from evaljournal.runner.secrets import excerpt
-from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, fields_of, text_field, without_none
+from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
 from evaljournal.runner.tasks.dialects.messages import (
     AttachedPart,
     attachment_of,

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, Protocol
 
 import attrs
 
@@ -77,11 +77,6 @@ class Answer:
             "explanation": self.explanation,
         }
         return {name: text if len(text) <= _MAX_FACT else excerpt(text, _MAX_FACT) for name, text in facts.items() if text}
-
-
-def fields_of(value: object) -> Mapping[str, Any]:
-    """Return the fields of an object in a reply; none if the value is of another type."""
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
