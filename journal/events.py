@@ -18,7 +18,16 @@ ScorerFailureCategory = Literal["error", "parse_error", "rate_limited", "unavail
 """Kinds of failure of a scorer call."""
 
 StopReason = Literal[
-    "interrupted", "failed_fast", "same_error", "unauthorized", "quota", "deadline", "disk_full", "dataset_failed", "budget"
+    "interrupted",
+    "failed_fast",
+    "same_error",
+    "unauthorized",
+    "quota",
+    "deadline",
+    "disk_full",
+    "dataset_failed",
+    "budget",
+    "batches",
 ]
 """Why a run stopped before it was finished."""
 
@@ -182,7 +191,7 @@ class AttemptStarted:
     attempt: int
     """From 1; unique within the trial."""
     slot: int
-    """The slot that it occupies until it ends, from 0."""
+    """The slot that it occupies until it ends, from 0; 0 and without meaning if it uses a line of a batch."""
     key: str = ""
     """Its rate-limit key; empty if all attempts have the same."""
     request: Json = None
@@ -199,6 +208,10 @@ class AttemptStarted:
     """Whether it probes an endpoint whose circuit breaker is open; it may exceed the limit."""
     other_runs: Json = None
     """What the other runs of its suite had spent and reserved, if they share the budget: unit → amount."""
+    batch: int = 0
+    """The batch whose result it uses; 0: none. It calls nothing, occupies no slot, and its end has `elapsed` 0."""
+    line: int = 0
+    """The line of the batch, from 1."""
 
 
 @fact
@@ -304,6 +317,10 @@ class ScorerCallStarted:
     """What it takes from the known rate limits of its key: unit → amount; null: none is known."""
     probe: bool = False
     """Whether it probes an endpoint whose circuit breaker is open."""
+    batch: int = 0
+    """The batch whose result it uses; 0: none. It calls nothing, and its end has `elapsed` 0."""
+    line: int = 0
+    """The line of the batch, from 1."""
 
 
 @fact
@@ -534,6 +551,90 @@ class RateLimitSeen:
     """The rate-limit key it applies to, if there are several."""
 
 
+MAX_BATCH_TRIALS: Final = 1_000_000
+"""Maximum bytes of `trials` in a `batch_prepared` as JSON, so that it fits into a record."""
+
+
+@fact
+class BatchPrepared:
+    """The requests of some trials, or of a judge for them, will be sent as one batch; it is on disk before anything is sent."""
+
+    batch: int
+    """Number of the batch in the run, from 1."""
+    trials: list[str]
+    """The trial of each line; line 1 is the first. Until its line is used or the batch ends, a trial may not be called
+    otherwise."""
+    scorer: str = ""
+    """Name of the judge; empty: the requests are those of the task."""
+    model: str
+    api: str
+    """The shape of the provider's API: `openai` or `anthropic`."""
+    address: str
+    """The base URL of the provider, with secrets masked."""
+    prefix: str
+    """Prefix of the id of every request; the line number follows it."""
+    digest: str
+    """SHA-256 of the lines as they are sent."""
+    bytes: int
+    """Their length."""
+    reserved: Json = None
+    """The part of the budget that is reserved for its lines: unit → amount; null: there is no budget."""
+    tokens: int
+    """Estimated input tokens of all lines."""
+    account: str = ""
+    """Digest of endpoint and API key, salted with the run's id; another key cannot see the batch."""
+
+
+@fact
+class BatchSubmitted:
+    """The provider accepted the batch."""
+
+    batch: int
+    id: str
+    """The provider's id of the batch."""
+    file: str = ""
+    """The provider's id of the input file, if there is one."""
+    expires: str = ""
+    """When the provider gives up lines that are not finished, as an ISO time; empty: unknown."""
+
+
+@fact
+class BatchChanged:
+    """The provider reported another state or other counts."""
+
+    batch: int
+    state: str
+    """The provider's own word."""
+    completed: int
+    """Lines with a result."""
+    failed: int
+    """Lines with an error."""
+    total: int
+    """Lines that the provider counts; 0: unknown."""
+    expires: str = ""
+    message: str = ""
+    """The provider's error, with secrets masked."""
+
+
+@fact
+class BatchCollected:
+    """The batch has ended and its results were used; lines that are not used are free for another batch or a call."""
+
+    batch: int
+    state: str
+    """The provider's last state; `not_sent`: the provider does not have the batch; `deleted`; `archived`: the provider no
+    longer keeps the results; `forked`: it was not submitted yet where this run was forked."""
+    results: int
+    """Lines whose result was used."""
+    missing: int
+    """Lines without a result."""
+    unused: int = 0
+    """Results that were not used: their trial was withdrawn, or the line is not in the batch."""
+    message: str = ""
+
+
+BatchEvent = BatchPrepared | BatchSubmitted | BatchChanged | BatchCollected
+
 NOTE_PREFIX: Final = "evaljournal."
 """Prefix of the names of notes that evaljournal itself records; `note` rejects it."""
 
@@ -558,7 +659,7 @@ class RunStopped:
     reason: StopReason
     """`failed_fast`: too many trials failed. `same_error`: the first trials all failed with the same error.
     `quota`: a quota of a day or month is used up. `dataset_failed`: the cases could not be read. `budget`: another attempt
-    could exceed the budget."""
+    could exceed the budget. `batches`: the other trials wait for batches, which the provider is processing."""
     other_runs: Json = None
     """For `budget`: what the other runs of its suite had spent and reserved, if they share it: unit → amount."""
 
@@ -614,6 +715,7 @@ KnownEvent = (
     | TrialEvent
     | PolicyEvent
     | RateLimitSeen
+    | BatchEvent
     | Noted
     | RunStopped
     | RunFinished

@@ -9,7 +9,7 @@ from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import NotAJournal
 
 FORMAT: Final = "evaljournal"
-VERSION: Final = "2.0"
+VERSION: Final = "2.1"
 MAJOR: Final = 2
 
 ROLL_AT: Final = 64 << 20

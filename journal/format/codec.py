@@ -6,7 +6,7 @@ fields. This module decides which values a payload may contain; `journal.format.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, cast, get_args, get_origin
 
 import attrs
@@ -82,7 +82,7 @@ def _decoder(cls: type[KnownEvent]) -> Decoder:
 
     It checks every value, because the correct hashes of a foreign journal do not imply correct values; readers rely on that.
     """
-    names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_value, "mapping": _is_mapping_of_text}
+    names: dict[str, Any] = {"new": object.__new__, "cls": cls, "invalid": _invalid_value, **_CHECKS}
     lines = ["def decode_event(fields):", "event = new(cls)"]
     for field in fields_of(cls):
         name, indent = field.name, ""
@@ -106,6 +106,8 @@ def _check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
         return "{value} not in {legal}", get_args(annotation)
     if origin is Mapping:
         return "{value}.__class__ is not {legal} or not mapping({value})", dict
+    if origin is list:
+        return "{value}.__class__ is not {legal} or not texts({value})", list
     types = {str} if origin is Literal else set(get_args(annotation) or (annotation,))
     is_number, is_optional = types <= {int, float, type(None)}, type(None) in types
     check = "{value}.__class__ not in {legal}"
@@ -120,7 +122,14 @@ def _check(field: "attrs.Attribute[Any]") -> tuple[str, Any]:
 
 
 def _is_mapping_of_text(value: dict[str, Any]) -> bool:
-    return all(item.__class__ is str for item in value.values())
+    return _are_texts(value.values())
+
+
+def _are_texts(values: Iterable[Any]) -> bool:
+    return all(value.__class__ is str for value in values)
+
+
+_CHECKS: Final[dict[str, Any]] = {"mapping": _is_mapping_of_text, "texts": _are_texts}
 
 
 def _invalid_value(field: str, value: Any) -> ValueError:
@@ -175,7 +184,7 @@ def _encoder(cls: type[KnownEvent], name: str) -> Encoder:
     """
     names: dict[str, Any] = {
         "invalid": _invalid_field,
-        "mapping": _is_mapping_of_text,
+        **_CHECKS,
         "small": _SMALL,
         "reject_large": reject_large,
     }

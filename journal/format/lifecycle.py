@@ -1,7 +1,8 @@
 """Legal transitions of a run and its trials.
 
-Two tables define which event may follow which; `Lifecycle` also checks the numbers of attempts and sessions. The writer and
-`verify` apply these rules. The diagram in the documentation is generated from `TRIAL_RULES`. No clock, disk or network here.
+Two tables define which event may follow which; `Lifecycle` also checks the numbers of attempts and sessions, and the lines of
+batches. The writer and `verify` apply these rules. The diagram in the documentation is generated from `TRIAL_RULES`. No clock,
+disk or network here.
 """
 
 from collections import Counter
@@ -14,7 +15,8 @@ import attrs
 
 from evaljournal.journal import events
 from evaljournal.journal.errors import IllegalEvent, InvalidRecord
-from evaljournal.journal.events import AttemptReturnedLate, Event, FileEvent, Record, TrialEvent
+from evaljournal.journal.events import AttemptReturnedLate, BatchEvent, Event, FileEvent, Record, TrialEvent
+from evaljournal.journal.format.batches import BatchLines
 
 STAGES: Final = (
     "absent",
@@ -68,6 +70,10 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.RateLimitSeen: {"in_session": "in_session"},
     events.IntakePaused: {"in_session": "in_session"},
     events.IntakeResumed: {"in_session": "in_session"},
+    events.BatchPrepared: {"in_session": "in_session"},
+    events.BatchSubmitted: {"in_session": "in_session"},
+    events.BatchChanged: {"in_session": "in_session"},
+    events.BatchCollected: {"in_session": "in_session"},
     events.Noted: {"in_session": "in_session"},
     events.Extension: {"between_sessions": "between_sessions", "in_session": "in_session"},
 }
@@ -86,6 +92,8 @@ class _Transition:
     """Returns the number of the attempt in the event, if that must be checked."""
     attempt_offset: int
     """0 if that is the current or last attempt, 1 if it is the next one."""
+    is_start: bool
+    """Whether the event may use a line of a batch."""
 
 
 _NUMBER: Final = {stage: number for number, stage in enumerate(STAGES)}
@@ -114,6 +122,7 @@ def _transition(event: type[TrialEvent], row: dict[str, str]) -> _Transition:
         open_change=tuple(0 if end is None else _IS_OPEN[end] - _IS_OPEN[number] for number, end in enumerate(next_stages)),
         attempt_of=attrgetter(field) if field else None,
         attempt_offset=attempt_offset,
+        is_start=event in (events.AttemptStarted, events.ScorerCallStarted),
     )
 
 
@@ -129,6 +138,7 @@ class Lifecycle:
         self.sessions = 0
         self.open_trials = 0
         """Number of trials that are enqueued and not ended."""
+        self.batch_lines = BatchLines()
         self._trials: dict[str, int] = {}
         """Trial → `attempts << 4 | stage`."""
 
@@ -149,6 +159,8 @@ class Lifecycle:
             raise self._illegal_event(event, trial, transition)
         if type(event) is AttemptReturnedLate and not 1 <= event.attempt <= state >> 4:
             raise IllegalEvent("AttemptReturnedLate", f"attempt {event.attempt} was never started", trial=trial)
+        if self.batch_lines.open or (transition.is_start and event.batch):  # type: ignore[union-attr]  # a start has a batch
+            self.batch_lines.advance(event)
         self._trials[trial] = state + change
         self.open_trials += transition.open_change[state & 15]
 
@@ -189,7 +201,18 @@ class Lifecycle:
             case events.RunFinished():
                 if self.open_trials:
                     raise IllegalEvent(name, f"{self.open_trials} {'trial is' if self.open_trials == 1 else 'trials are'} open")
+            case events.BatchPrepared():
+                self._check_stages(event)
+        if self.batch_lines.open or isinstance(event, BatchEvent):
+            self.batch_lines.advance(event)
         self.stage = next_stage
+
+    def _check_stages(self, event: events.BatchPrepared) -> None:
+        """Raise unless the trials of a new batch could be called now."""
+        stages = TRIAL_RULES[events.ScorerCallStarted if event.scorer else events.AttemptStarted]
+        for trial in event.trials:
+            if (stage := self.stage_of(trial)) not in stages:
+                raise IllegalEvent("BatchPrepared", f"the trial is {stage}", trial=trial)
 
     def _illegal_event(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
         name, stage, attempts = type(event).__name__, self.stage_of(trial), self.attempts_of(trial)

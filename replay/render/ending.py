@@ -40,6 +40,7 @@ _OUTCOMES: Final = {
     "disk_full": "stopped (disk full)",
     "dataset_failed": "stopped (the cases could not be read)",
     "budget": "stopped by its budget",
+    "batches": "waiting for batches",
 }
 """How a session ended → its text."""
 

@@ -49,6 +49,7 @@ _STOP_REASONS: Final = {
     "disk_full": "disk full",
     "dataset_failed": "the cases could not be read",
     "budget": "budget reached",
+    "batches": "waiting for batches",
 }
 """Why a run is being stopped, if the user has not interrupted it."""
 

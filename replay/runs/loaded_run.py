@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from evaljournal.journal import Blob, JournalError, Record, read
-from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
+from evaljournal.journal.errors import BlobDamaged, IllegalEvent, InvalidRecord, JournalDamaged
 from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.readers.scan import ScanStop
@@ -185,6 +185,8 @@ def reject_invalid_record(path: Path, seq: Callable[[], int]) -> Generator[None]
         yield
     except KeyError as exc:
         raise InvalidRecord(path, seq(), f"unknown reference {exc}") from exc
+    except IllegalEvent as exc:
+        raise InvalidRecord(path, seq(), exc) from exc
     except (TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise InvalidRecord(path, seq(), f"invalid value ({exc})") from exc
 

@@ -16,8 +16,10 @@ import attrs
 
 from evaljournal.journal import Record, events
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.journal.format.batches import BatchLines
 from evaljournal.replay.definition import changed_files, changes, code_version, identity
 from evaljournal.replay.state.answers import Answers
+from evaljournal.replay.state.batches import BatchState
 from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.known_limits import RecordedLimits, covered_seconds
@@ -138,6 +140,12 @@ class RunState(Totals):
     """Trial → start and end of set-up, teardown and the waits for rate limits inside its attempt in flight."""
     budget: Budget | None = None
     """Amounts spent and reserved; None if no session had a budget."""
+    batches: dict[int, BatchState] = attrs.field(factory=dict[int, BatchState])
+    """Number → batch, open or ended."""
+    batch_lines: BatchLines = attrs.field(factory=BatchLines)
+    """The lines of the open batches, and the trials that wait for them."""
+    uncalled_trials: set[str] = attrs.field(factory=set[str])
+    """Trials whose last attempt used a line of a batch and was interrupted: nothing was called, so nothing is repeated."""
 
     steps: RunSteps = attrs.field(factory=RunSteps)
     _previous_end: float = 0.0
@@ -184,6 +192,8 @@ class RunState(Totals):
         handler = _HANDLERS.get(event.__class__)
         if handler is not None:
             handler(self, event, record)
+        if self.batches:
+            self.batch_lines.advance(event)
         if self.budget is not None:
             self.budget.apply(event, self.trials)
 
@@ -385,6 +395,8 @@ class RunState(Totals):
             self._running_keys[event.trial] = event.key
         if event.need is not None:
             self.known_limits.add(event.key, event.need, record.t)
+        if self.batches:
+            self.uncalled_trials.discard(event.trial)
         if event.trial in self.interrupted_trials:
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1 + repeated_calls
@@ -477,6 +489,10 @@ class RunState(Totals):
             self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "interrupted")
         trial.answer = None
+        if self.batch_lines.is_in_use(event.trial):
+            self.uncalled_trials.add(event.trial)
+            self._add_unproductive_usage(event.trial)
+            return
         if event.reason in WORKER_ENDS:
             history = trial.retry_history = trial.retry_history or RetryHistory()
             history.count_failure(event.reason)
@@ -657,6 +673,25 @@ class RunState(Totals):
                 trial.answer = answer
         elif not is_latest or trial.output_location is None:
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
+
+    def _on_batch_prepared(self, event: events.BatchPrepared, record: Record) -> None:
+        self.batches[event.batch] = BatchState(prepared=event, lines=len(event.trials), prepared_at=record.at)
+
+    def _on_batch_submitted(self, event: events.BatchSubmitted, record: Record) -> None:
+        batch = self.batches[event.batch]
+        batch.id, batch.file, batch.expires = event.id, event.file, event.expires
+        batch.state, batch.submitted_at = "submitted", record.at
+
+    def _on_batch_changed(self, event: events.BatchChanged, _: Record) -> None:
+        batch = self.batches[event.batch]
+        batch.state, batch.completed, batch.failed = event.state, event.completed, event.failed
+        batch.expires, batch.message = event.expires or batch.expires, event.message
+
+    def _on_batch_collected(self, event: events.BatchCollected, record: Record) -> None:
+        batch = self.batches[event.batch]
+        batch.state, batch.ended_at, batch.message = event.state, record.at, event.message or batch.message
+        batch.results, batch.missing, batch.unused = event.results, event.missing, event.unused
+        batch.prepared = evolve_fact(batch.prepared, trials=())
 
     def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
         """Ignore `t`: the record may precede `session_started`, and its `t` is then that of the next session."""

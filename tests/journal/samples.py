@@ -16,6 +16,9 @@ from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
+    BatchCollected,
+    BatchPrepared,
+    BatchSubmitted,
     RetryScheduled,
     RunFinished,
     RunStarted,
@@ -222,3 +225,39 @@ def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) 
         lines.append(chain.add_hash(body, h))
     overwrite(segment(path), b"".join(lines))
     return path
+
+
+def prepared(*trials: str, batch: int = 1, scorer: str = "", reserved: Any = None) -> BatchPrepared:
+    """Return the preparation of a batch with a line for each of these trials."""
+    return BatchPrepared(
+        batch=batch,
+        trials=list(trials),
+        scorer=scorer,
+        model="mini",
+        api="openai",
+        address="https://api.example/v1",
+        prefix=f"ej-{RUN[:16]}-{batch}-",
+        digest="0" * 64,
+        bytes=100 * len(trials),
+        reserved=reserved,
+        tokens=10 * len(trials),
+        account="fedcba9876543210",
+    )
+
+
+def submitted(*trials: str, batch: int = 1, scorer: str = "") -> list[Event]:
+    """Return the preparation and the submission of a batch."""
+    return [prepared(*trials, batch=batch, scorer=scorer), BatchSubmitted(batch=batch, id=f"batch_{batch}")]
+
+
+def collected(results: int, missing: int = 0, *, batch: int = 1, state: str = "completed") -> BatchCollected:
+    """Return the end of a batch."""
+    return BatchCollected(batch=batch, state=state, results=results, missing=missing)
+
+
+def from_line(name: str, line: int, *, batch: int = 1, attempt: int = 1, output: Any = "Lima") -> list[Event]:
+    """Return an attempt that uses a line of a batch and has an output."""
+    return [
+        AttemptStarted(trial=name, attempt=attempt, slot=0, batch=batch, line=line),
+        AttemptSucceeded(trial=name, attempt=attempt, output=output, elapsed=0.0),
+    ]

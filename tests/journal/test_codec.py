@@ -53,6 +53,8 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(get_args(kind))
     if get_origin(kind) is Mapping:
         return st.dictionaries(*map(values_of, get_args(kind)), max_size=3)
+    if get_origin(kind) is list:
+        return st.lists(values_of(*get_args(kind)), max_size=3)
     return st.one_of(*map(values_of, get_args(kind)))
 
 

@@ -14,12 +14,18 @@ import orjson
 import pytest
 
 from evaljournal.journal import Event, read, verify
+from evaljournal.journal.disk import segments
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptStarted,
+    AttemptSucceeded,
     AttemptTimedOut,
+    BatchChanged,
+    BatchCollected,
+    BatchPrepared,
+    BatchSubmitted,
     Extension,
     FileEvent,
     IntakePaused,
@@ -39,6 +45,7 @@ from evaljournal.journal.events import (
     StepCompleted,
     StepFailed,
     StepReused,
+    TrialCompleted,
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
@@ -54,6 +61,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 CALLS = GOLDEN.with_name("v2-calls")
 KNOWN_LIMITS = GOLDEN.with_name("v2-limits")
 """Scorer calls and a pace."""
+BATCHES = GOLDEN.with_name("v2.1-batches")
+"""Batches of a task and of a judge, in two sessions; written with version 2.1, the others with 2.0."""
 HEAD = "ec5e445527e29fcfb5df1a0d03577211"
 """Hash of the last record of the golden journal."""
 
@@ -115,6 +124,8 @@ def _value(field: "attrs.Attribute[Any]") -> str:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is Mapping:
         return "object of text"
+    if get_origin(kind) is list:
+        return "list of text"
     names = {str: "text", int: "integer", float: "number", bool: "boolean", type(None): "null"}
     return " or ".join(names[part] for part in get_args(kind) or (kind,))
 
@@ -279,6 +290,49 @@ def known_limit_events() -> list[Event]:
     ]
 
 
+def batch_events() -> list[list[Event]]:
+    """Return a run in two sessions: a batch of the task with a result, an error and a missing line, then a batch of a judge."""
+    batch: dict[str, Any] = {"model": "mini", "api": "openai", "address": "https://api.example/v1", "digest": "0" * 64}
+    ids = {"account": "fedcba9876543210", "prefix": "ej-0123456789abcdef-1-"}
+    failed: dict[str, Any] = {"error": "BadStatus", "message": "429", "category": "rate_limited", "elapsed": 0.0}
+    score: dict[str, Any] = {"trial": "lima", "scorer": "judge", "elapsed": 0.0}
+    first: list[Event] = [
+        started(),
+        session(1),
+        *(enqueued(name) for name in ("lima", "quito", "sucre")),
+        BatchPrepared(
+            batch=1, trials=["sucre", "lima", "quito"], bytes=812, tokens=99, reserved={"cost": 0.75}, **batch, **ids
+        ),
+        BatchSubmitted(batch=1, id="batch_1", file="file_1", expires="2026-11-16T00:19:51Z"),
+        BatchChanged(batch=1, state="in_progress", completed=0, failed=0, total=3),
+        RunStopped(reason="batches"),
+    ]
+    second: list[Event] = [
+        session(2),
+        BatchChanged(
+            batch=1, state="expired", completed=1, failed=1, total=3, expires="2026-11-16T00:20:00Z", message="window ended"
+        ),
+        AttemptStarted(trial="lima", attempt=1, slot=0, batch=1, line=2),
+        AttemptInterrupted(trial="lima", attempt=1, reason="cancelled", elapsed=0.0),
+        AttemptStarted(trial="lima", attempt=2, slot=0, batch=1, line=2),
+        AttemptSucceeded(trial="lima", attempt=2, output="Peru", elapsed=0.0, usage={"cost": 0.125}),
+        AttemptStarted(trial="quito", attempt=1, slot=0, batch=1, line=3),
+        AttemptFailed(trial="quito", attempt=1, **failed),
+        RetryScheduled(trial="quito", attempt=2, delay=0.0, reason="rate_limited"),
+        BatchCollected(batch=1, state="expired", results=2, missing=1, unused=1, message="window ended"),
+        BatchPrepared(batch=2, trials=["lima"], scorer="judge", bytes=99, tokens=9, **batch, **ids),
+        BatchSubmitted(batch=2, id="batch_2"),
+        ScorerCallStarted(trial="lima", scorer="judge", call=1, batch=2, line=1),
+        TrialScored(version="v1", value=True, **score),
+        BatchCollected(batch=2, state="completed", results=1, missing=0),
+        TrialCompleted(trial="lima", attempts=2),
+        BatchPrepared(batch=3, trials=["quito", "sucre"], bytes=500, tokens=66, **batch, **ids),
+        BatchCollected(batch=3, state="not_sent", results=0, missing=2),
+        RunStopped(reason="interrupted"),
+    ]
+    return [first, second]
+
+
 def write_golden(path: Path) -> None:
     """Write the golden journal: sealed files, a blob, two sessions."""
     for number, events in enumerate(golden_events()):
@@ -296,13 +350,14 @@ def test_the_golden_journal_stays_readable() -> None:
 
 def test_golden_journals_contain_every_event_type() -> None:
     """The golden journals contain every event except those of recovery and salvage."""
-    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS) for record in read(path)}
+    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
 
-def test_the_same_events_give_the_same_bytes(tmp_path: Path) -> None:
-    """The same events give the bytes of the golden journal."""
+def test_the_same_events_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same events give the bytes of the golden journal, except for the minor version."""
+    monkeypatch.setattr(segments, "VERSION", "2.0")
     write_golden(tmp_path / "run")
 
     assert content(GOLDEN) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
@@ -311,13 +366,28 @@ def test_the_same_events_give_the_same_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("golden", "events"), [(CALLS, scorer_call_events()), (KNOWN_LIMITS, known_limit_events())], ids=["calls", "limits"]
 )
-def test_other_runs_give_the_same_bytes(golden: Path, events: list[Event], tmp_path: Path) -> None:
+def test_other_runs_give_the_same_bytes(
+    golden: Path, events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scorer calls and known limits give the bytes of their golden journals, and are read back."""
+    monkeypatch.setattr(segments, "VERSION", "2.0")
     write_sync(tmp_path / "run", events)
 
     assert content(golden) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
     assert events == [record.event for record in read(golden) if not isinstance(record.event, FileEvent)]
     assert verify(golden).ok
+
+
+def test_batches_give_the_same_bytes(tmp_path: Path) -> None:
+    """Batches give the bytes of their golden journal, in two sessions, and are read back."""
+    for number, events in enumerate(batch_events()):
+        write_sync(tmp_path / "run", events, new=number == 0)
+
+    assert content(BATCHES) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
+    assert list(itertools.chain.from_iterable(batch_events())) == [
+        record.event for record in read(BATCHES) if not isinstance(record.event, FileEvent)
+    ]
+    assert verify(BATCHES).ok
 
 
 def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
@@ -340,9 +410,11 @@ def format_description() -> dict[str, dict[str, list[str]]]:
 
 
 def test_version_2_is_frozen() -> None:
-    """Fields with a default, and events that change no stage, may be added. Any other change needs version 3."""
+    """Fields with a default, events that change no stage, and reasons may be added. Any other change needs version 3."""
     frozen: dict[str, dict[str, list[str]]] = orjson.loads(FROZEN.read_bytes())
     current = format_description()
+    assert current["run_stopped"]["reason"][0].startswith(frozen["run_stopped"]["reason"][0])
+    current["run_stopped"]["reason"] = frozen["run_stopped"]["reason"]
 
     assert frozen == {name: {field: current[name].get(field) for field in fields} for name, fields in frozen.items()}
     assert frozen.keys() <= current.keys()

@@ -14,6 +14,10 @@ from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
+    BatchChanged,
+    BatchCollected,
+    BatchPrepared,
+    BatchSubmitted,
     Event,
     Extension,
     IntakePaused,
@@ -107,12 +111,35 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         RateLimitSeen(unit="requests", size=500, window=60.0, source="declared", header="rpm"),
         IntakePaused(until=1.5, reason="429"),
         IntakeResumed(reason="over"),
+        BatchPrepared(
+            batch=1,
+            trials=["b"],
+            model="m",
+            api="openai",
+            address="https://api.example",
+            prefix="p-",
+            digest="",
+            bytes=1,
+            tokens=1,
+        ),
+        BatchSubmitted(batch=1, id="batch_1"),
+        BatchChanged(batch=1, state="in_progress", completed=0, failed=0, total=1),
+        BatchCollected(batch=1, state="not_sent", results=0, missing=1),
         Noted(name="cost", value=0.5),
         Extension(type="x-a", data={}),
         SegmentOpened(format="evaljournal", version="2.0", run="r", segment=1),
         SegmentSealed(run="r", segment=1, records=1, bytes=1, sha256=""),
     ]
     return next(event for event in events if type(event) is kind)
+
+
+EVENTS_BEFORE: dict[type[Event], list[Event]] = {
+    BatchPrepared: [enqueued("b")],
+    BatchSubmitted: [enqueued("b"), event_of(BatchPrepared)],
+    BatchChanged: [enqueued("b"), event_of(BatchPrepared), event_of(BatchSubmitted)],
+    BatchCollected: [enqueued("b"), event_of(BatchPrepared)],
+}
+"""Event of a batch → events that must precede it."""
 
 
 def lifecycle_after(*events: Event) -> Lifecycle:
@@ -201,6 +228,8 @@ def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
     """Whether an event of the run itself is allowed depends on the stage of the run."""
     lifecycle = lifecycle_after(*RUN_EVENTS_TO[stage])
     event = event_of(kind, sessions=lifecycle.sessions)
+    for event_before in EVENTS_BEFORE.get(kind, []) if stage == "in_session" else []:
+        lifecycle.advance(event_before)
     if stage not in RUN_RULES[kind]:
         rejection(lifecycle, event)
         return

@@ -1,0 +1,46 @@
+"""The batches of a run, as `RunState` keeps them: what was sent, what the provider reported, and what is still open."""
+
+import attrs
+
+from evaljournal.journal import events
+
+
+@attrs.define(eq=False, kw_only=True)
+class BatchState:
+    """One batch."""
+
+    prepared: events.BatchPrepared
+    """What was prepared; without `trials` when it has ended."""
+    lines: int
+    """Number of lines."""
+    prepared_at: str
+    """Wall time of its preparation."""
+    submitted_at: str = ""
+    """Wall time of its submission; empty: the provider may not have it."""
+    ended_at: str = ""
+    """Wall time of its end; empty: it is open."""
+    id: str = ""
+    """The provider's id of the batch."""
+    file: str = ""
+    """The provider's id of the input file."""
+    expires: str = ""
+    """When the provider gives up lines that are not finished, as an ISO time; empty: unknown."""
+    state: str = "prepared"
+    """`prepared`, `submitted`, then the provider's own word, or the state in `batch_collected`."""
+    completed: int = 0
+    """Lines with a result, as the provider counts them."""
+    failed: int = 0
+    """Lines with an error, as the provider counts them."""
+    message: str = ""
+    """The provider's error."""
+    results: int = 0
+    """Lines whose result was used."""
+    missing: int = 0
+    """Lines without a result; set when it has ended."""
+    unused: int = 0
+    """Results that were not used; set when it has ended."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was prepared and has not ended."""
+        return not self.ended_at
