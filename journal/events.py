@@ -678,6 +678,68 @@ class RunFinished:
 
 
 @fact
+class ReviewStarted:
+    """A review of a run started: this journal, in the directory `review` of the run, has samples and labels, but no trials."""
+
+    run: str
+    """Id of the run."""
+    head: str
+    """Hash of its last record when the review started."""
+    evaluation: str
+    """Name of its evaluation; labels are carried over between runs of the same evaluation."""
+
+
+@fact
+class ReviewSampled:
+    """Trials were drawn at random, to be labelled from now on."""
+
+    sample: int
+    """Number of the sample, from 1."""
+    name: str
+    """Name of the labels to give: that of the scorer that they check, or another question."""
+    method: Literal["uniform", "stratified", "disagreements"]
+    """`uniform`: every output is equally likely. `stratified`: the same number of each score. `disagreements`: outputs whose
+    scores or labels contradict each other, or those of other repeats, first."""
+    n: int
+    """Number of outputs to draw; all if there are fewer."""
+    seed: int
+    """Seed of the random numbers; the sample can be computed again from it and the records."""
+    head: str
+    """Hash of the last record of the run that was read."""
+    population: int
+    """Number of outputs that it was drawn from."""
+    trials: Json
+    """Trial → probability that it was drawn, in the order in which they are labelled."""
+
+
+@fact
+class Annotated:
+    """A reviewer gave an output a label. It belongs to the content of the case and of the output, also in other runs."""
+
+    trial: str
+    case: str
+    """Name of the case."""
+    fingerprint: str
+    """Fingerprint of the case's content."""
+    output: str
+    """SHA-256 of the output as JSON with sorted keys; of a large one, the name of its blob."""
+    name: str
+    """Name of the label: that of the scorer that it checks, or another question."""
+    value: bool | int | float | str
+    """Pass or fail, a number, or a label."""
+    note: str = ""
+    reviewer: str
+    is_blind: bool = False
+    """Whether the scores were hidden from the reviewer."""
+    sample: int = 0
+    """The sample that the trial was labelled for; 0: it was not drawn, but chosen."""
+    replaces: int = 0
+    """The record with the reviewer's earlier label of this name for the same output, which no longer counts; 0: none."""
+    carried_from: str = ""
+    """Id of the run for whose output the label was given; empty: this one."""
+
+
+@fact
 class Extension:
     """An event of another program, whose type starts with `x-`, or of a later minor version. It is kept and not interpreted."""
 
@@ -704,6 +766,9 @@ TrialEvent = (
     | TrialWithdrawn
 )
 
+ReviewEvent = ReviewStarted | ReviewSampled | Annotated
+"""Events of a review; they are never in the same journal as those of a run."""
+
 FileEvent = SegmentOpened | SegmentSealed
 
 KnownEvent = (
@@ -719,6 +784,7 @@ KnownEvent = (
     | Noted
     | RunStopped
     | RunFinished
+    | ReviewEvent
 )
 """Every event that this version of the format defines."""
 

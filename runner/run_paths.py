@@ -29,12 +29,13 @@ _FILE_EVENTS: Final = ("segment_opened", "segment_sealed", "journal_recovered", 
 def runs_under(directory: Path) -> dict[Path, int]:
     """Return the runs up to three levels below a directory, or the directory if it is a run, with times of last writes in ns.
 
-    Directories whose name starts with a dot are skipped: they are unfinished copies.
+    Directories whose name starts with a dot are skipped: they are unfinished copies; so is the review of a run.
     """
     runs: dict[Path, int] = {}
     for file in (file for depth in ("", "*/", "*/*/", "*/*/*/") for file in directory.glob(f"{depth}journal-*.jsonl")):
         path = file.parent
-        if not any(part.startswith(".") for part in path.relative_to(directory).parts):
+        is_review = path.name == segments.REVIEW and path.parent in runs
+        if not is_review and not any(part.startswith(".") for part in path.relative_to(directory).parts):
             runs[path] = max(runs.get(path, 0), file.lstat().st_mtime_ns)
     return dict(sorted(runs.items()))
 

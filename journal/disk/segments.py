@@ -12,6 +12,8 @@ FORMAT: Final = "evaljournal"
 VERSION: Final = "2.1"
 MAJOR: Final = 2
 
+REVIEW: Final = "review"
+"""Name of the directory in a run that has the journal of its review."""
 ROLL_AT: Final = 64 << 20
 """Bytes after which a segment is sealed and the next one is started."""
 

@@ -44,6 +44,13 @@ class Blob:
             raise BlobDamaged(self.path, location(self.sha256), f"is not JSON ({exc})") from exc
 
 
+def digest(value: Any) -> str:
+    """Return the SHA-256 of a value as JSON with sorted keys; of one in a blob, that of the blob, as it was written."""
+    if isinstance(value, Blob):
+        return value.sha256
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
 def content(blob: Blob, files: Files = DISK) -> bytes:
     """Return the JSON of a blob; raise `BlobDamaged` if it is missing or changed."""
     file = location(blob.sha256)

@@ -63,8 +63,17 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.SessionStarted: {"between_sessions": "in_session", "in_session": "in_session"},
     events.RunStopped: {"in_session": "between_sessions"},
     events.RunFinished: {"in_session": "between_sessions"},
-    events.JournalRecovered: {"new": "new", "between_sessions": "between_sessions", "in_session": "between_sessions"},
-    events.JournalSalvaged: {"between_sessions": "between_sessions", "in_session": "between_sessions"},
+    events.JournalRecovered: {
+        "new": "new",
+        "between_sessions": "between_sessions",
+        "in_session": "between_sessions",
+        "in_review": "in_review",
+    },
+    events.JournalSalvaged: {
+        "between_sessions": "between_sessions",
+        "in_session": "between_sessions",
+        "in_review": "in_review",
+    },
     events.LimitChanged: {"in_session": "in_session"},
     events.PaceChanged: {"in_session": "in_session"},
     events.RateLimitSeen: {"in_session": "in_session"},
@@ -75,9 +84,15 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.BatchChanged: {"in_session": "in_session"},
     events.BatchCollected: {"in_session": "in_session"},
     events.Noted: {"in_session": "in_session"},
-    events.Extension: {"between_sessions": "between_sessions", "in_session": "in_session"},
+    events.Extension: {"between_sessions": "between_sessions", "in_session": "in_session", "in_review": "in_review"},
+    events.ReviewStarted: {"new": "in_review"},
+    events.ReviewSampled: {"in_review": "in_review"},
+    events.Annotated: {"in_review": "in_review"},
 }
-"""The same for the run. A session that follows another one directly means that the previous process died."""
+"""The same for the run, and for the journal of a review, which contains no run.
+
+A session that follows another one directly means that the previous process died.
+"""
 
 
 @attrs.frozen
@@ -134,7 +149,7 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.stage = "new"
-        """Stage of the run: `new`, `between_sessions` or `in_session`."""
+        """Stage of the run: `new`, `between_sessions`, `in_session`, or `in_review` in the journal of a review."""
         self.sessions = 0
         self.open_trials = 0
         """Number of trials that are enqueued and not ended."""
@@ -230,4 +245,5 @@ _RUN_STAGE_TEXT: Final = {
     "new": "the run has not started",
     "between_sessions": "no session is open",
     "in_session": "a session is open",
+    "in_review": "the journal is that of a review",
 }

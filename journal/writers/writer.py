@@ -65,6 +65,7 @@ class Journal:
         durability: Durability,
         roll_at: int,
         in_thread: InThread,
+        seal: bool,
     ) -> None:
         self.path = path
         self.run = end.run
@@ -81,6 +82,7 @@ class Journal:
         self._durability: Durability = durability
         self._roll_at = roll_at
         self._in_thread = in_thread
+        self._seal = seal
         self._lock = lock
         self._file = file
         self.files = file.files
@@ -240,15 +242,16 @@ class Journal:
 
     @trio.lowlevel.enable_ki_protection
     async def _close(self) -> None:
-        """Seal the journal when everything in it is durable, and end the two tasks."""
+        """Wait until everything is durable, seal the journal, and end the two tasks."""
         self._is_open = False
         try:
             if self.failure is None:
                 await self._wait_synced()
                 await self._call_in_thread(self._file.check)
-                self._lines.seal_segment(*self._time(), self.durable_seq)  # A seal confirms all records before it.
-                await self._wait_synced()
-                self._is_sealed = True
+                if self._seal:
+                    self._lines.seal_segment(*self._time(), self.durable_seq)  # A seal confirms all records before it.
+                    await self._wait_synced()
+                    self._is_sealed = True
         finally:
             self._is_closed = True
             self._lines.wake()
@@ -401,12 +404,14 @@ async def writing(
     files: Files = DISK,
     roll_at: int = segments.ROLL_AT,
     in_thread: InThread = run_in_thread,
+    seal: bool = True,
 ) -> AsyncGenerator[Journal]:
     """Open a journal for writing, a `new` one or an existing one, until the block ends.
 
     `clock` returns the times of records (default: the system's clocks). On entry, a torn tail from a crash is set aside, and
     damage raises `JournalDamaged`. On exit, everything is synced and sealed, also after an exception. If writing fails, the
-    block is cancelled (see `Journal.on_segment_lost` for an exception) and `JournalFailed` is raised.
+    block is cancelled (see `Journal.on_segment_lost` for an exception) and `JournalFailed` is raised. Without `seal`, the next
+    writer continues in the same segment, which suits many short blocks.
     """
     path = Path(path)
     if durability not in get_args(Durability):
@@ -415,7 +420,9 @@ async def writing(
         raise ValueError(f"run={run!r}: expected 32 hexadecimal digits")
     end, lock, file = await in_thread(lambda: open_run(path, files, new=new, run=run))
     clock = clock or system_clock()
-    journal = Journal(path, end, lock, file, clock=clock, durability=durability, roll_at=roll_at, in_thread=in_thread)
+    journal = Journal(
+        path, end, lock, file, clock=clock, durability=durability, roll_at=roll_at, in_thread=in_thread, seal=seal
+    )
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(journal._run_task, journal._keep_writing)  # noqa: SLF001  # part of the class

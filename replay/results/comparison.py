@@ -3,16 +3,15 @@
 `pairing` selects the trials and computes the differences, `decision` decides on them.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import attrs
-import orjson
 
-from evaljournal.journal import Blob, JournalError, Record
+from evaljournal.journal import JournalError, Record
 from evaljournal.journal.events import AttemptSucceeded
+from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
@@ -130,9 +129,7 @@ def add_digest(digests: dict[str, bytes], record: Record) -> None:
     """Add the digest of the output in a record, if it has one."""
     event = record.event
     if isinstance(event, AttemptSucceeded):
-        value = event.output
-        content = value.sha256.encode() if isinstance(value, Blob) else orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        digests[event.trial] = hashlib.sha256(content).digest()[:_DIGEST_BYTES]
+        digests[event.trial] = bytes.fromhex(digest(event.output)[: 2 * _DIGEST_BYTES])
 
 
 @attrs.frozen

@@ -1,5 +1,6 @@
 """Sample events and journals. The clock counts, so the same events give the same bytes."""
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from evaljournal.journal import Clock, Durability, Event, Record, writing
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import (
+    Annotated,
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
@@ -20,6 +22,7 @@ from evaljournal.journal.events import (
     BatchPrepared,
     BatchSubmitted,
     RetryScheduled,
+    ReviewStarted,
     RunFinished,
     RunStarted,
     SessionStarted,
@@ -48,6 +51,7 @@ class Options(TypedDict, total=False):
     files: Files
     roll_at: int
     in_thread: InThread
+    seal: bool
 
 
 class UnsyncedDisk(Files):
@@ -138,6 +142,18 @@ def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
     ]
 
 
+def review_started() -> ReviewStarted:
+    """Return the start of the review of a run."""
+    return ReviewStarted(run=RUN, head="0123456789abcdef0123456789abcdef", evaluation="capitals")
+
+
+def annotated(trial: str, *, value: Any = True, **fields: Any) -> Annotated:
+    """Return a label of the output `Lima` of a trial."""
+    digest = hashlib.sha256(b'"Lima"').hexdigest()
+    label = {"case": trial, "fingerprint": "f1", "output": digest, "name": "exact", "reviewer": "ada", **fields}
+    return Annotated(trial=trial, value=value, **label)
+
+
 def complete_run(trials: int = 2) -> list[Event]:
     """Return all events of a run with this number of trials."""
     trial_events = itertools.chain.from_iterable(trial(f"case-{number}") for number in range(1, trials + 1))
@@ -202,7 +218,7 @@ def cut_tail(file: Path, lines: int) -> None:
 
 def opened(**fields: str) -> dict[str, Any]:
     """Return the fields of a first record."""
-    return {"type": "segment_opened", "format": "evaljournal", "version": "2.0", "run": RUN, "segment": 1, **fields}
+    return {"type": "segment_opened", "format": "evaljournal", "version": "2.1", "run": RUN, "segment": 1, **fields}
 
 
 def event_fields(event: Event) -> dict[str, Any]:

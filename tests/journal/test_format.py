@@ -37,6 +37,7 @@ from evaljournal.journal.events import (
     PaceChanged,
     RateLimitSeen,
     RetryScheduled,
+    ReviewSampled,
     RunFinished,
     RunStopped,
     ScorerCallFailed,
@@ -54,7 +55,18 @@ from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.journal.format.codec import EVENT_TYPES, is_payload
 from evaljournal.journal.format.lifecycle import END_STAGES, STAGES, TRIAL_RULES
 from tests.journal import independent_reader as independent
-from tests.journal.samples import complete_run, content, enqueued, finished, session, started, trial, write_sync
+from tests.journal.samples import (
+    annotated,
+    complete_run,
+    content,
+    enqueued,
+    finished,
+    review_started,
+    session,
+    started,
+    trial,
+    write_sync,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 """A run in two sessions, three segments, with a blob."""
@@ -63,6 +75,8 @@ KNOWN_LIMITS = GOLDEN.with_name("v2-limits")
 """Scorer calls and a pace."""
 BATCHES = GOLDEN.with_name("v2.1-batches")
 """Batches of a task and of a judge, in two sessions; written with version 2.1, the others with 2.0."""
+REVIEW = GOLDEN.with_name("v2.1-review")
+"""Samples and labels of a review."""
 HEAD = "ec5e445527e29fcfb5df1a0d03577211"
 """Hash of the last record of the golden journal."""
 
@@ -333,6 +347,26 @@ def batch_events() -> list[list[Event]]:
     return [first, second]
 
 
+def review_events() -> list[Event]:
+    """Return a review with a sample, labels of all types, and one that replaces another."""
+    drawn: dict[str, Any] = {
+        "method": "stratified",
+        "n": 3,
+        "seed": 7,
+        "head": "fedcba9876543210fedcba9876543210",
+        "population": 12,
+    }
+    return [
+        review_started(),
+        annotated("lima", note="chosen, not drawn"),
+        ReviewSampled(sample=1, name="exact", **drawn, trials={"quito": 0.25, "lima": 1.0, "sucre": 0.25}),
+        annotated("quito", value=False, sample=1, is_blind=True),
+        annotated("quito", value=True, sample=1, replaces=5),
+        annotated("lima", value=4.5, name="fluency", reviewer="grace"),
+        annotated("sucre", value="unclear ✓", carried_from="fedcba9876543210fedcba9876543210"),
+    ]
+
+
 def write_golden(path: Path) -> None:
     """Write the golden journal: sealed files, a blob, two sessions."""
     for number, events in enumerate(golden_events()):
@@ -350,7 +384,7 @@ def test_the_golden_journal_stays_readable() -> None:
 
 def test_golden_journals_contain_every_event_type() -> None:
     """The golden journals contain every event except those of recovery and salvage."""
-    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES) for record in read(path)}
+    kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES, REVIEW) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
 
@@ -388,6 +422,16 @@ def test_batches_give_the_same_bytes(tmp_path: Path) -> None:
         record.event for record in read(BATCHES) if not isinstance(record.event, FileEvent)
     ]
     assert verify(BATCHES).ok
+
+
+def test_the_same_review_gives_the_same_bytes(tmp_path: Path) -> None:
+    """A review, written in two parts, gives the bytes of its golden journal, and is read back."""
+    write_sync(tmp_path / "run", review_events()[:3], seal=False)
+    write_sync(tmp_path / "run", review_events()[3:], new=False, seal=False)
+
+    assert content(REVIEW) == {name: data for name, data in content(tmp_path / "run").items() if name != "LOCK"}
+    assert review_events() == [record.event for record in read(REVIEW) if not isinstance(record.event, FileEvent)]
+    assert verify(REVIEW).ok
 
 
 def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:

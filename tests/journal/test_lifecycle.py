@@ -29,6 +29,7 @@ from evaljournal.journal.events import (
     PaceChanged,
     RateLimitSeen,
     RetryScheduled,
+    ReviewSampled,
     RunStopped,
     ScorerCallFailed,
     ScorerCallStarted,
@@ -45,7 +46,7 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.journal.format.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
-from tests.journal.samples import enqueued, examples, finished, session, started, trial
+from tests.journal.samples import annotated, enqueued, examples, finished, review_started, session, started, trial
 from tests.journal.test_format import diagram
 
 EVENTS_TO: dict[str, list[Event]] = {
@@ -72,6 +73,7 @@ RUN_EVENTS_TO: dict[str, list[Event]] = {
     "new": [],
     "between_sessions": [started()],
     "in_session": [started(), session()],
+    "in_review": [review_started()],
 }
 
 
@@ -126,6 +128,9 @@ def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: in
         BatchChanged(batch=1, state="in_progress", completed=0, failed=0, total=1),
         BatchCollected(batch=1, state="not_sent", results=0, missing=1),
         Noted(name="cost", value=0.5),
+        review_started(),
+        ReviewSampled(sample=1, name="judge", method="uniform", n=1, seed=0, head="", population=1, trials={"a": 1.0}),
+        annotated(name),
         Extension(type="x-a", data={}),
         SegmentOpened(format="evaljournal", version="2.0", run="r", segment=1),
         SegmentSealed(run="r", segment=1, records=1, bytes=1, sha256=""),

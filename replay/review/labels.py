@@ -1,0 +1,239 @@
+"""The labels and samples of a run's review, read from its journal in `RUN/review/`.
+
+A label belongs to the content of a case and of an output, so it also holds in other runs of the evaluation that have both.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import attrs
+
+from evaljournal.journal import JournalError, Record, read
+from evaljournal.journal.disk.segments import REVIEW, is_run
+from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted, SegmentOpened
+from evaljournal.journal.fact import fields_of
+from evaljournal.journal.format.blobs import digest
+from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
+from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.state.trial import TrialState, Value
+
+
+class OutputKey(NamedTuple):
+    """What a label belongs to."""
+
+    case: str
+    fingerprint: str
+    """Fingerprint of the case's content."""
+    output: str
+    """Digest of the output."""
+
+
+@attrs.frozen(kw_only=True)
+class Label:
+    """A label that a reviewer gave to an output."""
+
+    seq: int
+    """Its record in the journal of the review."""
+    at: str
+    trial: str
+    case: str
+    fingerprint: str
+    output: str
+    """Digest of the output."""
+    name: str
+    """The scorer that it checks, or another question."""
+    value: Value
+    """Empty text: the reviewer withdrew the label."""
+    note: str = ""
+    reviewer: str
+    is_blind: bool = False
+    """Whether the scores were hidden from the reviewer."""
+    sample: int = 0
+    """The sample that it was given for; 0: none."""
+    replaces: int = 0
+    """The record of the reviewer's earlier label; 0: none."""
+    carried_from: str = ""
+    """Id of the run that it was given in; empty: this one."""
+
+    @property
+    def key(self) -> OutputKey:
+        """What it belongs to."""
+        return OutputKey(self.case, self.fingerprint, self.output)
+
+
+@attrs.frozen(kw_only=True)
+class Sample:
+    """Trials that were drawn at random before they were labelled."""
+
+    seq: int
+    """Its record in the journal of the review."""
+    id: int
+    """From 1."""
+    name: str
+    """Name of the labels to give."""
+    method: str
+    n: int
+    """Requested size."""
+    seed: int
+    head: str
+    """Hash of the last record of the run that was read."""
+    population: int
+    """Number of outputs that it was drawn from."""
+    probabilities: Mapping[str, float]
+    """Trial → probability that it was drawn, in the order in which they are labelled."""
+
+    @property
+    def trials(self) -> Sequence[str]:
+        """The trials, in the order in which they are labelled."""
+        return tuple(self.probabilities)
+
+
+LabelKey = tuple[OutputKey, str, str]
+"""An output, the name of a label and its reviewer."""
+
+
+@attrs.define
+class Review:
+    """The state of a review after some record."""
+
+    run: str = ""
+    """Id of the run; empty without a review."""
+    head: str = ""
+    """Hash of the run's last record when the review started."""
+    evaluation: str = ""
+    samples: dict[int, Sample] = attrs.field(factory=dict[int, Sample])
+    history: list[Label] = attrs.field(factory=list[Label])
+    """All labels in the order in which they were given, also those that were replaced."""
+    newest: dict[LabelKey, Label] = attrs.field(factory=dict[LabelKey, Label])
+    """The newest label of each reviewer, also if it withdraws an earlier one."""
+
+    @property
+    def labels(self) -> list[Label]:
+        """The labels that count: the newest of each reviewer for each output and name."""
+        return [label for label in self.newest.values() if label.value != ""]
+
+    def answers(self, sample: Sample) -> list[Label]:
+        """Return the labels that count for a sample: given after it was drawn, or carried over from another run."""
+        return [
+            label
+            for label in self.labels
+            if label.name == sample.name
+            and label.trial in sample.probabilities
+            and (label.seq > sample.seq or label.carried_from)
+        ]
+
+    def sample_of(self, trial: str, name: str) -> int:
+        """Return the newest sample that a trial was drawn for; 0 if there is none."""
+        return max((id_ for id_, item in self.samples.items() if item.name == name and trial in item.probabilities), default=0)
+
+    def apply(self, record: Record) -> None:
+        """Apply the next record; its values must not be in blobs."""
+        match record.event:
+            case ReviewStarted() as event:
+                self.run, self.head, self.evaluation = event.run, event.head, event.evaluation
+            case ReviewSampled() as event:
+                self.samples[event.sample] = _sample(event, record.seq)
+            case Annotated() as event:
+                label = Label(seq=record.seq, at=record.at, **{name: getattr(event, name) for name in _FIELDS})
+                self.history.append(label)
+                self.newest[label.key, label.name, label.reviewer] = label
+
+
+_FIELDS: Final = tuple(field.name for field in fields_of(Annotated))
+
+
+def _sample(event: ReviewSampled, seq: int) -> Sample:
+    probabilities: Any = event.trials
+    if not isinstance(probabilities, dict):
+        raise TypeError("trials is not an object")
+    for trial, probability in probabilities.items():
+        if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
+            raise ValueError(f"the probability of {trial!r:.80} is {probability!r:.80}")
+    fields = {name: getattr(event, name) for name in ("name", "method", "n", "seed", "head", "population")}
+    return Sample(id=event.sample, seq=seq, probabilities=probabilities, **fields)
+
+
+def review_path(run: Path) -> Path:
+    """Return the directory of a run's review; raise if it is a symlink, which a foreign run could use to point elsewhere."""
+    path = run / REVIEW
+    if path.is_symlink():
+        raise JournalError(f"{path} is a symlink; a review is a directory in its run", path=path)
+    return path
+
+
+def run_id(path: Path) -> str:
+    """Return the id of the run or the review at a path; empty without a record."""
+    header = next(iter(read(path, load_blobs=False)), None)
+    return header.event.run if header is not None and isinstance(header.event, SegmentOpened) else ""
+
+
+def read_review(run: Path) -> Review:
+    """Read the review of a run; an empty one if it has none.
+
+    Raises:
+        JournalError: The journal of the review is damaged, or belongs to another run.
+    """
+    path = review_path(run)
+    review = fold_review(path) if is_run(path) else Review()
+    if review.run and review.run != run_id(run):
+        raise JournalError(f"{path} is the review of another run, {review.run}; move it to that run", path=path)
+    return review
+
+
+def fold_review(path: Path) -> Review:
+    """Read the journal of a review."""
+    review, seq = Review(), 1
+    with reject_invalid_record(path, lambda: seq):
+        for record in read(path):
+            seq = record.seq
+            review.apply(record)
+    if not review.run and seq > 1:
+        raise JournalError(f"{path} is not the journal of a review; move it elsewhere", path=path)
+    return review
+
+
+def has_output(trial: TrialState) -> bool:
+    """Return whether a trial has an output that can be labelled."""
+    return trial.output_location is not None and trial.stage in {"scoring", "completed"}
+
+
+def output_keys(run: LoadedRun, trials: Iterable[str]) -> dict[str, OutputKey]:
+    """Return what a label of each of these trials belongs to; trials without an output are left out."""
+    states = run.state.trials
+    names = [name for name in trials if has_output(states[name])]
+    return {
+        values.trial: OutputKey(states[values.trial].case, states[values.trial].fingerprint, digest(values.output))
+        for values in read_values(run.path, states, names)
+    }
+
+
+def labels_by_trial(run: LoadedRun, review: Review) -> dict[str, list[Label]]:
+    """Return the labels of each trial's current output: those of its review, and those of other runs that have this output.
+
+    Other runs are those of the same evaluation in the same directory. A reviewer's own label in this run replaces theirs.
+    """
+    by_key: dict[OutputKey, dict[tuple[str, str], Label]] = {}
+    for label in (*_labels_of_other_runs(run, review), *review.newest.values()):
+        by_key.setdefault(label.key, {})[label.name, label.reviewer] = label
+    cases = {key[:2] for key in by_key}
+    names = [name for name, trial in run.state.trials.items() if (trial.case, trial.fingerprint) in cases]
+    labels = {
+        trial: [attrs.evolve(label, trial=trial) for label in by_key[key].values() if label.value != ""]
+        for trial, key in output_keys(run, names).items()
+        if key in by_key
+    }
+    return {trial: own for trial, own in labels.items() if own}
+
+
+def _labels_of_other_runs(run: LoadedRun, review: Review) -> Iterator[Label]:
+    """Yield the labels of the other runs in the directory of a run, in the order in which they were given."""
+    own_id = review.run or run_id(run.path)
+    evaluation = run.state.started.evaluation if run.state.started else ""
+    labels: list[Label] = []
+    for path in run.path.resolve().parent.glob(f"*/{REVIEW}"):
+        if not path.is_symlink() and is_run(path):
+            other = fold_review(path)
+            if other.evaluation == evaluation and other.run != own_id:
+                labels += [attrs.evolve(label, sample=0, replaces=0, carried_from=other.run) for label in other.newest.values()]
+    yield from sorted(labels, key=lambda label: label.at)

@@ -1,0 +1,1 @@
+"""Write labels: the journal of a review, imported files, the page in a browser."""
