@@ -261,6 +261,9 @@ class _Cluster:
         if not ray.is_initialized():
             address = self._pool.address or os.environ.get("RAY_ADDRESS") or "auto"
             _check_address(address, "workers.address" if self._pool.address else "RAY_ADDRESS")
+            worker = ray._private.worker  # noqa: SLF001  # not every version of Ray has the function
+            self._stack.callback(setattr, worker, "print_to_stdstream", getattr(worker, "print_to_stdstream", None))
+            worker.print_to_stdstream = _print_message  # While it is connected, from the first message to the last.
             is_connected = False
             try:
                 with trio.move_on_after(CONNECT_TIMEOUT):
@@ -272,9 +275,6 @@ class _Cluster:
             if not is_connected:
                 raise UsageError(f"the Ray cluster {printable(address)} did not answer within {CONNECT_TIMEOUT:g} s")
             self._stack.callback(ray.shutdown)
-            worker = ray._private.worker  # noqa: SLF001  # not every version of Ray has the function
-            self._stack.callback(setattr, worker, "print_to_stdstream", getattr(worker, "print_to_stdstream", None))
-            worker.print_to_stdstream = _print_message
         reinstall_handlers()
         self._ray = ray
         self._is_connected.set()
