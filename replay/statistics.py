@@ -1,16 +1,17 @@
-"""Means, shares and paired differences with 95 % confidence intervals and p-values; Holm's correction, pass@k, quantiles.
+"""Means, shares and paired differences with 95 % confidence intervals and p-values; bootstrap, Holm's correction, pass@k.
 
-The same journal always gives the same numbers: the random ones of `sign_flip` are hashes of a counter.
+The same journal always gives the same numbers: the random ones of `sign_flip` and `bootstrap` are hashes of a counter.
 """
 
 import math
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import shake_256
 from statistics import NormalDist
-from typing import Final
+from struct import unpack
+from typing import Final, TypeVar
 
 import attrs
 
@@ -32,6 +33,9 @@ _MAX_SIGNS: Final = 13
 """Maximum number of signs of which all combinations are counted: 8,192, fewer than are drawn."""
 _DRAWS: Final = 9_999
 """Combinations of more signs that are drawn: with the observed one 10,000, so that the smallest p-value is 0.0001."""
+_RESAMPLES: Final = 1_999
+"""Resamples of `bootstrap`."""
+KeyT = TypeVar("KeyT")
 
 
 @attrs.frozen
@@ -221,6 +225,27 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     has_no_repeats = counts.keys() <= {-1.0, 0.0, 1.0}
     p = mcnemar(counts[1.0], counts[-1.0]) if has_no_repeats else sign_flip(differences)
     return Estimate(total / n, error, max(-1.0, midpoint - Z * error), min(1.0, midpoint + Z * error), p)
+
+
+def bootstrap(
+    cases: Mapping[KeyT, int], statistics: Callable[[Mapping[KeyT, int]], Sequence[float | None]]
+) -> list[tuple[float, float] | None]:
+    """Return the 95 % percentile interval of each statistic over resampled cases; None if most resamples have no value.
+
+    Equal cases are given once, with their number; a resample has as many cases as there are.
+    """
+    pool = [key for key, count in cases.items() for _ in range(count)]
+    size, rows = len(pool), list[Sequence[float | None]]()
+    for number in range(_RESAMPLES if size > 1 else 0):
+        draws = unpack(f"<{size}I", shake_256(number.to_bytes(2)).digest(4 * size))
+        rows.append(statistics(Counter(pool[draw % size] for draw in draws)))
+    columns = [sorted(value for value in column if value is not None) for column in zip(*rows, strict=True)]
+    if not columns:
+        return [None] * len(statistics(cases))
+    ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+    return [
+        (quantile(column, ends[0]), quantile(column, ends[1])) if 2 * len(column) > _RESAMPLES else None for column in columns
+    ]
 
 
 def pass_at(k: int, *, n: int, passes: int) -> float:
