@@ -108,7 +108,10 @@ class ResultsArchived(BatchError):
 
 
 class BatchApi(Protocol):
-    """The batches of one account of a provider. Each call uses a new connection, so that none is repeated."""
+    """The batches of one account of a provider; equal, and hashable, for the same endpoint and API key.
+
+    Each call uses a new connection, so that none is repeated.
+    """
 
     @property
     def name(self) -> ApiName:

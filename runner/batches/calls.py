@@ -43,10 +43,16 @@ _MAX_PAGES: Final = 1_000
 class BatchCalls:
     """The calls with one API key to the batches of one endpoint."""
 
-    _address: Address
+    _address: Address = attrs.field(eq=False)
     root: str
     """Path before that of the batches."""
     _query: str
+    _keys: frozenset[str] = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda self: frozenset(self._address.key_digests), takes_self=True)
+    )
+    """Digests of the API keys."""
+    url: str = attrs.field(init=False, default=attrs.Factory(lambda self: self._address.masked_url, takes_self=True))
+    """The URL before the path of the batches, with secrets masked."""
 
     @classmethod
     def beside(cls, address: Address, end: str) -> Self:
@@ -58,18 +64,13 @@ class BatchCalls:
         return cls(attrs.evolve(address, masked_url=url), root, query)
 
     @property
-    def url(self) -> str:
-        """The URL before the path of the batches, with secrets masked."""
-        return self._address.masked_url
-
-    @property
     def host(self) -> str:
         """The host in lower case."""
         return self._address.origin.host.decode().lower()
 
     def account(self, run: str) -> str:
         """Return a digest of the endpoint and the API key, salted with the id of the run."""
-        return hashlib.sha256("\0".join([run, self.url, *sorted(self._address.key_digests)]).encode()).hexdigest()
+        return hashlib.sha256("\0".join([run, self.url, *sorted(self._keys)]).encode()).hexdigest()
 
     async def call(
         self, method: str, path: str, content: bytes | None = None, *, media: str = "application/json", query: str = ""

@@ -280,6 +280,16 @@ async def test_another_api_key(
     assert api.account("run") != other.account("run")
     assert api.account("run") != api.account("run 2")
     assert api.account("run") == api.account("run")
+    assert api != other
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_equal_apis(server: BatchServer, dialect: str) -> None:
+    """Two models of one endpoint with one API key have the same batches."""
+    del server
+
+    assert {open_api(dialect)} == {open_api(dialect)}
+    assert open_api(dialect) != open_api(dialect, "polls:2")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
