@@ -20,6 +20,7 @@ import httpcore2
 import trio
 
 from evaljournal.runner.http.address import Address
+from evaljournal.runner.http.batch_line import BatchLine, Unsent
 from evaljournal.runner.http.heads import Headers, ResponseHead, request_head
 from evaljournal.runner.http.messages import Body, Disconnected, MessageReader
 from evaljournal.runner.http.reply import BadStatus, EmptyReply, NoResponse, Redirected, Reply
@@ -182,11 +183,15 @@ class Client:
         read: Callable[[Reply], T],
         target: str | None = None,
         first_token: re.Pattern[bytes] | None = None,
+        line: BatchLine | None = None,
     ) -> T:
         """Make one call and return the result of `read` for its reply; raise an error for any status but 2xx.
 
-        For a stream, the time to its first byte is noted, and that to the first match of `first_token`.
+        For a stream, the time to its first byte is noted, and that to the first match of `first_token`. A `line` of a batch is
+        not sent: its collected reply is read or, if there is none, its request is raised as `Unsent`.
         """
+        if line is not None:
+            return self._read_line(line, content or b"", read)
         start_time = trio.current_time()
         first_byte: float | None = None
         token_times: dict[str, float] = {}
@@ -212,6 +217,13 @@ class Client:
             if reply.is_stream and reply.status < HTTPStatus.MULTIPLE_CHOICES:
                 engine_note(stream={"first_byte": round(first_byte, 6), **token_times, "bytes": len(body)})
             return await memory.parse(lambda: self._parse(reply, body, read))
+
+    def _read_line(self, line: BatchLine, content: bytes, read: Callable[[Reply], T]) -> T:
+        if line.failure is not None:
+            raise line.failure
+        if not line.status:
+            raise Unsent(content)
+        return self._parse(Reply(line.status, {"content-type": "application/json"}, ends_by_closing=False), line.body, read)
 
     def _parse(self, reply: Reply, body: bytes, read: Callable[[Reply], T]) -> T:
         reply.feed(body)

@@ -220,12 +220,12 @@ class GradedAssertions(Assertions):
         """Return the size of the calls for an output."""
         return self.chat.size_of(self._conversations(scorer_input.output, scorer_input.case))
 
-    def estimate(self, case: Case, output_tokens: float | None, /) -> dict[str, float]:
+    def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> dict[str, float]:
         """Return an upper estimate of the usage for an output of this length; see `Billed`."""
         usage: dict[str, float] = dict.fromkeys(("input_tokens", "output_tokens", "cost"), 0.0)
         for messages in self._conversations("", case):
             known_messages: Sequence[Any] = [{"role": "user"}] if output_tokens is None else messages
-            call = self.chat.estimate_messages(known_messages, self.chat.model_name, output_tokens or 0)
+            call = self.chat.estimate_messages(known_messages, self.chat.model_name, output_tokens or 0, tier=tier)
             usage = {unit: amount + call[unit] for unit, amount in usage.items() if unit in call}
         return usage
 
@@ -250,7 +250,7 @@ class GradedAssertions(Assertions):
                 continue
             if number not in scorer_input.replies:
                 messages = self._messages(assertion, scorer_input.output, scorer_input.case)
-                reply = await ask(client, self.chat.model, messages, scorer_input.scorer, {"prompt": messages[-1]["content"]})
+                reply = await ask(client, self.chat.model, messages, scorer_input, {"prompt": messages[-1]["content"]})
                 result_of(assertion, reply)
                 scorer_input.replies[number] = reply
             results[id(assertion)] = result_of(assertion, scorer_input.replies[number])

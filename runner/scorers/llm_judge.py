@@ -139,13 +139,13 @@ class Judge:
         system = [] if self.chat.system is None else [self.chat.system]
         return self.chat.size_of([*system, self.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)])
 
-    def estimate(self, case: Case, output_tokens: float | None, /) -> dict[str, float]:
+    def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> dict[str, float]:
         """Return an upper estimate of the usage of one call with an output of this length; see `Billed`."""
         system = [] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]
         messages = [*system, {"role": "user", "content": self.prompt("", case)}]
         if output_tokens is None or self.takes_trajectory:
             messages[-1] = {"role": "user"}  # Its length is unknown.
-        return self.chat.estimate_messages(messages, self.chat.model_name, output_tokens or 0)
+        return self.chat.estimate_messages(messages, self.chat.model_name, output_tokens or 0, tier=tier)
 
     @property
     def reminder(self) -> str:
@@ -202,7 +202,7 @@ class _OpenJudge:
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
                 {"role": "user", "content": judge.reminder},
             ]
-        reply = await ask(self._client, judge.chat.model, messages, scorer_input.scorer, request)
+        reply = await ask(self._client, judge.chat.model, messages, scorer_input, request)
         try:
             return judge.verdict(reply)
         except InvalidReply:
@@ -211,7 +211,11 @@ class _OpenJudge:
 
 
 async def ask(
-    client: OpenChat, model: str, messages: Sequence[Mapping[str, Any]], scorer: str, request: Mapping[str, Any]
+    client: OpenChat,
+    model: str,
+    messages: Sequence[Mapping[str, Any]],
+    scorer_input: ScorerInput,
+    request: Mapping[str, Any],
 ) -> str:
     """Return the reply of a judge; usage and reply are noted, with the name of the scorer and the `request` as it is shown."""
 
@@ -219,11 +223,11 @@ async def ask(
         # The usage has a note of its own, because a long prompt is a blob, which readers of the run's state do not load.
         engine_note(judge_usage={"model": model, **served, "usage": dict(usage)})
 
-    answer = await client.complete(messages, note_usage=note_usage)
+    answer = await client.complete(messages, note_usage=note_usage, line=scorer_input.line)
     if len(answer.text) > _MAX_REPLY:
         raise InvalidReply(f"the judge's reply has {len(answer.text):,} characters; at most {_MAX_REPLY:,} are read")
     note_usage(answer.usage, **({"served_model": answer.facts["model"]} if answer.model else {}))
-    engine_note(judge={"scorer": scorer, "model": model, **request, "reply": answer.text})
+    engine_note(judge={"scorer": scorer_input.scorer, "model": model, **request, "reply": answer.text})
     if answer.outcome == "declined":
         raise Fatal(f"the judge declined to answer{f': {reason}' if (reason := answer.reason) else ''}")
     return answer.text

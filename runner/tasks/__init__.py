@@ -13,6 +13,7 @@ import attrs
 
 from evaljournal.journal.events import StepKind
 from evaljournal.runner.data.case import Case
+from evaljournal.runner.http.batch_line import BatchLine
 from evaljournal.runner.tasks.call_size import CallSize
 
 LateOutcome = Literal["succeeded", "failed"]
@@ -51,6 +52,11 @@ class TrialInput(Protocol):
     @property
     def case(self) -> Case:
         """Its case."""
+        ...
+
+    @property
+    def line(self) -> BatchLine | None:
+        """The line of a batch that its call is; None if it is made now."""
         ...
 
     async def model_step(
@@ -97,10 +103,11 @@ class Billed(Protocol):
         """Raise a `UsageError` if the model for a case has no price."""
         ...
 
-    def estimate(self, case: Case, output_tokens: float | None, /) -> Mapping[str, float]:
+    def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> Mapping[str, float]:
         """Return an upper estimate of the usage of one call: unit → amount, without the units that are unknown.
 
-        `output_tokens` is the estimated length of the output that a scorer is called with; None if that is unknown.
+        `output_tokens` is the estimated length of the output that a scorer is called with; None if that is unknown. `tier` is
+        the service tier, such as `batch`.
         """
         ...
 

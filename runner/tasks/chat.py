@@ -23,6 +23,7 @@ from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.templates import Fields, Template, fill_body, has_fields, parse_body
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.http.address import Address, masked_headers
+from evaljournal.runner.http.batch_line import BatchLine
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.reply import BadStatus, ErrorReply, IncompleteReply, InvalidReply, Reply, fields_of
 from evaljournal.runner.notes import engine_note, note
@@ -34,7 +35,7 @@ from evaljournal.runner.tasks.call_size import CallSize, max_output, text_bytes
 from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
 from evaljournal.runner.tasks.dialects.dialect import Answer, ChatRequest, Dialect, text_field, without_none
 from evaljournal.runner.tasks.endpoint import HttpTask, idempotency_headers, raise_error_in
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, price_of, read_prices
+from evaljournal.runner.tasks.prices import BATCH, DEFAULT_PRICES, Price, Tokens, price_of, read_prices
 from evaljournal.runner.tasks.prompt_size import unread_words
 from evaljournal.runner.tasks.turns import converse, turns_of
 from evaljournal.runner.tasks.usage import priced_usage
@@ -320,16 +321,18 @@ class Chat(HttpTask):
         """Return the size of a call with these messages."""
         return CallSize(text_bytes(orjson.dumps(messages)), self._max_output)
 
-    def estimate(self, case: Case, _: float | None = None, /) -> dict[str, float]:
+    def estimate(self, case: Case, _: float | None = None, tier: str = "", /) -> dict[str, float]:
         """Return an upper estimate of the usage of an attempt; tokens of the reply are known only with `max_tokens`."""
         if self.turns is not None:
             return {}
         messages = self.conversation(case)
         if self.file_columns:
             messages = [{"role": "user"}]  # The tokens of an image depend on the model.
-        return self.estimate_messages(messages, self.model_for(case))
+        return self.estimate_messages(messages, self.model_for(case), tier=tier)
 
-    def estimate_messages(self, messages: Sequence[Any], model: str, further_tokens: float = 0) -> dict[str, float]:
+    def estimate_messages(
+        self, messages: Sequence[Any], model: str, further_tokens: float = 0, *, tier: str = ""
+    ) -> dict[str, float]:
         """Return an upper estimate of the usage of a call with these messages and further tokens of input."""
         usage: dict[str, float] = {}
         if all(isinstance(message.get("content"), str) for message in messages):
@@ -338,7 +341,8 @@ class Chat(HttpTask):
             usage["output_tokens"] = self._max_output
         price = price_of(model, self._prices)
         if price is not None and len(usage) == 2:  # noqa: PLR2004  # input and output
-            usage["cost"] = price.cost(Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))) or 0.0
+            tokens = Tokens(input=int(usage["input_tokens"]), output=int(usage["output_tokens"]))
+            usage["cost"] = price.cost(tokens, tier) or 0.0
         return usage
 
     def batch_api(self) -> "BatchApi":
@@ -444,7 +448,8 @@ class OpenChat:
     async def _answer(self, messages: Sequence[Mapping[str, Any]], trial: TrialInput, identity: str) -> Answer:
         headers = idempotency_headers("Idempotency-Key", self._run, identity)
         chat, case = self._chat, trial.case
-        return await self.complete(messages, *headers, model=chat.model_for(case), target=chat.target_for(case))
+        model, target = chat.model_for(case), chat.target_for(case)
+        return await self.complete(messages, *headers, model=model, target=target, line=trial.line)
 
     def _output(self, reply: str, outcome: object) -> Any:
         """Return the output for a reply; with a schema, the value of its JSON. An incomplete answer need not be JSON."""
@@ -464,10 +469,12 @@ class OpenChat:
         model: str | None = None,
         target: str | None = None,
         note_usage: Callable[[Mapping[str, Any]], None] = lambda usage: note(usage=usage),
+        line: BatchLine | None = None,
     ) -> Answer:
         """Return the model's answer, with the priced usage; its text is empty if the provider declined the request.
 
-        `note_usage` is called with the usage of a reply that is not an answer: it is paid for, too.
+        `note_usage` is called with the usage of a reply that is not an answer: it is paid for, too. A `line` of a batch is not
+        sent; see `Client.call`.
         """
         try:
             content = orjson.dumps(self._chat.body(messages, model))
@@ -475,6 +482,7 @@ class OpenChat:
             raise AttachmentError(exc.message) from None
 
         lost_usage: dict[str, float | str] = {}
+        tier = "" if line is None else BATCH
 
         def read(reply: Reply) -> Answer:
             try:
@@ -483,15 +491,16 @@ class OpenChat:
                 reported_usage, served_model = _reported_usage(reply)
                 if reported_usage:
                     served_model = served_model or model or self._chat.model_name
-                    lost_usage.update(priced_usage(reported_usage, served_model, self._prices))
+                    lost_usage.update(priced_usage(reported_usage, served_model, self._prices, tier))
                 raise
             served_model = answer.model or model or self._chat.model_name
-            return attrs.evolve(answer, usage=priced_usage(answer.usage, served_model, self._prices, answer.service_tier))
+            usage = priced_usage(answer.usage, served_model, self._prices, tier or answer.service_tier)
+            return attrs.evolve(answer, usage=usage)
 
         first_token = self._chat.api.first_token if self._chat.stream else None
         try:
             answer: Answer = await self._client.call(
-                "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token
+                "POST", content, *_HEADERS, *headers, read=read, target=target, first_token=first_token, line=line
             )
         except (BadStatus, ErrorReply, InvalidReply, IncompleteReply) as exc:
             if is_declined(exc):

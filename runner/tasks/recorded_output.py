@@ -44,7 +44,7 @@ class RecordedOutput:
     def check_price(self, _: Case, /) -> None:
         """Accept every case: nothing is called."""
 
-    def estimate(self, _: Case, __: float | None = None, /) -> dict[str, float]:
+    def estimate(self, _: Case, __: float | None = None, ___: str = "", /) -> dict[str, float]:
         """Return zero usage: nothing is called."""
         return {"cost": 0, "input_tokens": 0, "output_tokens": 0}
 

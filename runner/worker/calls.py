@@ -122,6 +122,7 @@ class _TrialInput:
 
     trial: str
     case: Case
+    line: None = None
 
     model_step = staticmethod(model_step)
 
