@@ -566,6 +566,8 @@ class BatchPrepared:
     otherwise."""
     scorer: str = ""
     """Name of the judge; empty: the requests are those of the task."""
+    version: str = ""
+    """Version of the judge; empty: the requests are those of the task."""
     model: str
     api: str
     """The shape of the provider's API: `openai` or `anthropic`."""

@@ -124,15 +124,19 @@ def rescore(
     all_outputs: bool = False,
     slots: int | None = None,
     only_variants: str | Iterable[str] = (),
+    batch: bool = False,
+    leave: bool = False,
 ) -> RescoreResult:
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
     version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of these variants are scored.
+    With `batch`, the calls of judges are sent in batches; with `leave`, too, the same call collects them later.
     """
     name = _check_evaluation(evaluation).name
     run_path = newest_run(name) if path is None else Path(path)
-    return run_async(Rescoring(evaluation, run_path, all_outputs=all_outputs, slots=slots, only_variants=only_variants).rescore)
+    options: dict[str, Any] = {"slots": slots, "only_variants": only_variants, "batch": batch, "leave": leave}
+    return run_async(Rescoring(evaluation, run_path, all_outputs=all_outputs, **options).rescore)
 
 
 def _raise_signal(number: int, session: Session) -> None:

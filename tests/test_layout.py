@@ -44,6 +44,8 @@ ORDER: Final = (
     "runner.concurrency",
     "runner.definition",
     "runner.promptfoo",
+    "runner.batches.batcher",
+    "runner.batches.targets",
     "runner.engine",
     "runner.suites",
     "runner.worker",

@@ -40,6 +40,7 @@ _SESSION_OPTIONS: Final = (
     "ignore_recorded",
     "retry_failed",
     "on_ambiguous",
+    "leave",
     "yes",
     "shard",
     "state",

@@ -32,7 +32,15 @@ EXPERIMENT_SETTINGS: Final = (
 )
 """Settings that define the experiment; `resume` can only select variants. All others may change from session to session."""
 OnOutcome = Literal["score", "error", "exclude"]
-OMITTED_DEFAULTS: Final[Mapping[str, str | None]] = {"on_declined": "score", "on_truncated": "score", "limits": None}
+OMITTED_DEFAULTS: Final[Mapping[str, Any]] = {
+    "on_declined": "score",
+    "on_truncated": "score",
+    "limits": None,
+    "batch": False,
+    "batch_fallback": False,
+    "batch_tokens": None,
+    "batch_poll": 60.0,
+}
 """Settings that a run records only if they have another value: older runs do not have them."""
 
 
@@ -181,6 +189,18 @@ class Settings(Selection):
     """`sync` syncs the journal continuously; `os` only when a segment is sealed (at 64 MiB) and at the end. With `os`, a killed
     process loses nothing, but a power failure can lose about 30 seconds of records; use it if the disk syncs slowly."""
 
+    batch: bool = field(default=False, validator=_of_type(bool))
+    """Whether the calls of a chat model and of judges are sent in batches of the provider: at half the price, within 24 hours.
+    Retries, scores, budgets and views are the same; latencies and rate limits do not exist."""
+    batch_fallback: bool = field(default=False, validator=_of_type(bool))
+    """Whether calls that had no result in a batch, or an error that is retried, are made live, at the full price. Choose it if
+    the rest of a run should not wait for another batch."""
+    batch_tokens: int | None = field(default=None, validator=whole_number(1, "None turns it off", optional=True))
+    """Maximum input tokens in all open batches together, if your account has a limit of enqueued tokens. None: smaller batches
+    are sent only after the provider has rejected one."""
+    batch_poll: float = field(default=60.0, converter=as_float, validator=rule(is_duration, DURATION_PROBLEM))
+    """Seconds between two questions to the provider whether a batch has ended; ten times as many while nothing changes."""
+
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with these values; `retry` may be a mapping with some of its numbers."""
         retry = values.get("retry")
@@ -267,3 +287,7 @@ class SettingOptions(TypedDict, total=False):
     limit_key: str | None
     fail_under: str | Iterable[str]
     durability: Durability
+    batch: bool
+    batch_fallback: bool
+    batch_tokens: int | None
+    batch_poll: float

@@ -91,7 +91,8 @@ class Attempts:
     async def attempt(self, work: TrialWork, scope: CallScope) -> bool:
         """Make one attempt; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts + 1
-        work.slot = self._slots.allocate()
+        line = work.line if work.is_collected else None
+        work.slot = self._slots.allocate() if line is None else 0
         task, new_request, request = self._tasks[work.state.variant], self._requests.get(work.state.variant), None
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
@@ -110,12 +111,14 @@ class Attempts:
             need=self._scheduler.need_of(work),
             probe=work.is_probe,
             other_runs=work.other_runs,
+            batch=0 if line is None else line.batch,
+            line=0 if line is None else line.number,
         )
         record = self._record(event)
         work.timeout = remaining_timeout(self._settings.timeout, spent)
         work.started_at = record.t
         self._scheduler.inform_policy(record, work)
-        if self._settings.write_ahead:
+        if self._settings.write_ahead and line is None:
             await self._recorder.journal.wait_durable(record.seq)
         calls = self._new_calls(work, scope)
         steps = self._late_recorder.steps(work, wait=self._settings.write_ahead, is_step=self._is_step, gate=calls)
@@ -150,7 +153,7 @@ class Attempts:
     def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
         """Return where the model calls inside the attempt wait for rate limits."""
         work.waited = 0.0
-        if self._known_limits is None:
+        if self._known_limits is None or work.is_collected:
             return None
         scheduler = self._scheduler
         own_limits = scheduler.queues.lanes[work.key].limits
@@ -194,8 +197,10 @@ class Attempts:
         """Record how an attempt ended, and what follows; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts
         elapsed = self._clock.elapsed(work.started_at)
-        self._slots.release(work.slot)
-        self._scheduler.queues.lanes[work.key].end(work)
+        if work.is_collected:
+            elapsed = 0.0
+        else:
+            self._slots.release(work.slot)
         self._scheduler.end_call(work, is_answered=isinstance(outcome, Returned))
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
         if self._scheduler.shutdown.is_over:  # The attempt was recorded as interrupted, and returned after that.

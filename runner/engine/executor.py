@@ -7,17 +7,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 import trio
 
 from evaljournal.journal.errors import JournalError, SegmentLost
-from evaljournal.journal.events import Noted
+from evaljournal.journal.events import Noted, StopReason
 from evaljournal.journal.threads import InThread
-from evaljournal.replay.state.budget import Amounts
 from evaljournal.replay.state.workers import WORKER_ENDED
 from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.admission import Admission, TrialSource
@@ -25,7 +24,7 @@ from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
 from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
 from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
-from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.scheduler import Estimate, Scheduler
 from evaljournal.runner.engine.scoring import Scoring
 from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
@@ -34,6 +33,10 @@ from evaljournal.runner.tasks import Task
 from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.driver import Workers
 from evaljournal.runner.workers.pool import WorkerEnd
+
+if TYPE_CHECKING:
+    from evaljournal.runner.batches.batcher import Batcher, BatchTarget
+    from evaljournal.runner.batches.targets import BatchSetup, BatchTargets
 
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""
@@ -55,7 +58,7 @@ class TrialExecutor:
         max_failures: float,
         in_thread: InThread,
         key_of: Callable[[TrialWork], str] | None = None,
-        estimate: Callable[[Case, str], Amounts] | None = None,
+        estimate: Estimate | None = None,
         budget_share: BudgetShare | None = None,
         known_limits: KnownLimits | None = None,
         limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
@@ -63,12 +66,14 @@ class TrialExecutor:
         workers: Workers | None = None,
         fail_ambiguous: bool = False,
         has_teardown: bool = False,
+        batches: "BatchSetup | None" = None,
     ) -> None:
         """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
 
         `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
         without `estimate`, which returns what an attempt may use, there is no budget. The calls inside attempts wait for
-        `known_limits`; `limits_of` returns those of a key, and `size_of` the size of the call that a job makes.
+        `known_limits`; `limits_of` returns those of a key, and `size_of` the size of the call that a job makes. With `batches`,
+        calls are sent in batches, or the open ones of earlier sessions are collected.
         """
         self._recorder = recorder
         self._now = recorder.clock.now
@@ -119,6 +124,11 @@ class TrialExecutor:
         """Jobs that did not respond to their cancellation when the session was stopped."""
         self._abandoned_calls: dict[CallScope, str] = {}
         """Calls that did not respond to their timeout, and are still running."""
+        self._batcher: Batcher[Job] | None = None
+        if batches is not None:
+            engine = BatchEngine(self.scheduler, tasks, batches.targets, self._in_flight)
+            self._batcher = self.scheduler.batcher = batches.new_batcher(engine)
+            self.scheduler.queues.hold_for_batches(self._batcher.hold)
 
     async def run(self, trials: TrialSource, *, on_unresponsive: Callable[[], Any] | None = None) -> None:
         """Run all trials, unless the session is stopped.
@@ -143,6 +153,8 @@ class TrialExecutor:
             nursery.start_soon(self._admission.run, trials)
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
+            if self._batcher is not None:
+                nursery.start_soon(self._batcher.run)
             if self._settings.deadline is not None:
                 nursery.start_soon(self._stop_at_deadline, self._settings.deadline)
             await self.shutdown.wait_over()
@@ -191,6 +203,8 @@ class TrialExecutor:
                     return
                 if not in_flight:
                     self._idle_event.set()
+                if self._batcher is not None:
+                    self._batcher.wake()
                 await scheduler.park()
                 continue
             in_flight[scope] = job
@@ -281,13 +295,85 @@ class TrialExecutor:
         """Wait until these calls have ended and no more outputs can be scored in the grace period, for at most `seconds`."""
         scope.deadline = trio.current_time() + seconds
         with scope:
-            while calls or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end)):
+            while (
+                calls
+                or self._is_sending
+                or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end))
+            ):
                 self._idle_event = trio.Event()
                 await self._idle_event.wait()
+
+    @property
+    def _is_sending(self) -> bool:
+        return self._batcher is not None and self._batcher.is_sending
 
     def _end(self) -> None:
         self.shutdown.end()
         self.scheduler.close()
+
+
+@attrs.frozen
+class BatchEngine:
+    """The engine as its batcher sees it; see `Engine`."""
+
+    _scheduler: Scheduler
+    _tasks: Mapping[str, Task]
+    _targets: "BatchTargets"
+    _in_flight: Mapping[CallScope, Job]
+
+    def target_of(self, job: Job) -> "BatchTarget | None":
+        """Return where the calls of a job are sent."""
+        if isinstance(job, ScorerCall):
+            return self._targets.of_scorer(job.scorer.scorer.name)
+        return self._targets.of_attempt(job.case, job.state.variant)
+
+    async def render(self, job: Job) -> object:
+        """Call the task or the judge without sending anything."""
+        if isinstance(job, ScorerCall):
+            job.input.line = job.line
+            return await job.scorer.task.call(job.input, lambda _: None)
+        return await self._tasks[job.state.variant].call(job, lambda _: None)
+
+    def reserve(self, job: Job, reserved: Mapping[str, float]) -> Mapping[str, float] | None:
+        """Return what the budget reserves for a job; scorer calls are part of what it reserves for attempts."""
+        return {} if isinstance(job, ScorerCall) else self._scheduler.reserve_line(job, reserved)
+
+    def stop_over_budget(self) -> None:
+        """Stop the session because the budget allows no further line."""
+        self._scheduler.stop_over_budget()
+
+    def collect(self, job: Job) -> None:
+        """Queue a job that has its reply."""
+        self._scheduler.queues.collected.append(job)
+        self._scheduler.wake()
+
+    def put_live(self, job: Job) -> None:
+        """Queue a job whose call is made now."""
+        self._scheduler.queues.put_live(job)
+        self._scheduler.wake()
+
+    @property
+    def collected_jobs(self) -> int:
+        """Number of queued jobs that have their reply."""
+        return len(self._scheduler.queues.collected)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is in flight or about to start."""
+        return self._scheduler.is_waiting and not self._in_flight
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the session is stopped."""
+        return self._scheduler.shutdown.reason is not None or self._scheduler.shutdown.is_over
+
+    def stop(self, reason: StopReason, detail: str) -> None:
+        """Stop the session."""
+        self._scheduler.shutdown.stop(reason, detail)
+
+    def end_if_done(self) -> None:
+        """End the session if every trial is done."""
+        self._scheduler.end_if_done()
 
 
 def _job_name(job: Job) -> str:

@@ -68,6 +68,9 @@ class Options:
     on_ambiguous: Literal["retry", "fail"] = "retry"
     """After an interrupted attempt, whose call may have had an effect: `retry` may pay for a call twice; `fail` ends the trial
     with an error and, with `write_ahead=True`, makes no call twice."""
+    leave: bool = False
+    """Whether to end the session when all lines of its batches are submitted, and those of ended batches are collected; the run
+    is resumed later. Otherwise it waits for the batches."""
     wait_ready: Callable[[], Awaitable[None]] | None = None
     """Awaited when everything is prepared, and before anything is written; for the other runs of a suite."""
     budget_share: BudgetShare | None = None
@@ -111,6 +114,7 @@ class RunOptions(SettingOptions, total=False):
     yes: bool
     shard: str | None
     on_ambiguous: Literal["retry", "fail"]
+    leave: bool
     task: str
     next_path: Callable[[], Path] | None
     observer: Callable[[LiveRun], Awaitable[None]] | None

@@ -32,6 +32,7 @@ from evaljournal.runner.errors import InvalidSetting, RunChanged, UsageError
 from evaljournal.runner.retries.classify import describe
 from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
+from evaljournal.runner.suggest import command
 from evaljournal.runner.tasks import Billed, OpenableTask
 from evaljournal.runner.tasks.function import resolve_loop
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
@@ -63,15 +64,15 @@ class Plan:
         """Return the declared limits of a model; each of several shards has its part."""
         return declared_limits(self.settings.limits, model, int(self.run_started.shard.rpartition("/")[2] or 1))
 
-    def estimate(self, case: Case, variant: str) -> Amounts:
-        """Return the most that an attempt and its scorers are expected to use; unknown units are missing."""
+    def estimate(self, case: Case, variant: str, tier: str) -> Amounts:
+        """Return the most that an attempt and its scorers are expected to use in a service tier; unknown units are missing."""
         task: object = self.evaluation.tasks[variant]
-        usage: Amounts = dict(task.estimate(case, None)) if isinstance(task, Billed) else {}
+        usage: Amounts = dict(task.estimate(case, None, tier)) if isinstance(task, Billed) else {}
         output_tokens = usage.get("output_tokens") or None
         for scorer in self.evaluation.scorers.values():
             if not scorer.is_local:
                 judge: object = scorer.function
-                judge_usage = judge.estimate(case, output_tokens) if isinstance(judge, Billed) else {}
+                judge_usage = judge.estimate(case, output_tokens, tier) if isinstance(judge, Billed) else {}
                 usage = {unit: usage[unit] + judge_usage[unit] for unit in usage if unit in judge_usage}
         return usage
 
@@ -108,6 +109,8 @@ def make_plan(
     """
     earlier_settings = {} if options.ignore_recorded else state.settings
     settings, overridden_names = effective_settings(evaluation.settings, overrides, earlier_settings)
+    if options.leave and not options.resume and not settings.batch:
+        raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
     shard = _shard(options, state, path)
     settings = _with_variants(settings, only_variants, evaluation.variants, options, path)
     selection = select_trials(evaluation, settings, shard, only_variants, yes=options.yes)
@@ -181,6 +184,7 @@ def select_trials(
         for task in evaluation.tasks.values():
             _check_gateway(task)
     check_workers(evaluation, settings)
+    _check_batches(evaluation, settings)
     if settings.durable:
         _watch_clients(evaluation, settings)
     settings.failure_limit(trials.cases)
@@ -259,6 +263,19 @@ def _check_limits(evaluation: Evaluation[Any, Any, Any], settings: Settings, sha
     check_limits(settings.limits, models=models if is_known else None, shards=shard.count if shard else 1, problem=problem)
 
 
+def _check_batches(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
+    """Raise a `UsageError` if the calls of the evaluation cannot be sent in batches, or a setting of batches has no effect."""
+    if settings.batch:
+        from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # an HTTP client is slow to import
+
+        if settings.workers is not None:
+            raise UsageError("attempts in batches run in no worker; remove workers", setting="batch", value=True)
+        BatchTargets.of(evaluation, required=True)
+    elif settings.batch_fallback or settings.batch_tokens is not None:
+        name = "batch_fallback" if settings.batch_fallback else "batch_tokens"
+        raise UsageError("has no effect without batches; add --batch (batch=True)", setting=name, value=getattr(settings, name))
+
+
 def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:
     """Let the HTTP clients of the task record steps; raise a `UsageError` if they cannot."""
     from evaljournal.runner.steps.http_clients import watch_clients  # noqa: PLC0415  # an HTTP client is slow to import
@@ -332,12 +349,17 @@ def _read_first(trials: Trials, evaluation: Evaluation[Any, Any, Any]) -> Iterab
 
 
 def _check_unchanged(state: RunState, new_start: RunStarted, trials: Trials, path: Path, options: Options) -> None:
-    old_start = state.started
-    if old_start is None or is_done(state, options) or options.adopt:
+    old_start, open_batches = state.started, state.batch_lines.open
+    if old_start is None or is_done(state, options) or (options.adopt and not open_batches):
         return
     changes = [] if old_start.is_replacement else differences(old_start, new_start, state.settings)
     if new_start.dataset_fingerprint != old_start.dataset_fingerprint:
         changes += case_changes(state, trials)
+    if changes and options.adopt:
+        hint = (
+            f"collect them with {command('resume', path, ' --wait')}, without the changes, or {command('cancel', path)} first"
+        )
+        raise RunChanged(f"{path} has open batches, so changes cannot be adopted", changes=changes, hint=hint)
     if changes:
         hint = f"{options.how_to_resume(path, adopt=True)} accepts the changes; unchanged trials keep their results"
         if options.ignore_recorded:

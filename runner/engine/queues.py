@@ -6,7 +6,9 @@ Nothing here waits, records or reads a clock.
 import heapq
 import itertools
 import math
+import sys
 from collections import deque
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -91,6 +93,10 @@ class Queues:
         self.delayed_jobs: list[tuple[float, int, Job]] = []
         """Heap of the jobs that wait for their delay: due time, number and job. Jobs due at the same time keep their order."""
         self._numbers = itertools.count()
+        self.collected: deque[Job] = deque()
+        """Jobs that have their reply, from a batch."""
+        self.hold: Callable[[Job], bool] | None = None
+        """Takes a job for a batch; returns False if it is called live."""
         self.waiting_trials = 0
         """Trials that wait for an attempt, over all lanes."""
         self.unscored_outputs = 0
@@ -99,8 +105,12 @@ class Queues:
         """Attempts that may be in flight, over all lanes."""
         self._scorer_limit = 0
         self.max_unscored_outputs = max_unscored_outputs(0)
-        """Outputs that may wait for scores; with more, no attempt starts."""
+        """Outputs that may wait for scores; with more, no attempt starts. Outputs may wait for batches without a limit."""
         self._is_closed = False
+
+    def hold_for_batches(self, hold: Callable[[Job], bool]) -> None:
+        """Let `hold` take jobs that are called in batches."""
+        self.hold, self.max_unscored_outputs = hold, sys.maxsize
 
     def open(self, lane: Lane, *, trials: bool = False, calls: bool = False) -> None:
         """Open a lane for attempts or scorer calls."""
@@ -120,7 +130,7 @@ class Queues:
             self.limit += change
         if lane.has_calls:
             self._scorer_limit += change
-            if not self._is_closed:
+            if not self._is_closed and self.hold is None:
                 self.max_unscored_outputs = max_unscored_outputs(self._scorer_limit)
 
     def close_attempts(self) -> None:
@@ -138,6 +148,12 @@ class Queues:
         return self.unscored_outputs > self.max_unscored_outputs
 
     def put(self, job: Job) -> None:
+        """Queue a job that may start, unless it is held for a batch."""
+        if self.hold is not None and self.hold(job):
+            return
+        self.put_live(job)
+
+    def put_live(self, job: Job) -> None:
         """Queue a job that may start."""
         self.waiting_trials += job.__class__ is TrialWork
         self.lanes[job.key].put(job)
@@ -154,7 +170,7 @@ class Queues:
 
     def has_startable(self, now: float, *, for_probe: bool = False) -> bool:
         """Return whether a queued job may be able to start; a breaker's probe may exceed the limit."""
-        if self.outputs_to_score:
+        if self.outputs_to_score or self.collected:
             return True
         is_behind = self.is_behind
         for lane in self.lanes.values():

@@ -33,6 +33,7 @@ from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.processes import ProcessWorkers
 
 _HAS_OUTPUT: Final = ("scoring", "completed")
+_BATCHES: Final = ("batch", "batch_fallback", "batch_tokens", "batch_poll")
 
 
 @attrs.frozen
@@ -87,14 +88,25 @@ class Rescoring(Session):
         for trial, _ in trials:
             check_name(state.trials[trial].case)
         gate_results(state)
-        if not trials:
+        if not trials and not state.batch_lines.open:
             return None
         settings, keys = _settings(state.settings), TaskKeys(None, {}, {}, {})
+        settings = settings.with_values({name: self.overrides[name] for name in _BATCHES if name in self.overrides})
+        self._check_batches(settings)
         if any(scorer.workers for scorer in scorers.values()):
             settings = attrs.evolve(settings, workers=self.evaluation.settings.workers or ProcessWorkers())
         slots = scorer_slots(scorers, keys, self.overrides.get("slots"))
         new_start = evolve_fact(recorded_start, trials=state.planned, settings={"scorer_slots": slots})
         return Plan(settings, (), new_start, slots, self.evaluation, keys, ())
+
+    def _check_batches(self, settings: Settings) -> None:
+        if settings.batch:
+            from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # few re-scorings need it
+
+            if not list(BatchTargets.of_scorers(self.evaluation.scorers, required=True)):
+                raise UsageError("no scorer is a judge; only judges have batches", setting="batch", value=True)
+        elif self.options.leave:
+            raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
 
     def _already_done(self, state: RunState) -> Outcome:
         return Outcome(self.path, state, state.head, "", "")

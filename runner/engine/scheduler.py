@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
@@ -29,7 +29,11 @@ from evaljournal.runner.engine.recorder import Recorder, RunLoop, Timer
 from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 from evaljournal.runner.tasks.call_size import CallSize
+from evaljournal.runner.tasks.prices import BATCH
 from evaljournal.runner.workers.driver import Workers
+
+if TYPE_CHECKING:
+    from evaljournal.runner.batches.batcher import Batcher
 
 READ_AHEAD: Final = 64
 """Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
@@ -37,6 +41,10 @@ READ_AHEAD_WITH_KEYS: Final = 10_000
 """Trials that are read if there are rate-limit keys: those of a paused key must not delay the others."""
 TICK: Final = 2e-6
 """Seconds added to the time at which a policy asks to be called, because times are rounded to the microsecond."""
+
+
+Estimate = Callable[[Case, str, str], Amounts]
+"""Returns what an attempt at a case with a variant may use in a service tier."""
 
 
 class Scheduler:
@@ -52,7 +60,7 @@ class Scheduler:
         has_keys: bool,
         loop: RunLoop,
         start_consumer: Callable[[], None],
-        estimate: Callable[[Case, str], Amounts] | None = None,
+        estimate: Estimate | None = None,
         budget_share: BudgetShare | None = None,
         limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
         size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
@@ -80,6 +88,8 @@ class Scheduler:
         self._budget_share = budget_share if self._budget is not None else None
         if self._budget is not None and budget_share is not None:
             budget_share.begin(self._budget, self.wake, self._is_settled)
+        self._block: Block | None = None
+        """Why the budget did not allow the last line of a batch."""
         self._workers = workers
         if workers is not None:
             workers.on_room = self.wake
@@ -102,6 +112,8 @@ class Scheduler:
         self._is_looking = False
         """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
         self._parking_lot = trio.lowlevel.ParkingLot()
+        self.batcher: Batcher[Job] | None = None
+        """Sends calls in batches; None if there are none."""
 
     def close(self) -> None:
         """Start nothing more; parked consumers return."""
@@ -127,11 +139,7 @@ class Scheduler:
         else:
             if self.has_keys:
                 self.open_lane(work.key, trials=True)
-            if work.delay > 0:
-                self.put(work)
-            else:
-                self.queues.waiting_trials += 1
-                self.queues.lanes[work.key].trials.append(work)
+            self.put(work)
 
     @property
     def admission_room(self) -> int:
@@ -172,6 +180,10 @@ class Scheduler:
 
     def end_if_done(self) -> None:
         """End the session if every trial was admitted and is done."""
+        if self.batcher is not None:
+            self.batcher.wake()
+            if self.batcher.has_work:
+                return
         if self.shutdown.reason is None and self.is_admission_done and not self._unfinished_trials:
             self.shutdown.end()
             self.close()
@@ -221,6 +233,10 @@ class Scheduler:
             self.timer.schedule(queues.put_due(now))
         if self._is_admission_waiting:
             self.request_admission()
+        if queues.collected and self.shutdown.reason is None:
+            collected_job = queues.collected.popleft()
+            self.wake()
+            return collected_job
         if queues.outputs_to_score and self._may_score(queues.outputs_to_score[0]):
             work = queues.outputs_to_score.popleft()
             self.wake()
@@ -258,7 +274,7 @@ class Scheduler:
         variant = job.state.variant
         job.reserved = budget.reserve(variant, {})
         if len(job.reserved) < len(budget.limits):
-            job.reserved = budget.reserve(variant, estimate(job.case, variant))
+            job.reserved = budget.reserve(variant, estimate(job.case, variant, ""))
         if (share := self._budget_share) is not None:
             job.other_runs = share.other_runs()
             if len(job.reserved) < len(budget.limits) and not share.may_explore:
@@ -292,14 +308,37 @@ class Scheduler:
             self.shutdown.stop("quota", day_limit_text(day_wait, self.recorder.clock.wall()))
         return day_wait > 0
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether all trials were read, and no job is queued that may start now or after a delay."""
+        queues = self.queues
+        return self.is_admission_done and not (queues.collected or queues.delayed_jobs or self._is_looking)
+
+    def reserve_line(self, work: TrialWork, reserved: Mapping[str, float]) -> Amounts | None:
+        """Return what the budget reserves for a line of a batch whose other lines need `reserved`; None if it does not fit."""
+        budget, estimate, variant = self._budget, self._estimate, work.state.variant
+        if budget is None:
+            return {}
+        assert estimate is not None
+        reserve = budget.reserve(variant, estimate(work.case, variant, BATCH))
+        share = self._budget_share
+        other_runs = share.other_runs() if share is not None else {}
+        total = {unit: reserved.get(unit, 0.0) + amount for unit, amount in reserve.items()}
+        self._block = budget.block(variant, total, other_runs)
+        return reserve if self._block is None else None
+
+    def stop_over_budget(self) -> None:
+        """Stop the session because the budget allows no line of a batch, unless other runs may release a part of it."""
+        self._is_allowed(self._block)
+
     def need_of(self, job: Job) -> dict[LimitUnit, float] | None:
         """Return what a job that starts takes from the known limits, to be recorded; None if none is known."""
-        limits = self.queues.lanes[job.key].limits
+        limits = None if job.is_collected else self.queues.lanes[job.key].limits
         return None if limits is None or job.admitted is None else limits.limits.recorded_need(job.admitted)
 
     def check_size(self, job: Job) -> None:
         """Raise `OverLimit` if the call of a job needs more than a limit allows."""
-        limits = self.queues.lanes[job.key].limits
+        limits = None if job.is_collected else self.queues.lanes[job.key].limits
         if limits is not None and job.admitted is None:
             limits.check(job.size)
 
@@ -312,7 +351,10 @@ class Scheduler:
             self.wake()
 
     def end_call(self, job: Job, *, is_answered: bool) -> None:
-        """Count the call of a job that has ended."""
+        """Count the call of a job that has ended; the reply of a batch is no call."""
+        if job.is_collected:
+            return
+        self.queues.lanes[job.key].end(job)
         limits = self.queues.lanes[job.key].limits
         if limits is not None and job.admitted is not None and is_answered:
             limits.end(job.admitted, job.usage)
@@ -387,11 +429,13 @@ class Scheduler:
 
     def inform_policy(self, record: Record, job: Job) -> None:
         """Pass the start or the end of a job to its policy, and record the decisions of the policy."""
-        lane = self.queues.lanes[job.key]
-        lane.closed_until = 0.0
         event = cast("CallEvent", record.event)
         if self._budget_share is not None and not isinstance(event, AttemptStarted):
             self._budget_share.wake_others()
+        if job.is_collected:
+            return
+        lane = self.queues.lanes[job.key]
+        lane.closed_until = 0.0
         if job.waited and isinstance(event, AttemptSucceeded):  # Its latency is that of its calls.
             event = evolve_fact(event, elapsed=max(event.elapsed - job.waited, 0.0))
         events = lane.policy.observe(event, record.t)
@@ -401,7 +445,7 @@ class Scheduler:
 
     def is_free_probe(self, job: Job, name: str) -> bool:
         """Return whether the last start of a trial or a scorer call was a probe that does not use up its retry budget."""
-        return name in self.queues.lanes[job.key].policy.free_probes
+        return not job.is_collected and name in self.queues.lanes[job.key].policy.free_probes
 
     def _apply(self, lane: Lane, events: Sequence[Change]) -> None:
         """Record the decisions of a policy, and act on them."""

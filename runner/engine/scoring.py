@@ -124,6 +124,7 @@ class Scoring:
         """Call a scorer once."""
         scorer, scheduler = call.scorer.scorer, self._scheduler
         call.number += 1
+        line = call.line if call.is_collected else None
         event = events.ScorerCallStarted(
             trial=call.work.trial,
             scorer=scorer.name,
@@ -131,17 +132,20 @@ class Scoring:
             key=call.key,
             need=scheduler.need_of(call),
             probe=call.is_probe,
+            batch=0 if line is None else line.batch,
+            line=0 if line is None else line.number,
         )
         record = self._record(event)
         call.started_at = record.t
         scheduler.inform_policy(record, call)
-        if scheduler.settings.write_ahead:
+        if scheduler.settings.write_ahead and line is None:
             await scheduler.recorder.journal.wait_durable(record.seq)
         try:
             scheduler.check_size(call)
         except OverLimit as exc:
             self.end(call, exc)
             return
+        call.input.line = call.line
         sink = self._late_recorder.sink(call.work, job=call)
         value = PlacedInput(call, call.input) if call.needs_place else call.input
         outcome = await scope.call(call.scorer.task, value, timeout=scorer.timeout, sink=sink, on_late=lambda _: None)
@@ -151,11 +155,10 @@ class Scoring:
     def end(self, call: ScorerCall, outcome: CallOutcome | Interrupted) -> None:
         """Record how a call ended, and what follows."""
         scorer, work = call.scorer.scorer, call.work
-        self._scheduler.queues.lanes[call.key].end(call)
         self._scheduler.end_call(call, is_answered=isinstance(outcome, Returned))
         if self._scheduler.shutdown.is_over:
             return
-        elapsed = self._clock.elapsed(call.started_at)
+        elapsed = 0.0 if call.is_collected else self._clock.elapsed(call.started_at)
         match outcome:
             case Returned():
                 self._record_scores(scorer, work, outcome.output, elapsed, call)

@@ -47,6 +47,7 @@ from evaljournal.runner.workers.streams import print_error
 
 if TYPE_CHECKING:
     from evaljournal.replay.export.tables import Rows
+    from evaljournal.runner.batches.targets import BatchSetup
     from evaljournal.runner.page import InlinePage
 
 T = TypeVar("T")
@@ -314,8 +315,39 @@ class Session:
             detail = exc.message if state.started is None else str(exc)  # Otherwise its hint is to resume the run.
             return Outcome(self.path, state, "", "disk_full", detail)
 
+    def _batches(self, recorder: Recorder, plan: Plan) -> "BatchSetup | None":
+        """Return how the session uses batches; raise a `UsageError` if it cannot collect those that are open."""
+        journal, state, settings = recorder.journal, recorder.state, plan.settings
+        if not settings.batch and not state.batch_lines.open:
+            return None
+        from evaljournal.runner.batches.batcher import Batcher, BatchOptions, open_batch_apis  # noqa: PLC0415  # few runs need it
+        from evaljournal.runner.batches.targets import BatchSetup, BatchTargets  # noqa: PLC0415  # few runs need it
+
+        evaluation = plan.evaluation
+        targets = BatchTargets.of(evaluation) if plan.variants else BatchTargets.of_scorers(evaluation.scorers)
+        open_batches = open_batch_apis(state, journal.run, targets, self.path)
+        options = BatchOptions(
+            sends=settings.batch,
+            leave=self.options.leave,
+            fallback=settings.batch_fallback,
+            max_tokens=settings.batch_tokens,
+            poll=settings.batch_poll,
+        )
+        new_batcher = partial(
+            Batcher,
+            journal=journal,
+            state=state,
+            record=recorder.record,
+            options=options,
+            open_batches=open_batches,
+            retry=settings.retry,
+            wall=recorder.clock.wall,
+        )
+        return BatchSetup(targets, new_batcher)
+
     async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
         options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
+        batches = self._batches(recorder, plan)
         changed_settings = self._record_start(recorder, plan)
         seq = state.seq
         recorder.close_attempts()
@@ -351,6 +383,7 @@ class Session:
                 workers=workers,
                 fail_ambiguous=options.on_ambiguous == "fail",
                 has_teardown="teardown" in plan.evaluation.hooks,
+                batches=batches,
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 

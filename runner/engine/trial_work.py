@@ -8,6 +8,7 @@ import attrs
 from evaljournal.replay.state.trial import RetryHistory, TrialState
 from evaljournal.runner.concurrency.limits import AdmittedCall
 from evaljournal.runner.data.case import Case
+from evaljournal.runner.http.batch_line import BatchLine
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
 from evaljournal.runner.steps.attempt_steps import current_steps
 from evaljournal.runner.steps.durable import model_step
@@ -44,6 +45,17 @@ class _QueuedJob:
     """The worker that has a place for it."""
     worker: str = ""
     """Name of the worker that ran its last call."""
+    line: BatchLine | None = None
+    """The line of a batch that its next call is; None if it is made live."""
+    missed_batches: int = 0
+    """Batches that had its line and no result for it."""
+    reserved: dict[str, float] | None = None
+    """Amounts that the budget reserves for the next attempt; None without a budget, and for a scorer call."""
+
+    @property
+    def is_collected(self) -> bool:
+        """Whether its next call is read from the result of a batch."""
+        return self.line is not None and self.line.batch > 0
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -69,8 +81,6 @@ class TrialWork(_QueuedJob):
     remaining_calls: int = 0
     """Scorers that were called and have not ended."""
     key: str = ""
-    reserved: dict[str, float] | None = None
-    """Amounts that the budget reserves for the next attempt; None without a budget."""
     other_runs: dict[str, float] | None = None
     """Amounts that the other runs of the suite have spent and reserved; None without a shared budget."""
 
@@ -84,6 +94,16 @@ class TrialWork(_QueuedJob):
         """Record steps of the attempt in flight that were executed elsewhere; see `TrialInput`."""
         if (attempt_steps := current_steps()) is not None:
             attempt_steps.add_reported(steps, duration)
+
+    @property
+    def line_key(self) -> tuple[str, str]:
+        """What identifies its line among the open batches; see `BatchedJob`."""
+        return self.trial, ""
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether it was attempted, or was a line of a batch, before."""
+        return self.state.attempts > 0 or self.missed_batches > 0
 
     @property
     def failures(self) -> int:
@@ -111,6 +131,16 @@ class ScorerCall(_QueuedJob):
 
     needs_own_worker: bool = False
     """Whether its next call needs a worker of its own, because the last one ended with its worker."""
+
+    @property
+    def line_key(self) -> tuple[str, str]:
+        """What identifies its line among the open batches; see `BatchedJob`."""
+        return self.work.trial, self.scorer.scorer.name
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether it was called, or was a line of a batch, before."""
+        return self.number > 0 or self.missed_batches > 0
 
     @property
     def needs_place(self) -> bool:

@@ -12,6 +12,7 @@ from evaljournal.runner.cli.arguments import run_argument
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
     grouped_option,
+    leave_option,
     only_variant_option,
     scorer_options,
     trust_option,
@@ -52,6 +53,13 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
     metavar="N",
     help="Maximum concurrent calls per scorer (default: 100; plain functions: 32).",
 )
+@grouped_option(
+    "Scoring", "--batch", is_flag=True, help="Send the calls of judges in batches of the provider, at half the price."
+)
+@leave_option("Scoring")
+@grouped_option(
+    "Scoring", "--batch-poll", type=float, metavar="S", help="Seconds between two questions whether a batch has ended."
+)
 @grouped_option("Output", "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 def rescore(
     path: Path,
@@ -61,6 +69,9 @@ def rescore(
     reference: str | None,
     trust: bool,
     slots: int | None,
+    batch: bool,
+    leave: bool,
+    batch_poll: float | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -85,7 +96,8 @@ def rescore(
             evaluation, reference = _evaluation_from_options(values), ""
         else:
             evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
-        session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference}
+        session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference, "leave": leave}
+        session_options |= {"batch": batch} if batch_poll is None else {"batch": batch, "batch_poll": batch_poll}
         session = Rescoring(evaluation, path, all_outputs=all_outputs, **session_options)
         with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
             result = run_in_trio(session.rescore)

@@ -29,6 +29,7 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
 from evaljournal.runner.definition.gates import check_gates, gate_problems
 from evaljournal.runner.engine.session import seal
+from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import run_finish
 from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.suite_file import is_suite
@@ -52,10 +53,13 @@ from evaljournal.runner.suites.suite_file import is_suite
 )
 @grouped_option("Resume", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Resume")
+@grouped_option(
+    "Resume", "--wait", is_flag=True, help="Wait for the batches of the run; default: collect those that have ended."
+)
 @only_variant_option("Resume", "Only this variant in this session; the others stay open; repeatable.")
 @yes_option("Resume")
 @resume_options
-def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> None:
+def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options: Any) -> None:
     """Resume an interrupted run or suite.
 
     It continues in the same journal; completed trials are not called again. Options that were passed before keep their values
@@ -64,6 +68,9 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     --retry-failed; --fail-under is checked against it. A run that you did not start on this machine needs --trust or --task:
     its journal names the file, command or URL to use.
 
+    If the run has sent batches, those that have ended are collected, further ones are submitted, and the exit code is 3 as long
+    as some are open.
+
     For a suite, unfinished evaluations are resumed, and those that have not started are started.
 
     \b
@@ -71,6 +78,7 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     evaljournal resume runs/capitals/0001 --slots 2 --timeout 120
     evaljournal resume runs/capitals/0001 --retry-failed
     """
+    options["leave"] = not wait
     if is_suite(path):
         resume_suite(path, options, reference, trust=trust)
     run_finished = run_finish(path)
@@ -80,6 +88,8 @@ def resume(path: Path, reference: str | None, trust: bool, **options: Any) -> No
     with user_code():
         options |= {"resume": True, "trust": trust or reference is not None, "state": RunState()}
         evaluation, reference = locate_evaluation(path, reference, trust=trust, on_record=options["state"].apply)
+        if wait and not (changes.get("batch") or options["state"].settings.get("batch") or options["state"].batches):
+            raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
         if (output := nat_output(options)) is not None:
             output.prepare(path)
         options["budget_share"] = budget_share(path)

@@ -12,7 +12,7 @@ from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.state.shards import Shard
 from evaljournal.runner.cli.dry_run import print_dry_run
 from evaljournal.runner.cli.options.config_file import config_option
-from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, run_options, yes_option
+from evaljournal.runner.cli.options.decorators import GroupedCommand, grouped_option, leave_option, run_options, yes_option
 from evaljournal.runner.cli.options.no_code import DEFINITION, evaluation_from_options, is_on_command_line
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.session import CommandSession, nat_output
@@ -63,6 +63,7 @@ def _parse_shard(text: str) -> Shard:
     help="Print the first request, the number of calls and the cost expected from earlier runs; nothing is called or written.",
 )
 @yes_option("Target")
+@leave_option("Concurrency")
 @click.pass_context
 def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, dry_run: bool, **options: Any) -> None:
     """Run an evaluation, or a suite of several.

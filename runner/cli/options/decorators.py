@@ -93,6 +93,12 @@ def only_variant_option(group: str, text: str) -> Callable[[F], F]:
     return lambda function: _add_option(ONLY_VARIANT, function, group, text)
 
 
+def leave_option(group: str) -> Callable[[F], F]:
+    """Add the option that does not wait for batches."""
+    text = "Submit the batches, print when to come back, and exit with 3; `resume` collects them."
+    return grouped_option(group, "--leave", is_flag=True, help=text)
+
+
 def yes_option(group: str) -> Callable[[F], F]:
     """Add the option that confirms a large product of variants."""
     return grouped_option(group, "--yes", is_flag=True, help=f"Run more than {MAX_UNCONFIRMED:,} variants.")

@@ -349,6 +349,25 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
                 ("rpd", "Maximum requests in 24 hours; the run then stops", ", like --rpm", '"10k"'),
             )
         ),
+        Option(
+            "--batch/--no-batch",
+            "Send the calls of chat models and judges in batches of the provider: half the price, results within 24 hours; "
+            "`resume` collects them.",
+            "settings",
+            default="--no-batch",
+        ),
+        Option(
+            "--batch-fallback",
+            "Make the calls that had no result in a batch, or an error that is retried, live, at the full price.",
+            "settings",
+        ),
+        Option("--batch-tokens N", "Maximum input tokens in all open batches.", "settings", "2000000", default="no limit"),
+        Option(
+            "--batch-poll S",
+            "Seconds between two questions whether a batch has ended; ten times as many while nothing changes.",
+            "settings",
+            "60",
+        ),
         Option("--policy POLICY", f"How concurrency is adjusted: {', '.join(POLICIES)}.", "settings.policy", '"adaptive"'),
         Option(
             "--limit-key FIELD",
@@ -451,7 +470,7 @@ nan skip shuffle seed method error-path done-path idempotency-header connect-tim
 messages turns image file effort model-seed stream extra-body prices choice judge-url judge-key-env
 retry-parse-errors retry-deaths retry-base-delay retry-max-delay policy limit-key
 budget-per-trial stop-on-same-error fail-fast grace durability write-ahead durable reuse-steps requests nat-output head-file
-delimiter verbose on-declined on-truncated itpm otpm rpd
+delimiter verbose on-declined on-truncated itpm otpm rpd batch-fallback batch-tokens batch-poll leave
 """
 ADVANCED: Final = frozenset(f"--{name}" for name in _ADVANCED.split())
 """Flags that only `--help-all` shows, because few people need them; they are keys of a configuration file like the others."""

@@ -1,0 +1,620 @@
+"""The batches of a session: jobs are held, sent as lines of batches, and given their replies when the batches have ended.
+
+A batch is recorded and synced before it is submitted, and submitted once; if the reply is lost, or the process dies, the
+provider is asked whether it has the batch. The engine executes a job with its reply as it executes a live call, without the
+network.
+"""
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Generic, Protocol, TypeVar
+
+import attrs
+import orjson
+import trio
+
+from evaljournal.journal import Journal, Record
+from evaljournal.journal.events import (
+    MAX_BATCH_TRIALS,
+    BatchChanged,
+    BatchCollected,
+    BatchEvent,
+    BatchPrepared,
+    BatchSubmitted,
+    StopReason,
+)
+from evaljournal.replay import RunState
+from evaljournal.replay.state.batches import BatchState
+from evaljournal.replay.text import plural
+from evaljournal.runner.batches.api import (
+    BatchApi,
+    BatchNotFound,
+    BatchStatus,
+    NotSubmitted,
+    OwnerUnknown,
+    PreparedBatch,
+    ResultsArchived,
+    SubmissionUnclear,
+    Submitted,
+    TokenLimitExceeded,
+    WrongAccount,
+    digest_of,
+)
+from evaljournal.runner.batches.results import Results
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.batch_line import BatchLine, Unsent
+from evaljournal.runner.http.reply import InvalidReply
+from evaljournal.runner.retries.classify import Fatal
+from evaljournal.runner.retries.retry import Retry
+from evaljournal.runner.suggest import command
+from evaljournal.runner.tasks.call_size import text_bytes
+
+_SECOND_LISTING: Final = 30.0
+"""Seconds after which a batch that was not listed is looked for again, before its lines are free."""
+_MAX_POLL: Final = 10
+"""Maximum interval between two polls, as a multiple of the shortest one."""
+_BYTES_PER_TOKEN: Final = 4
+"""Bytes of text per token, to compare the tokens of batches with the limit of an account."""
+_READ_AHEAD: Final = 100
+"""Collected replies that are kept in memory at a time."""
+_CANCELED: Final = frozenset({"cancelled", "canceled", "cancelling", "canceling"})
+_MAX_DIGITS: Final = 10
+"""Digits of a line number that are read; a result may have any id."""
+
+
+@attrs.frozen
+class BatchTarget:
+    """Where the calls of a job are sent as lines of a batch."""
+
+    api: BatchApi
+    model: str
+    scorer: str = ""
+    """Name of the judge; empty: the calls are those of the task."""
+    version: str = ""
+    """Version of the judge."""
+
+    @property
+    def group(self) -> Hashable:
+        """Lines with the same value may be in one batch."""
+        return self.api, self.model, self.scorer, self.version
+
+
+class BatchedJob(Protocol):
+    """An attempt or a scorer call that can be a line of a batch."""
+
+    line: BatchLine | None
+    missed_batches: int
+    """Batches that had its line and no result for it."""
+    reserved: dict[str, float] | None
+
+    @property
+    def line_key(self) -> tuple[str, str]:
+        """Its trial, and its scorer; that is empty for an attempt."""
+        ...
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether it was a line of a batch, or a live call, before."""
+        ...
+
+
+J = TypeVar("J", bound=BatchedJob)
+J_contra = TypeVar("J_contra", bound=BatchedJob, contravariant=True)
+
+
+class Engine(Protocol[J_contra]):
+    """What a batcher needs from the engine."""
+
+    def target_of(self, job: J_contra, /) -> BatchTarget | None:
+        """Return where the calls of a job are sent; None if they cannot be lines of a batch."""
+        ...
+
+    def render(self, job: J_contra, /) -> Awaitable[object]:
+        """Call the task or the judge with `job.line`, which has no reply, so that `Unsent` is raised."""
+        ...
+
+    def reserve(self, job: J_contra, reserved: Mapping[str, float], /) -> Mapping[str, float] | None:
+        """Return what the budget reserves for a job, beside `reserved`, the sum for other lines; None: it does not fit."""
+        ...
+
+    def stop_over_budget(self) -> None:
+        """Stop the session because the budget allows no further line, unless other runs may release a part of it."""
+        ...
+
+    def collect(self, job: J_contra, /) -> None:
+        """Queue a job that has its reply."""
+        ...
+
+    def put_live(self, job: J_contra, /) -> None:
+        """Queue a job whose call is made now."""
+        ...
+
+    @property
+    def collected_jobs(self) -> int:
+        """Number of queued jobs that have their reply."""
+        ...
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all trials were read, and nothing is in flight or about to start."""
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the session is stopped."""
+        ...
+
+    def stop(self, reason: StopReason, detail: str, /) -> None:
+        """Stop the session."""
+        ...
+
+    def end_if_done(self) -> None:
+        """End the session if every trial is done."""
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class BatchOptions:
+    """How a session uses batches."""
+
+    sends: bool
+    """Whether calls are sent in batches; otherwise only the open batches of earlier sessions are collected."""
+    leave: bool
+    """Whether the session ends when all lines are submitted, and those of ended batches are collected."""
+    fallback: bool
+    """Whether lines without a result, and those to be retried, are called live."""
+    max_tokens: int | None
+    """Maximum input tokens of all open batches."""
+    poll: float
+    """Seconds between two polls; they grow to ten times as many while nothing changes."""
+
+
+@attrs.define(eq=False)
+class _Group(Generic[J]):
+    """Jobs whose lines may be in one batch."""
+
+    target: BatchTarget
+    jobs: deque[J] = attrs.field(factory=deque)
+    max_lines: int = 0
+    """Maximum lines of the next batch; smaller after the provider's limit of enqueued tokens was exceeded."""
+    not_before: float = 0.0
+    """When the next batch may be submitted."""
+    waits_for_end: bool = False
+    """Whether it waits until another batch has ended, because of a limit of enqueued tokens."""
+
+
+@attrs.define(eq=False)
+class _OpenBatch:
+    """What the session knows of an open batch, besides its records."""
+
+    api: BatchApi
+    due: float = 0.0
+    """When to ask the provider next."""
+    interval: float = 0.0
+    is_checked: bool = False
+    """Whether the provider was asked in this session, or the batch was submitted in it."""
+    unlisted_at: float = math.inf
+    """When it was first looked for and not listed."""
+    status: BatchStatus | None = None
+    """The last status, once it has ended."""
+
+
+class Batcher(Generic[J]):
+    """Holds jobs, sends them in batches, and collects their replies."""
+
+    def __init__(
+        self,
+        engine: Engine[J],
+        *,
+        journal: Journal,
+        state: RunState,
+        record: Callable[[BatchEvent], Record],
+        options: BatchOptions,
+        open_batches: Mapping[int, BatchApi],
+        retry: Retry,
+        wall: Callable[[], float],
+    ) -> None:
+        """`open_batches` are those of earlier sessions, by number; see `open_batch_apis`."""
+        self._engine = engine
+        self._journal = journal
+        self._state = state
+        self._lines = state.batch_lines
+        self._record = record
+        self._options = options
+        self._retry = retry
+        self._wall = wall
+        self._groups: dict[Hashable, _Group[J]] = {}
+        """Jobs that are held for the next batches."""
+        self._jobs: dict[tuple[str, str], J] = {}
+        """Trial and scorer → job whose line is in an open batch."""
+        self._open = {number: _OpenBatch(api) for number, api in open_batches.items()}
+        self._wake_event = trio.Event()
+        self.is_sending = False
+        """Whether a batch is being submitted."""
+        self._problem = ""
+        """Why the provider could not be asked."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a batch is open that this session can end."""
+        return any(batch.due < math.inf for batch in self._open.values())
+
+    def wake(self) -> None:
+        """Check what can be done: the engine has become quiet, or a batch is full."""
+        self._wake_event.set()
+
+    def hold(self, job: J) -> bool:
+        """Take a job that would start now; return False if it is to be called live."""
+        if self._lines.line_of(*job.line_key) is not None:
+            self._jobs[job.line_key] = job
+            return True
+        if job.line is not None and job.line.failure is not None:
+            return False
+        job.line = None
+        target = self._engine.target_of(job) if self._options.sends else None
+        if target is None or (self._options.fallback and job.was_sent):
+            return False
+        group = self._groups.get(target.group)
+        if group is None:
+            group = self._groups[target.group] = _Group(target, max_lines=target.api.max_lines)
+        group.jobs.append(job)
+        self.wake()
+        return True
+
+    async def run(self) -> None:
+        """Submit, poll and collect, until cancelled."""
+        while True:
+            self._wake_event = trio.Event()
+            if not self._engine.is_stopping:
+                await self._check_open_batches()
+                await self._submit_held()
+                self._stop_if_left()
+            with trio.move_on_after(self._wait_seconds()):
+                await self._wake_event.wait()
+
+    def _wait_seconds(self) -> float:
+        """Return the seconds until something is due, unless the engine wakes the batcher before."""
+        times = [batch.due for batch in self._open.values() if batch.status is None]
+        times += [group.not_before for group in self._groups.values() if group.jobs and group.not_before > trio.current_time()]
+        return max(0.0, min(times, default=math.inf) - trio.current_time())
+
+    async def _check_open_batches(self) -> None:
+        """Ask the provider about the batches that are due, and collect those that have ended."""
+        for number, batch in list(self._open.items()):
+            if self._engine.is_stopping:
+                return
+            if not self._lines.open[number].open_lines:  # The process died when all of its results were used.
+                self._end(number, self._state.batches[number].state)
+                continue
+            if batch.status is None and batch.due <= trio.current_time():
+                await (self._poll(number, batch) if self._state.batches[number].id else self._find(number, batch))
+            if batch.status is not None and self._engine.is_quiet:
+                await self._collect(number, batch, batch.status)
+
+    async def _find(self, number: int, batch: _OpenBatch) -> None:
+        """Look for a batch whose submission is unclear; if it is not listed twice, its lines are free."""
+        state, now = self._state.batches[number], trio.current_time()
+        known_ids = {other.id for other in self._state.batches.values() if other.id}
+        try:
+            submitted = await batch.api.find(_prepared_batch(state), known_ids)
+        except OwnerUnknown as exc:
+            self._problem, batch.is_checked, batch.unlisted_at = str(exc), True, math.inf
+            self._postpone(batch)
+        except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
+            self._handle_problem(batch, exc)
+        else:
+            if submitted is not None:
+                self._record_submission(number, batch, submitted)
+            elif now - batch.unlisted_at >= _SECOND_LISTING:
+                self._end(number, "not_sent", message="the provider has no such batch")
+            else:
+                batch.unlisted_at = min(batch.unlisted_at, now)
+                batch.due = batch.unlisted_at + _SECOND_LISTING
+
+    async def _poll(self, number: int, batch: _OpenBatch) -> None:
+        state = self._state.batches[number]
+        try:
+            status = await batch.api.poll(state.id)
+        except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
+            self._handle_problem(batch, exc)
+            return
+        batch.is_checked, self._problem = True, ""
+        event = BatchChanged(
+            batch=number,
+            state=status.state,
+            completed=status.completed,
+            failed=status.failed,
+            total=status.total,
+            expires=status.expires,
+            message=status.message,
+        )
+        is_changed = (state.state, state.completed, state.failed) != (status.state, status.completed, status.failed)
+        if is_changed or (status.message and status.message != state.message):
+            self._record(event)
+            batch.interval = 0.0
+        if status.is_ended:
+            batch.status = status
+        else:
+            self._postpone(batch)
+
+    def _handle_problem(self, batch: _OpenBatch, exc: Exception) -> None:
+        """Stop if a call about a batch would fail again; otherwise repeat it later."""
+        failure, error = self._retry.classify_and_describe(exc, now=self._wall())
+        self._problem = f"{error.type}: {error.message}"
+        if isinstance(exc, BatchNotFound | ResultsArchived):
+            self._engine.stop(
+                "batches", f"{exc}; `evaljournal cancel` records the batch as ended, then `resume` sends it again"
+            )
+        elif isinstance(exc, WrongAccount) or failure.stop_reason is not None:
+            self._engine.stop(failure.stop_reason or "unauthorized", self._problem)
+        else:
+            batch.is_checked = True
+            self._postpone(batch)
+
+    def _postpone(self, batch: _OpenBatch) -> None:
+        """Ask the provider again later, and ever more rarely while nothing changes."""
+        shortest = self._options.poll
+        batch.interval = min(2 * batch.interval, _MAX_POLL * shortest) or shortest
+        batch.due = trio.current_time() + batch.interval
+
+    async def _collect(self, number: int, batch: _OpenBatch, status: BatchStatus) -> None:
+        """Give the jobs of an ended batch their replies, and end it when they are used."""
+        try:
+            results = await batch.api.results(status)
+        except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
+            batch.status = None
+            self._handle_problem(batch, exc)
+            return
+        with results:
+            lines, unused = await self._distribute(number, results)
+        await self._wait_used(number)
+        if self._engine.is_stopping:
+            return
+        open_lines = self._lines.open_lines(number)
+        if lines & open_lines.keys():  # Trials that are not part of this session; another one uses their results.
+            batch.status, batch.due = None, math.inf
+            return
+        group = self._group_of(number)
+        self._end(number, status.state, unused=unused, message=status.message)
+        if status.is_over_token_limit:
+            self._make_smaller(group, status.total or len(open_lines), status.message)
+        elif open_lines and status.state in _CANCELED:
+            text = f"batch {number} was canceled at the provider; `resume` sends its {plural(len(open_lines), 'line')} again"
+            self._engine.stop("interrupted", text)
+        elif status.state == "failed" and open_lines:
+            self._engine.stop("interrupted", f"batch {number} failed: {status.message or 'the provider gives no reason'}")
+
+    async def _distribute(self, number: int, results: Results) -> tuple[set[int], int]:
+        """Give the jobs of a batch their replies; return the lines with a reply, and the number of replies without a use."""
+        prepared, open_lines = self._state.batches[number].prepared, self._lines.open_lines(number)
+        lines, unused = set[int](), 0
+        for result in results:
+            text = result.custom_id.removeprefix(prepared.prefix)
+            line = int(text) if result.custom_id != text and text.isdecimal() and len(text) < _MAX_DIGITS else 0
+            if not 1 <= line <= len(prepared.trials) or line in lines:
+                unused += 1
+                continue
+            lines.add(line)
+            trial = prepared.trials[line - 1]
+            unused += line not in open_lines and self._state.trials[trial].stage == "withdrawn"
+            job = self._jobs.get((trial, prepared.scorer)) if line in open_lines else None
+            if job is not None:
+                job.line = BatchLine(batch=number, number=line, status=result.status, body=result.body)
+                reserved = prepared.reserved
+                if isinstance(reserved, dict):
+                    job.reserved = {unit: amount / len(prepared.trials) for unit, amount in reserved.items()}
+                del self._jobs[job.line_key]
+                self._engine.collect(job)
+            if self._engine.collected_jobs >= _READ_AHEAD:
+                await self._wait_used(number)
+            if self._engine.is_stopping:
+                break
+        return lines, unused + results.broken
+
+    async def _wait_used(self, number: int) -> None:
+        """Wait until the replies that were collected are used."""
+        while not self._engine.is_stopping and (self._engine.collected_jobs or self._lines.open[number].in_flight):
+            self._wake_event = trio.Event()
+            await self._wake_event.wait()
+
+    def _end(self, number: int, state: str, *, unused: int = 0, message: str = "") -> None:
+        """Record the end of a batch; jobs without a reply are held again, or called live."""
+        scorer, lines = self._lines.open[number].scorer, self._lines.open_lines(number)
+        used_lines = self._lines.open[number].used_lines
+        self._record(
+            BatchCollected(batch=number, state=state, results=used_lines, missing=len(lines), unused=unused, message=message)
+        )
+        del self._open[number]
+        for group in self._groups.values():
+            group.waits_for_end = False
+        for trial in lines.values():
+            if (job := self._jobs.pop((trial, scorer), None)) is None:
+                continue
+            job.missed_batches += state not in {"not_sent", "failed"}
+            if job.missed_batches > self._retry.errors:
+                job.line = BatchLine(
+                    failure=InvalidReply(f"{plural(job.missed_batches, 'batch', 'batches')} had no result for it")
+                )
+            if not self.hold(job):
+                self._engine.put_live(job)
+        self._engine.end_if_done()
+
+    async def _submit_held(self) -> None:
+        """Submit the groups that are full, or all if the engine is quiet."""
+        for group in list(self._groups.values()):
+            while group.jobs and (self._engine.is_quiet or len(group.jobs) >= group.max_lines):
+                is_waiting = group.not_before > trio.current_time() or (group.waits_for_end and self._open)
+                if self._engine.is_stopping or is_waiting or not await self._submit(group):
+                    break
+
+    async def _submit(self, group: _Group[J]) -> bool:
+        """Prepare and submit one batch; return whether another one may follow."""
+        number, target = self._lines.last_batch + 1, group.target
+        prefix = f"ej-{self._journal.run}-{number}-"
+        jobs, lines, tokens, reserved = await self._take(group, prefix)
+        if not jobs or self._engine.is_stopping:
+            group.jobs.extendleft(reversed(jobs))
+            return False
+        trials = [job.line_key[0] for job in jobs]
+        prepared = BatchPrepared(
+            batch=number,
+            trials=trials,
+            scorer=target.scorer,
+            version=target.version,
+            model=target.model,
+            api=target.api.name,
+            address=target.api.address,
+            prefix=prefix,
+            digest=digest_of(lines),
+            bytes=sum(map(len, lines)) + len(lines),
+            reserved=reserved,
+            tokens=tokens,
+            account=target.api.account(self._journal.run),
+        )
+        record = self._record(prepared)
+        batch = self._open[number] = _OpenBatch(target.api)
+        self._jobs.update((job.line_key, job) for job in jobs)
+        self.is_sending = True
+        try:
+            await self._journal.wait_durable(record.seq)
+            submitted = await target.api.submit(_prepared_batch(self._state.batches[number]), lines)
+        except SubmissionUnclear as exc:
+            self._problem = str(exc)
+        except NotSubmitted as exc:
+            self._end(number, "not_sent", message=str(exc))
+            return self._handle_rejection(group, exc, len(lines))
+        else:
+            self._record_submission(number, batch, submitted)
+        finally:
+            self.is_sending = False
+            self._engine.end_if_done()
+        return True
+
+    async def _take(self, group: _Group[J], prefix: str) -> tuple[list[J], list[bytes], int, dict[str, float] | None]:
+        """Take the jobs of the next batch from a group; return them with their lines, input tokens and part of the budget."""
+        jobs, lines, api = list[J](), list[bytes](), group.target.api
+        tokens = size = names = 0
+        reserved: dict[str, float] | None = None
+        max_tokens = math.inf if self._options.max_tokens is None else self._options.max_tokens - self._open_tokens(api)
+        while group.jobs and len(lines) < group.max_lines:
+            job = group.jobs[0]
+            content = await self._render(job)
+            if content is None:
+                group.jobs.popleft()
+                self._engine.put_live(job)
+                continue
+            line = api.encode(f"{prefix}{len(lines) + 1}", orjson.loads(content))
+            line_tokens = -(-text_bytes(content) // _BYTES_PER_TOKEN)
+            size, names, tokens = size + len(line) + 1, names + len(orjson.dumps(job.line_key[0])) + 1, tokens + line_tokens
+            is_too_large = size > api.max_bytes or names > MAX_BATCH_TRIALS
+            if is_too_large and not lines:
+                job.line = BatchLine(failure=Fatal(f"its request has {size:,} bytes; a batch has at most {api.max_bytes:,}"))
+                group.jobs.popleft()
+                self._engine.put_live(job)
+                tokens = size = names = 0
+                continue
+            if is_too_large or (tokens > max_tokens and (lines or self._open)):
+                tokens -= line_tokens
+                break
+            need = self._engine.reserve(job, reserved or {})
+            if need is None:
+                tokens -= line_tokens
+                if not lines and not self._open and self._engine.is_quiet:
+                    self._engine.stop_over_budget()
+                break
+            if need:
+                reserved = {unit: round((reserved or {}).get(unit, 0.0) + amount, 9) for unit, amount in need.items()}
+            group.jobs.popleft()
+            jobs.append(job)
+            lines.append(line)
+        return jobs, lines, tokens, reserved
+
+    def _open_tokens(self, api: BatchApi) -> int:
+        """Return the input tokens of the open batches of an account."""
+        return sum(self._state.batches[number].prepared.tokens for number, batch in self._open.items() if batch.api == api)
+
+    async def _render(self, job: J) -> bytes | None:
+        """Return the request of a job; None if it makes no call, or fails before that, and its `line` has the error."""
+        job.line = BatchLine()
+        await trio.lowlevel.checkpoint()
+        try:
+            await self._engine.render(job)
+        except Unsent as exc:
+            return exc.content
+        except Exception as exc:  # noqa: BLE001  # the attempt fails with it
+            job.line = BatchLine(failure=exc)
+        return None
+
+    def _record_submission(self, number: int, batch: _OpenBatch, submitted: Submitted) -> None:
+        self._record(BatchSubmitted(batch=number, id=submitted.id, file=submitted.file, expires=submitted.expires))
+        batch.is_checked, self._problem = True, ""
+        self._postpone(batch)
+
+    def _handle_rejection(self, group: _Group[J], exc: NotSubmitted, lines: int) -> bool:
+        """Stop, wait or send less after a batch was not accepted; return whether another one may follow now."""
+        if isinstance(exc, TokenLimitExceeded):
+            self._make_smaller(group, lines, str(exc))
+            return not group.waits_for_end
+        cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
+        failure, _ = self._retry.classify_and_describe(cause, now=self._wall())
+        if failure.stop_reason is not None or failure.category == "fatal" or self._options.leave:
+            self._engine.stop(failure.stop_reason or "interrupted", str(exc))
+        self._problem = str(exc)
+        group.not_before = trio.current_time() + max(self._options.poll, failure.retry_after or 0.0)
+        return False
+
+    def _make_smaller(self, group: _Group[J], lines: int, message: str) -> None:
+        """Send half as many lines in the next batch, when another one has ended, after too many tokens were enqueued."""
+        if lines <= 1:
+            self._engine.stop("quota", f"one line exceeds the limit of enqueued tokens: {message}")
+        group.max_lines, group.waits_for_end = max(1, lines // 2), True
+
+    def _group_of(self, number: int) -> _Group[J]:
+        """Return the group that the lines of an open batch came from."""
+        prepared = self._state.batches[number].prepared
+        target = BatchTarget(self._open[number].api, prepared.model, prepared.scorer, prepared.version)
+        return self._groups.setdefault(target.group, _Group(target, max_lines=target.api.max_lines))
+
+    def _stop_if_left(self) -> None:
+        """Stop a session that does not wait, when all lines are submitted and the provider was asked about every batch."""
+        is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
+        if self._options.leave and self._open and is_waiting and self._engine.is_quiet and not self._engine.is_stopping:
+            self._engine.stop("batches", self._problem)
+
+
+def open_batch_apis(state: RunState, run: str, targets: Iterable[BatchTarget], path: Path) -> dict[int, BatchApi]:
+    """Return the APIs of the open batches of a run by number; raise a `UsageError` if `targets` do not include one of them."""
+    apis = {(target.scorer, target.version, target.api.account(run)): target.api for target in targets}
+    open_apis: dict[int, BatchApi] = {}
+    for number in state.batch_lines.open:
+        prepared = state.batches[number].prepared
+        key = prepared.scorer, prepared.version, prepared.account
+        if key not in apis:
+            is_other_account = any(other[:2] == key[:2] for other in apis)
+            owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
+            problem = (
+                f"was submitted to {prepared.address} with another API key or project, or to another endpoint"
+                if is_other_account
+                else f"has calls of {owner}, which is not part of this session or has changed"
+            )
+            hint = f"use the same one to collect it, or {command('cancel', path)}" if is_other_account else _other_hint(path)
+            raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
+        open_apis[number] = apis[key]
+    return open_apis
+
+
+def _other_hint(path: Path) -> str:
+    return f"{command('resume', path, ' --wait')} or the same `rescore` collects it, {command('cancel', path)} cancels it"
+
+
+def _prepared_batch(batch: BatchState) -> PreparedBatch:
+    prepared = batch.prepared
+    return PreparedBatch(
+        prefix=prepared.prefix,
+        digest=prepared.digest,
+        line_count=batch.lines,
+        prepared_at=datetime.fromisoformat(batch.prepared_at),
+    )
