@@ -10,21 +10,25 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from typing_extensions import Unpack
 
+from evaljournal.replay.views import split_variant
 from evaljournal.runner.data.shard import parse_shard
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import imports_for_worker
 from evaljournal.runner.engine.options import RunOptions
-from evaljournal.runner.engine.rescore import RescoreResult, Rescoring
+from evaljournal.runner.engine.rescore import RescoreResult, Rescoring, pairwise_evaluation
 from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.notebook import progress_observer
-from evaljournal.runner.run_paths import newest_run, newest_unfinished_run, next_paths
+from evaljournal.runner.run_paths import RUNS, newest_run, newest_unfinished_run, next_paths
 from evaljournal.runner.signals import POLL_INTERVAL, STOP_SIGNALS, handle_signals
+
+if TYPE_CHECKING:
+    from evaljournal.runner.scorers.llm_judge import Judge
 
 T = TypeVar("T")
 Deliver = Callable[[T | BaseException], None]
@@ -126,17 +130,28 @@ def rescore(
     only_variants: str | Iterable[str] = (),
     batch: bool = False,
     leave: bool = False,
+    against: Path | str | None = None,
+    judge: "Judge | None" = None,
 ) -> RescoreResult:
     """Score the recorded outputs of a run with the evaluation's current scorers; the task is not called.
 
     Default path: the newest run of this evaluation under `runs/`. It can be called wherever `run` can. Scores from the current
     version of a scorer are kept, unless `all_outputs` is true. With `only_variants`, only outputs of these variants are scored.
     With `batch`, the calls of judges are sent in batches; with `leave`, too, the same call collects them later.
+
+    With `against`, a run or RUN@VARIANT, only `judge` scores: it compares each output with that of the same trial there, in
+    both orders. The score `judge-vs-RUN` is `win` or `loss` if both agree, otherwise `tie`.
     """
     name = _check_evaluation(evaluation).name
     run_path = newest_run(name) if path is None else Path(path)
+    other_run = None
+    if against is not None and judge is not None:
+        other_path, variant = split_variant(str(against), RUNS)
+        evaluation, other_run = pairwise_evaluation(evaluation, {"judge": judge}, Path(other_path), variant)
+    elif against is not None or judge is not None:
+        raise UsageError("against and judge require each other: rescore(…, against=RUN, judge=judge(MODEL))")
     options: dict[str, Any] = {"slots": slots, "only_variants": only_variants, "batch": batch, "leave": leave}
-    return run_async(Rescoring(evaluation, run_path, all_outputs=all_outputs, **options).rescore)
+    return run_async(Rescoring(evaluation, run_path, all_outputs=all_outputs, other_run=other_run, **options).rescore)
 
 
 def _raise_signal(number: int, session: Session) -> None:

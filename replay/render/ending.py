@@ -264,8 +264,11 @@ def _score_lines(state: RunState, summary: Summary) -> Iterator[str]:
         yield from summary_text.variant_lines(state)
         yield from summary_text.best_variant_lines(state)
     else:
-        yield from summary_text.score_lines(summary.scores, summary.trials)
+        pairwise = {name for scorer in summary.pairwise for name in (scorer, *summary.pairwise[scorer].orders)}
+        scores = {scorer: score for scorer, score in summary.scores.items() if scorer not in pairwise or score.failed}
+        yield from summary_text.score_lines(scores, summary.trials)
         yield from summary_text.pass_lines(summary.scores)
+    yield from summary_text.pairwise_lines(summary)
 
 
 def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterator[str]:

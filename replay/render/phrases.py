@@ -15,6 +15,7 @@ from evaljournal.replay.text import UNKNOWN, digits, number, one_line, plural, p
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison
     from evaljournal.replay.results.pairing import PairedDifference
+    from evaljournal.replay.results.pairwise import PairwiseSummary, Ranking
 
 _CHANGED_CHARS: Final = 100
 _MAX_LABELS: Final = 6
@@ -310,3 +311,24 @@ def unpaired_text(comparison: "Comparison", a: str = "A", b: str = "B") -> str:
 def changed_text(changed: Sequence[str]) -> str:
     """Return what differs between two definitions, shortened: `model a → b, scorer exact`."""
     return printable(", ".join(changed), _CHANGED_CHARS)
+
+
+def pairwise_text(result: "PairwiseSummary", subject: str = "") -> str:
+    """Return the verdicts of a pairwise judge: `27 wins, 15 losses, 18 ties against runs/qa/0001; better: …; 3 of 60 flips`."""
+    other = f"{result.path}@{result.variant}" if result.variant else result.path
+    counts = f"{plural(result.wins, 'win')}, {plural(result.losses, 'loss', 'losses')}, {plural(result.ties, 'tie')}"
+    flips = f"position flips: {result.flips:,} of {result.pairs:,} ({100 * result.flips / result.pairs:.1f} %)"
+    flips += f", {result.flips_to_first:,} to the first output" if result.flips else ""
+    return f"{counts} against {printable(other, 80)}; {sentence(result.difference, subject)}; {flips}"
+
+
+def ranking_lines(ranking: "Ranking") -> Iterator[str]:
+    """Yield a ranking as lines: the strength of each side with its interval, and its wins, losses and ties."""
+    yield f"ranking by {printable(ranking.model, 40)} (Bradley-Terry with ties, {plural(ranking.cases, 'case')}):"
+    names = [printable(strength.name, 40) for strength in ranking.strengths]
+    width = max(map(len, names))
+    for name, strength in zip(names, ranking.strengths, strict=True):
+        interval = difference_interval("number", strength.low, strength.high)
+        amount = signed_difference("number", strength.strength)
+        counts = f"{strength.wins:,} won, {strength.losses:,} lost, {strength.ties:,} tied"
+        yield f"  {name:<{width}}  {amount} (95 % CI {interval}); {counts}"

@@ -8,6 +8,7 @@ from evaljournal.replay.render.phrases import (
     CountedTrials,
     describe_score,
     mean_text,
+    pairwise_text,
     pass_at_k_texts,
     score_text,
     served_text,
@@ -15,7 +16,7 @@ from evaljournal.replay.render.phrases import (
     versions_text,
 )
 from evaljournal.replay.results.summary import models_of, score_of
-from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts
+from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts, Summary
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
@@ -50,6 +51,16 @@ def score_lines(scores: Mapping[str, ScoreSummary], trials: CountedTrials) -> It
     width = max(map(len, names.values()), default=0)
     for scorer, score in scores.items():
         yield f"{names[scorer]:<{width}}  {score_text(score, trials=trials)}"
+
+
+def pairwise_lines(summary: Summary) -> Iterator[str]:
+    """Yield the verdicts of pairwise judges, of each variant if there are several."""
+    if summary.variants is None:
+        yield from (f"{printable(scorer, 40)}  {pairwise_text(result)}" for scorer, result in summary.pairwise.items())
+        return
+    for variant, results in summary.variants.items():
+        for scorer, result in results.pairwise.items():
+            yield f"{printable(variant, 40)}  {printable(scorer, 40)}  {pairwise_text(result)}"
 
 
 def pass_lines(scores: Mapping[str, ScoreSummary]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Final
 import attrs
 
 from evaljournal.journal.format.lifecycle import STAGES
+from evaljournal.replay.results.pairwise import PairwiseSummary, pairwise_summaries
 from evaljournal.replay.results.summary_types import (
     Adoption,
     AttemptCounts,
@@ -85,6 +86,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         failed_by_reason=dict(Counter(trial.reason for trial in state.trials.values() if trial.stage == "failed")),
         scores=_all_scores(state),
         unscored=unscored_counts(state),
+        pairwise=pairwise_summaries(state),
         latency=latency(latencies(state)),
         usage=dict(state.usage),
         unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
@@ -92,7 +94,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         budget=budget_of(state),
         limit=state.limit,
         workers=dict(state.workers) or None,
-        variants={name: _variant(totals) for name, totals in state.variants.items()} or None,
+        variants={name: _variant(totals, pairwise_summaries(state, name)) for name, totals in state.variants.items()} or None,
         groups=None if groups is None else _groups(state, groups),
     )
 
@@ -106,8 +108,9 @@ def budget_of(state: RunState) -> BudgetSummary | None:
     return BudgetSummary(budget.use(), budget.more_trials(state.done), dict(budget.trial_limits), exceeded_trials)
 
 
-def _variant(totals: Totals) -> VariantSummary:
-    return VariantSummary(_trials(totals), totals.attempts, _scores(totals.scores), dict(totals.usage), models_of(totals))
+def _variant(totals: Totals, pairwise: Mapping[str, PairwiseSummary]) -> VariantSummary:
+    scores, usage = _scores(totals.scores), dict(totals.usage)
+    return VariantSummary(_trials(totals), totals.attempts, scores, usage, models_of(totals), pairwise)
 
 
 def models_of(totals: Totals) -> dict[str, int]:

@@ -5,6 +5,7 @@ from typing import Literal
 
 import attrs
 
+from evaljournal.replay.results.pairwise import PairwiseSummary
 from evaljournal.replay.state.budget import BudgetUse
 from evaljournal.replay.state.session_errors import LastError, StoppingScorer
 from evaljournal.replay.state.workers import WorkerTotals
@@ -197,6 +198,8 @@ class VariantSummary:
     """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""
     models: Mapping[str, int]
     """Model that answered → number of current outputs, as far as attempts have noted it."""
+    pairwise: Mapping[str, PairwiseSummary]
+    """Scorer of a pairwise judge → its verdicts on the outputs of this variant; empty if there are none."""
 
 
 @attrs.frozen
@@ -246,6 +249,8 @@ class Summary:
     unscored: Mapping[str, int]
     """Scorer of the run → completed trials without its score, because the scorer is newer or the score was lost;
     `evaljournal rescore` adds them."""
+    pairwise: Mapping[str, PairwiseSummary]
+    """Scorer of a pairwise judge → its verdicts; empty if there are none. Variants have their own."""
     latency: Latency
     usage: Mapping[str, float]
     """Sums of all numbers in notes and in the usage of attempts, including failed attempts."""

@@ -58,6 +58,8 @@ SHORT_PROMPT: Final = f"{events.NOTE_PREFIX}short_prompt"
 """The note that a server has counted fewer `input_tokens` than the prompt has `words`."""
 TEARDOWN_FAILED: Final = f"{events.NOTE_PREFIX}teardown_failed"
 """The note that the teardown of an attempt failed: `error` and `message`."""
+PAIRWISE: Final = f"{events.NOTE_PREFIX}pairwise"
+"""The note of a pairwise judge: its `scorer`, the scorers of its two `orders`, and the run that it compares with."""
 
 
 @attrs.define(eq=False)  # With slots, attribute access is faster.
@@ -118,6 +120,8 @@ class RunState(Totals):
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
     """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused, without set-up,
     teardown and the seconds that its steps waited for rate limits."""
+    pairwise: dict[str, Any] = attrs.field(factory=dict[str, Any])
+    """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     _empty_outputs: set[str] = attrs.field(factory=set[str])
@@ -660,12 +664,15 @@ class RunState(Totals):
             self.blocking_calls = event.value["calls"]
         elif event.name == SHORT_PROMPT:
             self.short_prompts += 1
+        elif event.name == PAIRWISE and isinstance(event.value, dict):
+            self.pairwise[str(event.value.get("scorer"))] = event.value
         elif event.name == TEARDOWN_FAILED:
             self.failed_teardowns += 1
             self.last_failed_teardown = event.trial
-        trial = self.trials.get(event.trial) if event.attempt else None
-        if trial is None:
-            return
+        if event.attempt and (trial := self.trials.get(event.trial)) is not None:
+            self._apply_trial_note(event, trial, usage)
+
+    def _apply_trial_note(self, event: events.Noted, trial: TrialState, usage: dict[str, Any]) -> None:
         is_latest = trial.attempts == event.attempt
         if is_latest and trial.stage == "running":
             self._usage_in_flight.setdefault(event.trial, []).append(usage)

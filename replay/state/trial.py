@@ -252,6 +252,11 @@ class TrialState:
         return self.answer is not None and self.answer.is_excluded and self.stage in {"scoring", "completed"}
 
     @property
+    def is_scorable(self) -> bool:
+        """Whether it has an output to score."""
+        return self.output_location is not None and self.stage in {"scoring", "completed"} and not self.is_excluded
+
+    @property
     def fingerprint(self) -> str:
         """The case's fingerprint."""
         return self._packed_fields[_LAYOUT.size :].decode()

@@ -5,16 +5,17 @@ A new score of a scorer replaces its earlier one; the earlier records stay in th
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
 from evaljournal.journal import read
 from evaljournal.journal.disk.files import Files
-from evaljournal.journal.events import AttemptSucceeded, RunStopped, StopReason, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, Noted, RunStopped, StopReason, TrialEnqueued
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.readers.reader import fetch
 from evaljournal.replay import RunState, TrialState, fold
+from evaljournal.replay.state.run import PAIRWISE
 from evaljournal.runner.concurrency import POLICIES
 from evaljournal.runner.data.case import Case, check_name
 from evaljournal.runner.definition.evaluation import Evaluation
@@ -32,7 +33,9 @@ from evaljournal.runner.scorers.scorer import Scorer
 from evaljournal.runner.suggest import suggest
 from evaljournal.runner.workers.processes import ProcessWorkers
 
-_HAS_OUTPUT: Final = ("scoring", "completed")
+if TYPE_CHECKING:
+    from evaljournal.runner.scorers.pairwise import OtherRun
+
 _BATCHES: Final = ("batch", "batch_fallback", "batch_tokens", "batch_poll")
 
 
@@ -54,24 +57,37 @@ class Rescoring(Session):
     """A session that scores the outputs of a run with the scorers of an evaluation; with `all_outputs`, all of them.
 
     Otherwise outputs with a score from a scorer's current version are skipped. With the option `only_variants`, only the
-    outputs of these variants are scored.
+    outputs of these variants are scored. With `other_run`, only the outputs that pairwise judges can compare with one of its.
     """
 
-    def __init__(self, evaluation: Evaluation[Any, Any, Any], path: Path, *, all_outputs: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        evaluation: Evaluation[Any, Any, Any],
+        path: Path,
+        *,
+        all_outputs: bool = False,
+        other_run: "OtherRun | None" = None,
+        **options: Any,
+    ) -> None:
         super().__init__(evaluation, path, resume=True, **options)
         self._all_outputs = all_outputs
+        self._other_run = other_run
+        self._run = ""
         self._total = self._scored_outputs = 0
 
     async def rescore(self) -> RescoreResult:
         """Run the session."""
         outcome = await self.run()
-        outputs = sum(_has_output(trial, self.only_variants) for trial in outcome.state.trials.values())
+        outputs = sum(map(self._is_selected, outcome.state.trials, outcome.state.trials.values()))
         return RescoreResult(outcome, self._scored_outputs, outputs - self._total, self._total - self._scored_outputs)
 
     def _load_state(self, seq: int | None = None) -> RunState:
         state = RunState()
         state.steps.keeps_records = any(scorer.takes_trajectory for scorer in self.evaluation.scorers.values())
-        return fold(read(self.path, load_blobs=False, files=self.options.files), at=seq, state=state)
+        records = read(self.path, load_blobs=False, files=self.options.files)
+        fold(records, at=seq, state=state)
+        self._run = records.run
+        return state
 
     def _plan(self, state: RunState) -> Plan | None:
         """Check everything before anything is written: an untrusted journal may contain any name and any gate."""
@@ -84,6 +100,8 @@ class Rescoring(Session):
         for name in self.only_variants:
             if name not in state.variants:
                 raise UsageError(f"{self.path} has no variant {name!r}{suggest(name, state.variants)}")
+        if self._other_run is not None:
+            self._other_run.pair(self._run, state)
         trials = list(self._unscored_trials(state))
         for trial, _ in trials:
             check_name(state.trials[trial].case)
@@ -114,6 +132,9 @@ class Rescoring(Session):
     def _trial_source(self, recorder: Recorder, _: Plan) -> "_Outputs":
         trials = list(self._unscored_trials(recorder.state))
         self._total = len(trials)
+        if self._other_run is not None:
+            for note in self._other_run.notes(self.evaluation.scorers, self._run, self.path):
+                recorder.record(Noted(name=PAIRWISE, value=note))
         return _Outputs(recorder, self.evaluation, trials, self.options.files)
 
     def _record_end(self, recorder: Recorder, _: object, executor: TrialExecutor) -> Outcome:
@@ -130,7 +151,7 @@ class Rescoring(Session):
         """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""
         scorers: Collection[Scorer] = self.evaluation.scorers.values()
         for name, trial in state.trials.items():
-            if not _has_output(trial, self.only_variants) or name not in (self.options.trials or state.trials):
+            if not self._is_selected(name, trial):
                 continue
             scored_versions = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
             done_scorers = frozenset(
@@ -138,6 +159,26 @@ class Rescoring(Session):
             )
             if len(done_scorers) < len(scorers):
                 yield name, done_scorers
+
+    def _is_selected(self, name: str, trial: TrialState) -> bool:
+        """Return whether a trial has an output to score, a selected variant, and an output to compare with, if it needs one."""
+        is_paired = self._other_run is None or name in self._other_run.pairs
+        return is_paired and trial.is_scorable and (not self.only_variants or trial.variant in self.only_variants)
+
+
+def pairwise_evaluation(
+    evaluation: Evaluation[Any, Any, Any], judges: Mapping[str, Any], path: Path, variant: str | None
+) -> "tuple[Evaluation[Any, Any, Any], OtherRun]":
+    """Return an evaluation whose scorers are pairwise judges, and the run or variant that they compare outputs with."""
+    from evaljournal.runner.scorers.pairwise import OtherRun, pairwise_scorers  # noqa: PLC0415  # it imports the HTTP client
+
+    other_run = OtherRun(path, variant)
+    cases, settings = evaluation.cases, evaluation.settings
+    pairwise: Evaluation[Any, Any, Any] = Evaluation(lambda _: None, cases=cases, settings=settings, name=evaluation.name)
+    for name, judge in judges.items():
+        for scorer_name, scorer in pairwise_scorers(name, judge, other_run):
+            pairwise.score(name=scorer_name)(scorer)
+    return pairwise, other_run
 
 
 def _settings(recorded_settings: Mapping[str, Any]) -> Settings:
@@ -157,12 +198,6 @@ def _is_finished(state: RunState) -> bool:
     own_outcomes = [session.outcome for session in state.sessions if not session.shard]
     shard_outcomes = [session.outcome for session in state.sessions if session.shard]
     return "finished" in [*own_outcomes, *shard_outcomes[-1:]] and state.done >= max(state.total, state.planned)
-
-
-def _has_output(trial: TrialState, only_variants: Sequence[str]) -> bool:
-    """Return whether a trial has an output to score, and one of these variants, if there are any."""
-    has_output = trial.output_location is not None and trial.stage in _HAS_OUTPUT and not trial.is_excluded
-    return has_output and (not only_variants or trial.variant in only_variants)
 
 
 class _Outputs:

@@ -25,7 +25,7 @@ from evaljournal.runner.engine.call import CallOutcome, CallScope, Interrupted, 
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.trial_work import ScorerCall, TrialWork
-from evaljournal.runner.retries.classify import Description, Failure, describe
+from evaljournal.runner.retries.classify import Description, Failure, Fatal, describe
 from evaljournal.runner.retries.retry import NoRetry, RetryIn, jitter
 from evaljournal.runner.scorers.scorer import OpenScorer, Scorer, ScorerInput
 from evaljournal.runner.signals import is_from_signal
@@ -43,7 +43,8 @@ class Scoring:
     def __init__(
         self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late_recorder: LateRecorder, in_thread: InThread
     ) -> None:
-        self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local]
+        self._combining_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.combines]
+        self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local and not scorer.scorer.combines]
         self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
         self._trajectory_scorers = {scorer.scorer.name: scorer.scorer for scorer in scorers if scorer.scorer.takes_trajectory}
         self._scheduler = scheduler
@@ -64,6 +65,7 @@ class Scoring:
             work.output,
             work.case,
             trajectory,
+            trial=work.trial,
             declined=outcome == "declined",
             truncated=outcome == "truncated",
             latency=work.state.latency,
@@ -82,7 +84,7 @@ class Scoring:
         for call in calls:
             self._scheduler.put(call)
         if not calls:
-            self._scheduler.complete(work)
+            self._complete(work)
 
     async def _trajectory(self, work: TrialWork) -> list[StepDetails]:
         """Read the steps of the attempt that returned the output; if that fails, the scorers that take them fail."""
@@ -261,7 +263,19 @@ class Scoring:
     def _end_scorer(self, work: TrialWork) -> None:
         work.remaining_calls -= 1
         if not work.remaining_calls:
-            self._scheduler.complete(work)
+            self._complete(work)
+
+    def _complete(self, work: TrialWork) -> None:
+        """Record the scores that combine others, and complete the trial."""
+        for scorer in self._combining_scorers:
+            if scorer.name not in work.done_scorers:
+                try:
+                    score = scorer.function.combine(work.state.scores)  # type: ignore[attr-defined]  # as `combines` promises
+                except Fatal as exc:
+                    self._record_failure(scorer, work, describe(exc), 0.0)
+                else:
+                    self._record_scores(scorer, work, score, 0.0)
+        self._scheduler.complete(work)
 
 
 def _read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:

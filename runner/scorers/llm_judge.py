@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import attrs
 import trio
@@ -53,8 +53,9 @@ def _rubric(judge: "Judge") -> Template:
     if not judge.chat.has_one_model:
         raise UsageError(f"a judge is one model; remove the fields from {judge.chat.model!r}")
     rubric = Template.parse(judge.rubric, "the rubric")
-    if not {"output", "trajectory"}.intersection(rubric.fields):
-        raise UsageError("the rubric lacks {output}, so the judge would not see the output")
+    for names in judge.required_fields:
+        if not set(names).intersection(rubric.fields):
+            raise UsageError(f"the rubric lacks {{{names[0]}}}, so the judge would not see the output")
     return rubric
 
 
@@ -77,6 +78,9 @@ class Judge:
     """
 
     __name__ = "judge"
+
+    required_fields: ClassVar[Sequence[Sequence[str]]] = (("output", "trajectory", "first_output", "second_output"),)
+    """The rubric must have one field of each; those of pairs are for `rescore --against`."""
 
     chat: Chat
     rubric: str = RUBRIC
@@ -121,6 +125,10 @@ class Judge:
         texts = {"output": as_text(output)}
         if self.takes_trajectory:
             texts["trajectory"] = trajectory_text(trajectory)
+        return self.fill(texts, case)
+
+    def fill(self, texts: Mapping[str, str], case: Case) -> str:
+        """Return the prompt with texts of unknown authors, by field."""
         tag = f"answer-{hashlib.sha256(''.join(texts.values()).encode()).hexdigest()[:12]}"
         enclosed_texts = {name: f"<{tag}>\n{text}\n</{tag}>" for name, text in texts.items()}
         fields = Fields(case, {**enclosed_texts, "expected": case.expected})
@@ -130,6 +138,14 @@ class Judge:
             f"Explain in a few sentences, then end with a line `verdict: ` followed by one of: {', '.join(self.choices)}."
         )
 
+    def scorer_prompt(self, scorer_input: ScorerInput) -> str:
+        """Return the prompt for the input of a scorer call."""
+        return self.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)
+
+    def details(self, _: ScorerInput) -> dict[str, Any]:
+        """Return what the note of a call has besides the prompt and the reply."""
+        return {}
+
     def check_price(self, case: Case, /) -> None:
         """Raise a `UsageError` if the model has no price."""
         self.chat.check_price(case)
@@ -137,7 +153,7 @@ class Judge:
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
         """Return the size of the call for an output."""
         system = [] if self.chat.system is None else [self.chat.system]
-        return self.chat.size_of([*system, self.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)])
+        return self.chat.size_of([*system, self.scorer_prompt(scorer_input)])
 
     def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> dict[str, float]:
         """Return an upper estimate of the usage of one call with an output of this length; see `Billed`."""
@@ -192,8 +208,8 @@ class _OpenJudge:
     async def call(self, scorer_input: ScorerInput, _: object, /) -> Score:
         """Score an output; after a reply without a verdict, remind the judge."""
         judge = self._judge
-        prompt = judge.prompt(scorer_input.output, scorer_input.case, scorer_input.trajectory)
-        messages, request = [{"role": "user", "content": prompt}], {"prompt": prompt}
+        prompt = judge.scorer_prompt(scorer_input)
+        messages, request = [{"role": "user", "content": prompt}], {**judge.details(scorer_input), "prompt": prompt}
         if judge.chat.system is not None:
             messages.insert(0, {"role": "system", "content": judge.chat.system})
         if scorer_input.unparsed_reply:

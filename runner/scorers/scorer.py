@@ -64,6 +64,8 @@ class ScorerInput:
     """The steps of the attempt that returned the output, in the order in which they started."""
     scorer: str = ""
     """Name of the scorer; empty outside a run."""
+    trial: str = ""
+    """Id of the trial; empty outside a run."""
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
     truncated: bool = False
@@ -162,6 +164,11 @@ class Scorer:
     def is_local(self) -> bool:
         """Whether it is a built-in scorer that only computes: its calls are neither recorded nor limited."""
         return not self.workers and getattr(self.function, "is_local", False) is True
+
+    @property
+    def combines(self) -> tuple[str, ...]:
+        """The scorers from whose scores of a trial its own is computed, without a call; empty for all others."""
+        return getattr(self.function, "combines", ())
 
     @property
     def takes_trajectory(self) -> bool:

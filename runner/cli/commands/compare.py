@@ -6,12 +6,15 @@ from typing import Final
 
 import click
 
+from evaljournal.journal import read
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.history.digest import short_ending
 from evaljournal.replay.render.comparison import lines, table_lines
 from evaljournal.replay.render.ending import total_trials
+from evaljournal.replay.render.phrases import pairwise_text, ranking_lines
 from evaljournal.replay.results.comparison import NothingInCommon, Side, sides_by_variant
 from evaljournal.replay.results.comparison import compare as compare_sides
+from evaljournal.replay.results.pairwise import PairwiseSummary, pairwise_summaries, rankings
 from evaljournal.replay.results.table import ComparisonTable, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.usage import total as total_usage
@@ -70,6 +73,10 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
             echo(f"{printable(str(path), 200):<{width}}  head {view.state.head}")
         for line in table_lines(table):
             echo(line)
+        for ranking in rankings(view.state for view in views.values()):
+            echo("")
+            for line in ranking_lines(ranking):
+                echo(line)
     for view in views.values():
         exit_if_damaged(view.problem, quiet=as_json)
 
@@ -82,17 +89,35 @@ def _compare_two(a: RunReference, b: RunReference, key: str | None, *, show_all:
         for view in (run_a, run_b):
             exit_if_damaged(view.problem, quiet=as_json)
         raise
+    pairwise = {
+        "pairwise_a": _pairwise(run_a, a.variant, b.path),
+        "pairwise_b": _pairwise(run_b, b.variant, a.path),
+    }
     if as_json:
         references = {"a": str(a.path), "b": str(b.path), "variant_a": a.variant, "variant_b": b.variant}
         problems = {f"problem_{name}": str(view.problem or "") or None for name, view in (("a", run_a), ("b", run_b))}
-        print_json({**references, **problems, **view_json(comparison)})
+        fields = {name: {key: view_json(value) for key, value in values.items()} for name, values in pairwise.items()}
+        print_json({**references, **problems, **view_json(comparison), **fields})
     else:
         for name, reference, view, side in (("A", a, run_a, side_a), ("B", b, run_b, side_b)):
             echo(f"{name}  {printable(str(reference), 200)}: {_describe(view, side)}")
         for line in lines(comparison, limit=None if show_all else _MAX_LISTED):
             echo(line)
+        for name, results in (("A", pairwise["pairwise_a"]), ("B", pairwise["pairwise_b"])):
+            for scorer, result in results.items():
+                echo(f"{printable(scorer, 40)}  {name}: {pairwise_text(result, f'{name} is ')}")
     for view in (run_a, run_b):
         exit_if_damaged(view.problem, quiet=as_json)
+
+
+def _pairwise(view: LoadedRun, variant: str | None, other: Path) -> dict[str, PairwiseSummary]:
+    """Return the results of the pairwise judges that compared the outputs of a run with those of another."""
+    if not view.state.pairwise:
+        return {}
+    records = read(other, load_blobs=False)
+    next(iter(records), None)
+    results = pairwise_summaries(view.state, variant)
+    return {scorer: result for scorer, result in results.items() if result.run == records.run}
 
 
 def _describe(view: LoadedRun, side: Side) -> str:
@@ -161,4 +186,5 @@ def _table_json(table: ComparisonTable, rows: Mapping[str, RunReference], views:
         view = views[reference.path]
         row |= {"path": str(reference.path), "variant": reference.variant, "head": view.state.head}
         row["problem"] = None if view.problem is None else str(view.problem)
+    fields["rankings"] = [view_json(ranking) for ranking in rankings(view.state for view in views.values())]
     return fields

@@ -8,7 +8,7 @@ import click
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.text import plural
 from evaljournal.runner.api import run_in_trio
-from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.arguments import ReferenceType, RunReference, run_argument
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
     grouped_option,
@@ -27,7 +27,7 @@ from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.loading import AnyEvaluation
 from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.engine.rescore import Rescoring, pairwise_evaluation
 from evaljournal.runner.engine.session import render_report
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
@@ -43,6 +43,13 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
     "all_outputs",
     is_flag=True,
     help="Also re-score outputs already scored by the scorer's current version.",
+)
+@grouped_option(
+    "Scoring",
+    "--against",
+    type=ReferenceType(),
+    metavar="RUN",
+    help="The judge compares each output with that of the same trial in another run, or RUN@VARIANT, in both orders.",
 )
 @grouped_option("Scoring", "--task", "reference", metavar="REFERENCE", help="New location of the evaluation, if it was moved.")
 @trust_option("Scoring")
@@ -66,6 +73,7 @@ def rescore(
     *,
     all_outputs: bool,
     only_variant: tuple[str, ...],
+    against: RunReference | None,
     reference: str | None,
     trust: bool,
     slots: int | None,
@@ -81,28 +89,42 @@ def rescore(
     lists the old ones as superseded. Outputs that the current version of a scorer has scored are skipped. Exit codes as for
     `run`: 1 if an output could not be scored, trials have an error or a gate did not pass, 3 if the run is not finished.
 
+    With --against, --judge is asked which of two outputs is better, in both orders. The score JUDGE-vs-RUN is `win` or `loss`
+    if both orders agree, otherwise `tie`. A --rubric needs {first_output} and {second_output}.
+
     \b
     evaljournal rescore
     evaljournal rescore runs/qa/0001 --score iexact --score close_to:0.01
     evaljournal rescore runs/qa/0001 --judge gpt-5.6-terra --rubric @rubric.txt
+    evaljournal rescore runs/qa/0002 --against runs/qa/0001 --judge gpt-5.6-terra
     """
     if is_held(path):
         raise UsageError(f"{path} is a run in progress; re-score it when it has ended")
     values = {name: value for name, value in options.items() if value is not None and value != ()}
     if values and reference is not None:
         raise UsageError("--task and options that name scorers are mutually exclusive; pass one of them")
+    if against is not None and ("judge" not in values or "score" in values):
+        raise UsageError("--against requires --judge, without --score")
+    other_run = None
     with user_code(), unwrap_exception_groups():
         if values:
             evaluation, reference = _evaluation_from_options(values), ""
+            if against is not None:
+                judges = {name: scorer.function for name, scorer in evaluation.scorers.items()}
+                evaluation, other_run = pairwise_evaluation(evaluation, judges, against.path, against.variant)
         else:
             evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
         session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference, "leave": leave}
         session_options |= {"batch": batch} if batch_poll is None else {"batch": batch, "batch_poll": batch_poll}
-        session = Rescoring(evaluation, path, all_outputs=all_outputs, **session_options)
+        session = Rescoring(evaluation, path, all_outputs=all_outputs, other_run=other_run, **session_options)
         with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
             result = run_in_trio(session.rescore)
     outcome, names = result.outcome, list(evaluation.scorers)
     text = f"{plural(result.outputs, 'output')} re-scored by {', '.join(names)}"
+    if other_run is not None:
+        names = [name for name, scorer in evaluation.scorers.items() if scorer.combines]
+        text = f"{plural(result.outputs, 'output')} compared by {', '.join(names)}"
+        text += f"; not compared: {other_run.unpaired_text}" if other_run.unpaired else ""
     text += f"; {result.already_scored:,} already scored" if result.already_scored else ""
     text += f"; {result.unscored:,} not scored; run the same command again" if result.unscored else ""
     echo(text, err=True)
