@@ -164,6 +164,7 @@ def test_json() -> None:
             },
         },
         "unscored": {},
+        "pairwise": {},
         "latency": {"count": 2, "p50": 0.25, "p95": 0.25, "p99": 0.25, "max": 0.25},
         "usage": {"tokens": 17, "cost": 1.0},
         "unpriced_models": {},
