@@ -95,7 +95,7 @@ def as_csv(source: Source, rows: Rows) -> Iterator[bytes]:
         writer.writerow(cells)
         return line.getvalue().encode()
 
-    yield encode_row([_without_formula(column.name) for column in content.columns])
+    yield encode_row([without_formula(column.name) for column in content.columns])
     for row in content.rows:
         yield encode_row([_cell(column, column.get(row)) for column in content.columns])
 
@@ -119,7 +119,7 @@ def _cell(column: Column, value: Any) -> str:
         return ""
     if isinstance(cell, bool):
         return "true" if cell else "false"
-    return _without_formula(cell) if isinstance(cell, str) else repr(cell)
+    return without_formula(cell) if isinstance(cell, str) else repr(cell)
 
 
 _FORMULA: Final = re.compile(r"(?:^|(?<=[;\t]))(?=[ \"]*[=+\-@\t\r\n＝＋－＠'])|(?<=[\r\n])(?=[ \"]*[=@＝＠'])")
@@ -127,7 +127,7 @@ _FORMULA: Final = re.compile(r"(?:^|(?<=[;\t]))(?=[ \"]*[=+\-@\t\r\n＝＋－＠
 after a line break, where + and - begin lists instead. An apostrophe in these places matches too, so that it is doubled."""
 
 
-def _without_formula(text: str) -> str:
+def without_formula(text: str) -> str:
     """Insert an apostrophe where a spreadsheet would evaluate the text; datasets and outputs are untrusted.
 
     An apostrophe in such a place gets another one, so removing one from each place always restores the text.

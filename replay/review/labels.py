@@ -213,17 +213,22 @@ def labels_by_trial(run: LoadedRun, review: Review) -> dict[str, list[Label]]:
 
     Other runs are those of the same evaluation in the same directory. A reviewer's own label in this run replaces theirs.
     """
+    return labels_of_outputs(run, (*_labels_of_other_runs(run, review), *review.newest.values()))
+
+
+def labels_of_outputs(run: LoadedRun, labels: Iterable[Label]) -> dict[str, list[Label]]:
+    """Return those of the labels that belong to the current output of a trial, by trial; of equal ones, the last counts."""
     by_key: dict[OutputKey, dict[tuple[str, str], Label]] = {}
-    for label in (*_labels_of_other_runs(run, review), *review.newest.values()):
+    for label in labels:
         by_key.setdefault(label.key, {})[label.name, label.reviewer] = label
     cases = {key[:2] for key in by_key}
     names = [name for name, trial in run.state.trials.items() if (trial.case, trial.fingerprint) in cases]
-    labels = {
+    by_trial = {
         trial: [attrs.evolve(label, trial=trial) for label in by_key[key].values() if label.value != ""]
         for trial, key in output_keys(run, names).items()
         if key in by_key
     }
-    return {trial: own for trial, own in labels.items() if own}
+    return {trial: own for trial, own in by_trial.items() if own}
 
 
 def _labels_of_other_runs(run: LoadedRun, review: Review) -> Iterator[Label]:

@@ -42,6 +42,10 @@ _GROUPS: Final = {
         "export": "Export a run: CSV, Parquet, JUnit, traces, …",
         "prices": "Show the prices of models.",
     },
+    "Review": {
+        "review": "Draw outputs at random for people to label.",
+        "annotate": "Give an output a label, or import labels.",
+    },
     "Compare": {
         "compare": "Compare two runs trial by trial, or several in one table.",
         "gate": "Check whether a run is worse than a baseline.",

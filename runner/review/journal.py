@@ -3,10 +3,10 @@
 A writer holds the lock of `RUN/review/` only while it appends, so that several reviewers can work at the same time.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import trio
@@ -14,19 +14,24 @@ import trio
 from evaljournal.journal import Event, Journal, writing
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import JournalExists, JournalLocked
-from evaljournal.journal.events import Annotated, ReviewStarted
+from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.review.labels import (
     Label,
     OutputKey,
     Review,
+    Sample,
     fold_review,
+    has_output,
+    labels_by_trial,
     output_keys,
     read_review,
     review_path,
     run_id,
 )
+from evaljournal.replay.review.sampling import Method, draw_sample, population
 from evaljournal.replay.state.trial import Value
+from evaljournal.replay.text import stage_text
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import suggest
 
@@ -63,18 +68,15 @@ class OpenReview:
         self.review.apply(record)
         return record.seq
 
-    def append_label(self, annotation: Annotation, key: OutputKey, *, carried_from: str = "") -> Label:
-        """Append a label."""
+    def label(self, annotation: Annotation, key: OutputKey, *, carried_from: str = "") -> Label:
+        """Append a label, unless the reviewer's newest label for this output and sample is equal; return it."""
         earlier_label = self.review.newest.get((key, annotation.name, annotation.reviewer))
-        fields = {
-            **attrs.asdict(annotation),
-            **key._asdict(),
-            "sample": 0 if carried_from else self.review.sample_of(annotation.trial, annotation.name),
-            "replaces": earlier_label.seq if earlier_label else 0,
-            "carried_from": carried_from,
-        }
-        self.append(Annotated(**fields))
-        return self.review.history[-1]
+        sample = 0 if carried_from else self.review.sample_of(annotation.trial, annotation.name)
+        fields = {**attrs.asdict(annotation), **key._asdict(), "sample": sample, "carried_from": carried_from}
+        if earlier_label is None or fields != {name: getattr(earlier_label, name) for name in fields}:
+            self.append(Annotated(**fields, replaces=earlier_label.seq if earlier_label else 0))
+            return self.review.history[-1]
+        return earlier_label
 
 
 @asynccontextmanager
@@ -104,20 +106,45 @@ async def _open(exits: AsyncExitStack, path: Path) -> Journal:
         await trio.sleep(_POLL)
 
 
+async def take_sample(run: LoadedRun, *, name: str, method: Method, n: int, seed: int) -> Sample:
+    """Draw and record a sample, or return the recorded one with this name, method, size and seed.
+
+    Before it is drawn, labels of the same outputs in other runs are recorded as carried over.
+    """
+    if not population(run.state.trials, name):
+        raise UsageError(f"{run.path} has no output to review", hint="try again when a trial has one")
+    async with writing_review(run) as open_review:
+        review = open_review.review
+        for sample in review.samples.values():
+            if (sample.name, sample.method, sample.n, sample.seed) == (name, method, n, seed):
+                return sample
+        for trial, labels in labels_by_trial(run, review).items():
+            for label in labels:
+                if label.carried_from and (label.key, label.name, label.reviewer) not in review.newest:
+                    fields = {field: getattr(label, field) for field in ("name", "value", "note", "reviewer", "is_blind")}
+                    open_review.label(Annotation(trial=trial, **fields), label.key, carried_from=label.carried_from)
+        size, probabilities = draw_sample(run, review, name=name, method=method, n=n, seed=seed)
+        number = len(review.samples) + 1
+        parameters: dict[str, Any] = {"name": name, "method": method, "n": n, "seed": seed, "head": run.state.head}
+        open_review.append(ReviewSampled(sample=number, **parameters, population=size, trials=probabilities))
+        return review.samples[number]
+
+
 async def annotate(run: LoadedRun, annotations: Sequence[Annotation]) -> list[Label]:
-    """Record labels; they are on disk when it returns. A reviewer's earlier label of the same name is replaced."""
-    keys = checked_keys(run, [annotation.trial for annotation in annotations])
+    """Record labels; they are on disk when it returns. A reviewer's earlier label of the same name is replaced.
+
+    A label that is already recorded is returned as it is, so that a file can be imported again after a crash.
+    """
+    for annotation in annotations:
+        check_trial(run, annotation.trial)
+    keys = output_keys(run, {annotation.trial: None for annotation in annotations})
     async with writing_review(run) as review:
-        return [review.append_label(annotation, keys[annotation.trial]) for annotation in annotations]
+        return [review.label(annotation, keys[annotation.trial]) for annotation in annotations]
 
 
-def checked_keys(run: LoadedRun, trials: Sequence[str]) -> Mapping[str, OutputKey]:
-    """Return what labels of these trials belong to; raise if one is unknown or has no output."""
-    for trial in trials:
-        if trial not in run.state.trials:
-            raise UsageError(f"{run.path} has no trial {trial!r}{suggest(trial, run.state.trials)}")
-    keys = output_keys(run, trials)
-    for trial in trials:
-        if trial not in keys:
-            raise UsageError(f"trial {trial!r} has no output to label: it is {run.state.trials[trial].stage}")
-    return keys
+def check_trial(run: LoadedRun, trial: str) -> None:
+    """Raise if a run has no such trial, or the trial has no output to label."""
+    if trial not in run.state.trials:
+        raise UsageError(f"{run.path} has no trial {trial!r}{suggest(trial, run.state.trials)}")
+    if not has_output(run.state.trials[trial]):
+        raise UsageError(f"trial {trial!r} has no output to label: it is {stage_text(run.state.trials[trial].stage)}")

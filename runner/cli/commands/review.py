@@ -1,0 +1,139 @@
+"""The command `evaljournal review`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import trio
+
+from evaljournal.journal import Blob
+from evaljournal.journal.format.codec import MAX_INTEGER
+from evaljournal.replay import LoadedRun
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.review.labels import Label, Review, Sample, labels_by_trial, read_review
+from evaljournal.replay.review.sampling import METHODS, Method
+from evaljournal.replay.runs.values import read_values
+from evaljournal.replay.state.tally import main_scorer
+from evaljournal.replay.text import plural, printable
+from evaljournal.runner.cli.arguments import run_argument
+from evaljournal.runner.cli.commands.annotate import open_intact_run
+from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.output import echo
+from evaljournal.runner.errors import UsageError
+from evaljournal.runner.review.journal import take_sample
+from evaljournal.runner.suggest import command
+
+_DEFAULT_SIZE: Final = 50
+_DEFAULT_SEED: Final = 1
+_MAX_OUTPUT: Final = 60
+"""Characters of an output in the list."""
+
+
+@click.command()
+@run_argument
+@click.option("--question", "name", metavar="NAME", help="The scorer to check, or another question (default: the first score).")
+@click.option(
+    "--sample",
+    "size",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Outputs to draw (default: the newest sample, or {_DEFAULT_SIZE}).",
+)
+@click.option(
+    "--seed", type=click.IntRange(0, MAX_INTEGER), metavar="N", help=f"Seed of the sample (default: {_DEFAULT_SEED})."
+)
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    help="uniform (default); stratified: as many of each score; disagreements: half with contradicting scores or labels.",
+)
+@click.option("--blind", "is_blind", is_flag=True, help="Do not show the scores.")
+@click.option("--list", "lists", is_flag=True, help="Print the sample and its labels.")
+@click.option("--json", "as_json", is_flag=True, help="With --list: print inputs, outputs, scores and labels as JSON.")
+def review(
+    path: Path,
+    *,
+    name: str | None,
+    size: int | None,
+    seed: int | None,
+    method: Method | None,
+    is_blind: bool,
+    lists: bool,
+    as_json: bool,
+) -> None:
+    """Draw outputs at random for people to label. The sample is recorded in RUN/review/ before any label.
+
+    The same sample is used again until another size, seed or method is passed. The run may be finished or running; nothing is
+    executed, and its journal is not changed.
+
+    \b
+    evaljournal review runs/capitals/0001 --sample 50 --seed 1 --list
+    evaljournal review --list --json | jq -r '.trials[] | select(.labels == []) | .trial'
+    """
+    if as_json and not lists:
+        raise click.UsageError("--json needs --list")
+    run = open_intact_run(path)
+    sample = current_sample(run, name, size, seed, method)
+    own_review = read_review(path)
+    labels = labels_by_trial(run, own_review)
+    if as_json:
+        trials = list(_trials(run, sample, labels, is_blind=is_blind))
+        print_json({"path": str(path), "sample": view_json(sample, omit="probabilities"), "trials": trials})
+        return
+    _print_list(run, own_review, sample, labels, is_blind=is_blind)
+
+
+def current_sample(run: LoadedRun, name: str | None, size: int | None, seed: int | None, method: Method | None) -> Sample:
+    """Return the newest sample of a question, or draw one; options that are not None select another."""
+    scorers = run.state.scores
+    name = name or main_scorer((scorer, tally.kind) for scorer, tally in scorers.items())
+    if name is None:
+        raise UsageError(f"{run.path} has no scores", hint="pass the question that reviewers answer: --question correct")
+    from evaljournal.runner.review.labels import check_name  # noqa: PLC0415  # slow to import
+
+    own_review = read_review(run.path)
+    if note := check_name(run, own_review, name):
+        echo(printable(note, 400), err=True)
+    samples = [sample for sample in own_review.samples.values() if sample.name == name]
+    if samples and (size, seed, method) == (None, None, None):
+        return samples[-1]
+    parameters: dict[str, Any] = {"n": size or _DEFAULT_SIZE, "seed": _DEFAULT_SEED if seed is None else seed}
+    return trio.run(lambda: take_sample(run, name=name, method=method or "uniform", **parameters))
+
+
+def _trials(run: LoadedRun, sample: Sample, labels: dict[str, list[Label]], *, is_blind: bool) -> Iterator[dict[str, Any]]:
+    states = run.state.trials
+    names = [trial for trial in sample.trials if trial in states]
+    for values in read_values(run.path, states, names):
+        state = states[values.trial]
+        contents = {key: getattr(values, key) for key in ("input", "expected", "output")}
+        yield {
+            "trial": values.trial,
+            "case": state.case,
+            "variant": state.variant,
+            "repeat": state.repeat,
+            "probability": sample.probabilities[values.trial],
+            **{key: value.load() if isinstance(value, Blob) else value for key, value in contents.items()},
+            **({} if is_blind else {"scores": {scorer: value for scorer, (_, value) in state.scores.items()}}),
+            "labels": [view_json(label) for label in labels.get(values.trial, ()) if label.name == sample.name],
+        }
+
+
+def _print_list(run: LoadedRun, own_review: Review, sample: Sample, labels: dict[str, list[Label]], *, is_blind: bool) -> None:
+    rows: list[tuple[str, ...]] = [("TRIAL", "LABELS", "OUTPUT") if is_blind else ("TRIAL", "SCORE", "LABELS", "OUTPUT")]
+    for trial in _trials(run, sample, labels, is_blind=is_blind):
+        answers = ", ".join(f"{label_text(label['value'])} ({label['reviewer']})" for label in trial["labels"]) or "-"
+        score = [] if is_blind else [label_text(trial["scores"].get(sample.name, "-"))]
+        cells = [trial["trial"], *score, answers]
+        rows.append((*(printable(cell, 40) for cell in cells), printable(trial["output"], _MAX_OUTPUT)))
+    print_table(rows)
+    answered = len({label.trial for label in own_review.answers(sample)})
+    drawn = f"{plural(len(sample.probabilities), 'output')} of {sample.population:,}, {sample.method}, seed {sample.seed}"
+    echo(f"sample {sample.id} of {printable(sample.name)}: {drawn}; {answered:,} labelled", err=True)
+    echo(f"next: {command('annotate', run.path, f' TRIAL {sample.name}=yes')}", err=True)
+
+
+def label_text(value: Any) -> str:
+    """Return a label as it is written: `yes`, `no`, a number or text."""
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else printable(value)

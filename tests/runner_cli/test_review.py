@@ -1,0 +1,297 @@
+"""The commands `review` and `annotate`."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from evaljournal.journal import verify
+from evaljournal.journal.events import TrialScored
+from evaljournal.replay.review.labels import Label, read_review
+from tests.journal.samples import complete_run, content, enqueued, session, started, trial, write_sync
+from tests.runner_cli.commands import evaljournal
+
+
+def labels(run: Path) -> list[tuple[Any, ...]]:
+    """Return the labels that count."""
+    return [(label.trial, label.name, label.value, label.reviewer, label.note) for label in read_review(run).labels]
+
+
+def listed(*arguments: Any) -> dict[str, Any]:
+    """Return the sample that `review --list --json` prints."""
+    result = evaljournal("review", *arguments, "--list", "--json")
+    assert 0 == result.exit_code, result.output
+    sample: dict[str, Any] = orjson.loads(result.stdout)
+    return sample
+
+
+def test_a_sample_is_drawn_once(run: Path) -> None:
+    """The same options, or none, show the recorded sample with the labels given since; another seed draws another one."""
+    first = listed(run, "--sample", 1, "--seed", 3)
+    (name,) = [item["trial"] for item in first["trials"]]
+    evaljournal("annotate", run, name, "exact=no", "--reviewer", "ada")
+    again = listed(run)
+
+    assert first["sample"] == again["sample"] == listed(run, "--sample", 1, "--seed", 3)["sample"]
+    assert [[], [False]] == [[label["value"] for item in view["trials"] for label in item["labels"]] for view in (first, again)]
+    assert [1, 2] == [listed(run)["sample"]["id"], listed(run, "--seed", 4)["sample"]["id"]]
+    assert (2, 0.5) == (first["sample"]["population"], first["trials"][0]["probability"])
+
+
+def test_the_list_is_for_people(run: Path) -> None:
+    """Without --json, a table is printed, and what to do next."""
+    evaljournal("annotate", run, "case-1", "exact=yes", "--reviewer", "ada")
+    result = evaljournal("review", run, "--sample", 2, "--list")
+
+    assert ["TRIAL", "SCORE", "LABELS", "OUTPUT"] == result.stdout.splitlines()[0].split()
+    assert ["case-1", "yes", "yes", "(ada)", "Lima"] == next(
+        line.split() for line in result.stdout.splitlines() if line.startswith("case-1")
+    )
+    assert "sample 1 of exact: 2 outputs of 2, uniform, seed 1; 0 labelled" in result.stderr
+
+
+def test_blind_hides_the_scores(run: Path) -> None:
+    """With --blind, neither the table nor the JSON has scores."""
+    assert all("scores" not in item for item in listed(run, "--blind")["trials"])
+    assert "SCORE" not in evaljournal("review", run, "--blind", "--list").stdout
+
+
+def test_a_label_is_recorded(run: Path) -> None:
+    """`annotate` records a label with note and reviewer, and reports if its output was not drawn."""
+    result = evaljournal("annotate", run, "case-1", "exact=no", "--note", "wrong continent", "--reviewer", "ada", "--blind")
+
+    assert (0, f"{run}: 1 label recorded, 0 already recorded\n") == (result.exit_code, result.stdout)
+    assert "1 label of outputs that are in no sample" in result.stderr
+    assert [("case-1", "exact", False, "ada", "wrong continent")] == labels(run)
+    assert read_review(run).labels[0].is_blind
+
+
+def test_the_same_label_is_recorded_once(run: Path) -> None:
+    """A repeated command records nothing; a label given again for a sample counts for it."""
+    commands = [evaljournal("annotate", run, "case-1", "exact=no", "--reviewer", "ada").stdout for _ in range(2)]
+    listed(run, "--sample", 2)
+    evaljournal("annotate", run, "case-1", "exact=no", "--reviewer", "ada")
+    review = read_review(run)
+
+    assert [f"{run}: 1 label recorded, 0 already recorded\n", f"{run}: 0 labels recorded, 1 already recorded\n"] == commands
+    assert [0, 1] == [label.sample for label in review.history]
+    assert ["case-1"] == [label.trial for label in review.answers(review.samples[1])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["case-9", "exact=yes"], "has no trial 'case-9'; did you mean"),
+        (["case-1", "exakt=yes"], "has no scorer 'exakt'; did you mean 'exact'?"),
+        (["case-1", "exact=maybe"], "scorer 'exact' passes or fails, so its labels are yes or no, not 'maybe'"),
+        (["case-1", "exact"], "'exact' is not a label; write it as NAME=LABEL, such as judge=yes"),
+        (["case-1", "=yes"], "'' is not a name for a label"),
+        (["case-1"], "pass TRIAL and NAME=LABEL, or --import FILE"),
+        ([], "pass TRIAL and NAME=LABEL, or --import FILE"),
+        (["case-1", "exact=yes", "--import", "x.csv"], "pass TRIAL and NAME=LABEL, or --import FILE"),
+        (["--import", "missing.csv"], "cannot read the file"),
+        (["case-1", "exact=yes", "--reviewer", " "], "a reviewer needs a name"),
+    ],
+)
+def test_wrong_labels_are_rejected(run: Path, arguments: list[str], problem: str) -> None:
+    """A label that cannot be recorded is a usage error, and nothing is written."""
+    result = evaljournal("annotate", run, *arguments)
+
+    assert (2, True) == (result.exit_code, problem in result.stderr), result.stderr
+    assert not (run / "review").exists()
+
+
+def test_a_label_may_answer_another_question(run: Path) -> None:
+    """A name that is not a scorer's is kept, with a note; its labels are numbers, passes or texts."""
+    result = evaljournal("annotate", run, "case-1", "tone=polite", "fluency=4.5", "safe=yes", "--reviewer", "ada")
+
+    assert "has no scorer 'tone': these labels are compared between reviewers only" in result.stderr
+    assert {"tone": "polite", "fluency": 4.5, "safe": True} == {name: value for _, name, value, *_ in labels(run)}
+
+
+def test_labels_have_the_type_of_the_scores() -> None:
+    """For a scorer with labels, `yes` is a label; for one with numbers, only numbers are accepted."""
+    *opening, _, completed = trial("case-1")
+    score: dict[str, Any] = {"trial": "case-1", "version": "v1", "elapsed": 0.1}
+    scores = [TrialScored(scorer="genre", value="no", **score), TrialScored(scorer="length", value=3, **score)]
+    write_sync(Path("run"), [started(), session(), *opening, *scores, completed])
+    evaljournal("annotate", "run", "case-1", "genre=yes", "length=7", "--reviewer", "ada")
+
+    assert {"genre": "yes", "length": 7} == {name: value for _, name, value, *_ in labels(Path("run"))}
+    assert "the scores of 'length' are numbers" in evaljournal("annotate", "run", "case-1", "length=yes").stderr
+
+
+def test_a_run_without_outputs_has_nothing_to_review() -> None:
+    """A run whose trials have no output yet cannot be sampled, and no review is started."""
+    write_sync(Path("run"), [started(), session(), enqueued("case-1")])
+    result = evaljournal("review", "run", "--question", "exact", "--list")
+
+    assert (2, True) == (result.exit_code, "run has no output to review" in result.stderr)
+    assert "trial 'case-1' has no output to label" in evaljournal("annotate", "run", "case-1", "exact=yes").stderr
+    assert not Path("run/review").exists()
+
+
+ROWS = [
+    {"trial": "case-1", "name": "exact", "value": "no", "reviewer": "ada", "note": "=1+1", "output": "Lima"},
+    {"trial": "case-2", "name": "exact", "value": "yes", "reviewer": "grace", "note": "", "output": "Lima"},
+]
+EXPECTED = [("case-1", "exact", False, "ada", "=1+1"), ("case-2", "exact", True, "grace", "")]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "json"])
+def test_labels_are_imported(run: Path, suffix: str) -> None:
+    """Labels in CSV, JSONL and JSON are recorded; a second import records nothing."""
+    file = Path(f"labels.{suffix}")
+    if suffix == "csv":
+        with file.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, ROWS[0])
+            writer.writeheader()
+            writer.writerows(ROWS)
+    else:
+        file.write_text(json.dumps(ROWS) if suffix == "json" else "".join(f"{json.dumps(row)}\n" for row in ROWS))
+    results = [evaljournal("annotate", run, "--import", file).stdout for _ in range(2)]
+
+    assert [f"{run}: 2 labels recorded, 0 already recorded\n", f"{run}: 0 labels recorded, 2 already recorded\n"] == results
+    assert EXPECTED == labels(run)
+
+
+def test_a_column_may_have_the_name_of_the_scorer(run: Path) -> None:
+    """Rows with a column for each scorer are imported; empty cells are no labels; the default reviewer is an option."""
+    Path("labels.csv").write_text("trial,exact,comment\ncase-1,0,wrong\ncase-2,,\n")
+    evaljournal("annotate", run, "--import", "labels.csv", "--reviewer", "ada")
+
+    assert [("case-1", "exact", False, "ada", "wrong")] == labels(run)
+
+
+LABEL_STUDIO = [
+    {
+        "id": 41,
+        "data": {"trial": "case-1", "output": "Lima"},
+        "annotations": [
+            {
+                "id": 7,
+                "completed_by": {"id": 1, "email": "ada@example.org"},
+                "was_cancelled": False,
+                "lead_time": 12.5,
+                "result": [
+                    {"id": "a", "from_name": "exact", "to_name": "output", "type": "choices", "value": {"choices": ["no"]}},
+                    {"id": "b", "from_name": "note", "to_name": "output", "type": "textarea", "value": {"text": ["vague"]}},
+                    {"id": "c", "from_name": "fluency", "to_name": "output", "type": "rating", "value": {"rating": 4}},
+                ],
+            },
+            {"id": 8, "completed_by": 2, "was_cancelled": True, "result": []},
+        ],
+        "project": 3,
+    }
+]
+"""An export of Label Studio in its format JSON: a task with an annotation by one person and a skipped one."""
+LABEL_STUDIO_CSV = """annotation_id,annotator,created_at,exact,id,lead_time,note,output,trial,updated_at
+7,1,2026-11-15T00:00:00Z,no,41,12.5,vague,Lima,case-1,2026-11-15T00:00:00Z
+"""
+"""An export of Label Studio in its format CSV."""
+TWO_CHOICES = {"from_name": "exact", "type": "choices", "value": {"choices": ["yes", "no"]}}
+ARGILLA = [
+    {
+        "id": "case-1",
+        "fields": {"output": "Lima"},
+        "metadata": {},
+        "suggestions": {},
+        "responses": {
+            "exact": [{"value": "no", "user_id": "ada"}, {"value": "yes", "user_id": "grace"}],
+            "note": [{"value": "vague", "user_id": "ada"}],
+        },
+        "vectors": {},
+        "_server_id": "0d4a",
+    }
+]
+"""An export of Argilla 2: `dataset.records.to_json(path)`."""
+ARGILLA_FLAT = [
+    {
+        "id": "0d4b",
+        "trial": "case-1",
+        "output": "Lima",
+        "exact.responses": ["no", "yes", "yes"],
+        "exact.responses.users": ["ada", "grace", "joan"],
+        "exact.responses.status": ["submitted", "submitted", "draft"],
+        "exact.suggestion": "yes",
+    }
+]
+"""The same as `to_list(flatten=True)`, with the trial in a field."""
+
+
+@pytest.mark.parametrize(
+    ("export", "expected"),
+    [
+        (
+            LABEL_STUDIO,
+            [
+                ("case-1", "exact", False, "ada@example.org", "vague"),
+                ("case-1", "fluency", 4, "ada@example.org", "vague"),
+            ],
+        ),
+        (LABEL_STUDIO_CSV, [("case-1", "exact", False, "1", "vague")]),
+        (ARGILLA, [("case-1", "exact", False, "ada", "vague"), ("case-1", "exact", True, "grace", "")]),
+        (ARGILLA_FLAT, [("case-1", "exact", False, "ada", ""), ("case-1", "exact", True, "grace", "")]),
+    ],
+    ids=["label-studio", "label-studio-csv", "argilla", "argilla-flat"],
+)
+def test_exports_of_other_tools_are_imported(run: Path, export: Any, expected: list[tuple[Any, ...]]) -> None:
+    """Exports of Label Studio and Argilla are imported as they are."""
+    file = Path("export.csv" if isinstance(export, str) else "export.json")
+    file.write_text(export if isinstance(export, str) else json.dumps(export))
+    result = evaljournal("annotate", run, "--import", file)
+
+    assert 0 == result.exit_code, result.stderr
+    assert expected == labels(run)
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ([{"trial": "case-9", "name": "exact", "value": "yes"}], "line 1: run has no trial 'case-9'"),
+        ([ROWS[0], {"trial": "case-2", "name": "exact", "value": "?"}], "line 2: scorer 'exact' passes or fails"),
+        ([{**ROWS[0], "output": "Quito"}], "line 1: the label is for another output than that of 'case-1'"),
+        ([{"trial": "case-1", "text": "Lima"}], "line 1: no label; expected the columns `name` and `value`, or one of exact"),
+        ([{"name": "exact", "value": "yes"}], "line 1: no trial"),
+        ([{"trial": "case-1", "name": "exact", "value": ["a"]}], "line 1: exact: a label is yes, no, a number or text"),
+        ([{"trial": "case-1", "name": "exakt", "value": "yes"}], "line 1: run has no scorer 'exakt'; did you mean 'exact'?"),
+        ([{"data": {"trial": "case-1"}, "annotations": [{"result": [TWO_CHOICES]}]}], "line 1: 2 choices, expected 1"),
+        ([{"id": "case-1", "responses": {"exact": "yes"}}], "line 1: not a row of labels"),
+        ([{"id": "case-1", "exact.responses": ["yes"], "exact.responses.users": []}], "line 1: not a row of labels"),
+    ],
+)
+def test_a_file_is_imported_completely_or_not_at_all(run: Path, rows: list[Any], problem: str) -> None:
+    """If one row cannot be recorded, the error names its line, and no label is recorded."""
+    Path("labels.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    result = evaljournal("annotate", run, "--import", "labels.jsonl")
+
+    assert (2, True) == (result.exit_code, problem in result.stderr), result.stderr
+    assert not (run / "review").exists()
+
+
+def test_a_foreign_run_is_reviewed_without_executing_anything(run: Path) -> None:
+    """The evaluation of a run need not exist: its journal is read, and only `review/` is written."""
+    before = content(run)
+    listed(run)
+    evaljournal("annotate", run, "case-1", "exact=yes")
+
+    assert before == {name: data for name, data in content(run).items() if not name.startswith("review/")}
+    assert verify(run / "review").ok
+
+
+def test_labels_of_other_runs_are_carried_over() -> None:
+    """A sample of a later run records the labels that its outputs have in other runs, and shows them as answered."""
+    for number in (1, 2):
+        write_sync(Path(f"runs/{number}"), complete_run(), run=str(number) * 32)
+    evaljournal("annotate", "runs/1", "case-2", "exact=no", "--reviewer", "ada")
+    sample = listed("runs/2", "--sample", 2)
+    review = read_review(Path("runs/2"))
+    carried: list[Label] = review.answers(review.samples[1])
+
+    assert [("case-2", False, "ada", "1" * 32, 0)] == [
+        (label.trial, label.value, label.reviewer, label.carried_from, label.sample) for label in carried
+    ]
+    assert ["1" * 32] == [label["carried_from"] for item in sample["trials"] for label in item["labels"]]
