@@ -25,6 +25,7 @@ from evaljournal.journal.format.lifecycle import END_STAGES, TRIAL_RULES
 from evaljournal.replay.state.known_limits import is_valid, parse_need
 from evaljournal.replay.state.pauses import BREAKER_REASONS
 from evaljournal.replay.state.sessions import BETWEEN_SESSIONS, SessionTime, SessionTimes
+from evaljournal.replay.state.trial import NO_SLOT
 from evaljournal.replay.state.usage import is_amount, noted_usage
 
 IDLE, QUEUED, BACKING_OFF, RUNNING, SCORING = range(5)
@@ -105,6 +106,9 @@ class AttemptRow:
     retry_due: float = 0.0
     """When the retry may start, in seconds of `t`."""
     retry_reason: str = ""
+    batch: int = 0
+    """The batch whose result it uses; 0: none."""
+    line: int = 0
 
 
 @attrs.define(eq=False)
@@ -490,7 +494,8 @@ class Index:
     def _start_attempt(self, event: events.AttemptStarted, record: Record, t: float) -> None:
         seq = record.seq
         trial = self._changed_trial(event.trial, seq)
-        self._set_stage(trial, event, t, seq)
+        # An attempt that uses a line of a batch is never in flight: its trial was in the queue until then.
+        self._set_stage(trial, event, t, seq, QUEUED if event.batch else None)
         previous, attempt_id, request = trial.last_attempt, self.attempt_count, self._json(event.request)
         earlier_request_id = -1 if previous is None else previous.request_id
         trial.last_attempt = self._changed_attempts[attempt_id] = AttemptRow(
@@ -498,7 +503,7 @@ class Index:
             trial.id,
             event.attempt,
             trial.attempt,
-            event.slot,
+            NO_SLOT if event.batch else event.slot,
             len(self.sessions),
             seq,
             record.at,
@@ -511,6 +516,8 @@ class Index:
             trial.backoff_time - trial.earlier_backoff_time,
             None if event.need is None else self._json(event.need),
             seq,
+            batch=event.batch,
+            line=event.line,
         )
         self._add_need(event, t, seq)
         trial.earlier_queue_time, trial.earlier_backoff_time = trial.queue_time, trial.backoff_time
@@ -522,7 +529,7 @@ class Index:
         seq = record.seq
         trial = self._changed_trial(event.trial, seq)
         attempt, is_interrupted = trial.last_attempt, isinstance(event, events.AttemptInterrupted)
-        has_ended = trial.phase != RUNNING  # It ended with its process, and this is the record of its end.
+        has_ended = attempt is None or attempt.outcome != ""  # It ended with its process, and this is the record of its end.
         if attempt is None or (has_ended and not (is_interrupted and attempt.outcome == "interrupted")):
             raise KeyError(f"an attempt at {event.trial}")
         self._changed_attempt(attempt, seq)
@@ -710,7 +717,7 @@ class Index:
             _add_time(trial, end)
             trial.phase_start = t
             attempt = trial.last_attempt
-            if trial.phase == RUNNING and attempt is not None:
+            if trial.stage == "running" and attempt is not None and not attempt.outcome:
                 self._changed_attempt(attempt, seq)
                 attempt.end, attempt.outcome, attempt.end_seq = end, "interrupted", seq
                 trial.phase = QUEUED

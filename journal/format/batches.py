@@ -121,6 +121,7 @@ class BatchLines:
         for line, trial in enumerate(batch.trials, 1):
             if lines.get(trial) == (event.batch, line):
                 del lines[trial]
+        batch.open_lines = 0
         del self.open[event.batch]
 
     def _start(self, event: events.AttemptStarted | events.ScorerCallStarted, scorer: str) -> None:

@@ -16,7 +16,7 @@ from evaljournal.journal.format.codec import event_type
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.replay.auditing.findings import Audit, Finding, Findings, RetryDecision, RetryRules, RulesFactory, TrialTotals
 from evaljournal.replay.auditing.limit_rules import LimitRules
-from evaljournal.replay.auditing.rules import StepRules, end_problems, start_problems, stop_problems
+from evaljournal.replay.auditing.rules import StepRules, batch_problems, end_problems, start_problems, stop_problems
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE, StartRules
 from evaljournal.replay.render.summary import version_notes
 from evaljournal.replay.runs.idle import slots_of
@@ -221,6 +221,10 @@ class Auditor:
         if event.call != expected:
             self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
         self._calls[call_id] = event.call
+        if event.batch:
+            self._starts.add(call_id)
+            self._check_line(event, record)
+            return
         backoff_end = self._state.delayed_calls.get(call_id, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
             self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
@@ -239,6 +243,9 @@ class Auditor:
 
     def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
         self._starts.end(call_id)
+        if self._state.batch_lines.is_in_use(*call_id):
+            self._check_elapsed(record, elapsed, 0.0, 0.0, "the line of a batch was read")
+            return
         start = self._state.scorer_calls[call_id].start
         self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
 
@@ -260,6 +267,14 @@ class Auditor:
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
 
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
+        self._steps.clear(event.trial)
+        if event.batch:
+            self._probes.discard(event.trial)
+            self._check_line(event, record)
+        else:
+            self._check_start(event, record)
+
+    def _check_start(self, event: events.AttemptStarted, record: Record) -> None:
         state = self._state
         trial = state.trials[event.trial]
         if trial.stage == "interrupted" and trial.ended_with_worker:
@@ -272,7 +287,6 @@ class Auditor:
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
-        self._steps.clear(event.trial)
         if state.steps.open or event.reuses or event.spent:
             self._add_all(record, "steps", self._steps.start(event))
         (self._probes.add if event.probe else self._probes.discard)(event.trial)
@@ -288,6 +302,18 @@ class Auditor:
             message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s"
             self._add(record, "delay", message)
 
+    def _check_line(self, event: events.AttemptStarted | events.ScorerCallStarted, record: Record) -> None:
+        """Check an attempt or a call that uses a line of a batch; it calls nothing, so no limit applies to it."""
+        if event.need is not None or event.probe or (isinstance(event, events.AttemptStarted) and event.reserved is not None):
+            message = f"{event.trial!r} uses line {event.line} of batch {event.batch}, but has a need, a reserve or is a probe"
+            self._add(record, "batches", message)
+
+    def _check_batch(self, event: events.BatchPrepared | events.BatchCollected, record: Record) -> None:
+        for check, message in batch_problems(self._state, event):
+            self._add(record, check, message)
+
+    _on_batch_prepared = _on_batch_collected = _check_batch
+
     def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
         """Add the problems of a budget decision; if there are none, count the decision as reproduced."""
         self._add_all(record, "budget", problems)
@@ -301,6 +327,9 @@ class Auditor:
         if isinstance(event, events.AttemptSucceeded):
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
+            return
+        if self._state.batch_lines.is_in_use(event.trial):
+            self._check_elapsed(record, event.elapsed, 0.0, 0.0, "the line of a batch was read")
             return
         # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
         # text and an output's conversion to JSON are user code.
@@ -340,6 +369,9 @@ class Auditor:
     def _on_retry_scheduled(self, event: RetryDecision, record: Record) -> None:
         """Recompute the decision to retry a trial or to let it fail."""
         rules, trial = self._retry_rules, self._state.trials[event.trial]
+        if event.trial in self._state.uncalled_trials and isinstance(event, events.TrialFailed):
+            self._add(record, "retry", f"{event.trial!r} fails, but its last attempt used a line of a batch and called nothing")
+            return
         if rules is None:
             return
         over_budget = self._state.is_over_budget(event.trial)
@@ -359,6 +391,11 @@ class Auditor:
     def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
             self._check_totals(event, record)
+            for number in self._state.batch_lines.open:
+                self._add(record, "batches", f"it finishes the run, but batch {number} has not ended")
+        elif event.reason == "batches":
+            if not self._state.batch_lines.open:
+                self._add(record, "stop", "it stops the run because of batches, but none is open")
         elif event.reason == "budget":
             self._check_budget(record, list(stop_problems(self._state, event)))
         elif event.reason == "same_error":

@@ -40,8 +40,8 @@ class Finding:
 
     seq: int
     check: str
-    """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, budget, retry,
-    stop, totals or settings."""
+    """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, batches,
+    budget, retry, stop, totals or settings."""
     message: str
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from evaljournal.journal import events
+from evaljournal.replay.state.batches import UNSENT_STATES
 from evaljournal.replay.state.budget import OVER_BUDGET, amounts
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import first_reused_attempt, remaining_timeout
@@ -23,6 +24,26 @@ def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[st
         yield f"the reserve of {event.trial!r} is {event.reserved!r}, but the budget reserves {expected!r}"
     elif (block := budget.block(variant, expected, amounts(event.other_runs))) is not None:
         yield f"{event.trial!r} starts, but the budget does not allow it: {block.reason} ({block.unit})"
+
+
+def batch_problems(state: RunState, event: events.BatchPrepared | events.BatchCollected) -> Iterator[tuple[str, str]]:
+    """Yield the rules that the start or the end of a batch breaks, each with a message."""
+    if isinstance(event, events.BatchPrepared):
+        budget = state.budget
+        if budget is None or not budget.limits:
+            if event.reserved is not None:
+                yield "budget", f"batch {event.batch} has a reserve, but the run has no budget"
+        elif unit := budget.exceeded_by(amounts(event.reserved)):
+            yield "budget", f"batch {event.batch} is prepared, but the budget does not allow it ({unit})"
+        return
+    batch, lines = state.batches[event.batch], state.batch_lines.open[event.batch]
+    if event.results != lines.used_lines:
+        yield "batches", f"it counts {event.results:,} results of batch {event.batch}, but {lines.used_lines:,} were used"
+    if event.results + event.missing > batch.lines:
+        yield "batches", f"it counts {event.results + event.missing:,} lines of batch {event.batch}, which has {batch.lines:,}"
+    if (event.state in UNSENT_STATES) == lines.is_submitted:
+        was_submitted = "was" if lines.is_submitted else "was not"
+        yield "batches", f"it ends batch {event.batch} as {event.state!r}, but the batch {was_submitted} submitted"
 
 
 def end_problems(state: RunState, event: events.AttemptEnd) -> Iterator[str]:

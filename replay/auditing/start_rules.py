@@ -53,6 +53,10 @@ class StartRules:
         yield from self._check_breaker(name, subject, event, pause.reason, t)
         yield from self._check_pace(subject, event, t)
 
+    def add(self, name: Hashable) -> None:
+        """Add a call that uses a line of a batch; no limit applies to it."""
+        self._open[name] = "", -1
+
     def _check_breaker(self, name: Hashable, subject: str, event: Start, reason: str, t: float) -> Iterator[tuple[str, str]]:
         is_open = reason in BREAKER_REASONS
         if is_open and not event.probe:

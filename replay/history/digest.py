@@ -11,7 +11,7 @@ import orjson
 
 from evaljournal.replay.definition import identity
 from evaljournal.replay.render.ending import ending_text, total_trials
-from evaljournal.replay.results.summary import has_output, latency, score_of
+from evaljournal.replay.results.summary import latency, output_latencies, score_of
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
@@ -187,7 +187,7 @@ def _variant_digest(
         variant=variant,
         completed=stages.count("completed"),
         failed=stages.count("failed"),
-        p95=latency(trial.latency for trial in trials if has_output(trial)).p95,
+        p95=latency(output_latencies(trials)).p95,
         cost=_cost(usage),
         unpriced_calls=as_integer(total(usage, "unpriced_calls") or 0),
         scores={name: score for name, tally in scores.items() if (score := score_digest(tally)) is not None},

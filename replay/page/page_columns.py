@@ -311,7 +311,7 @@ def _trials(content: Content, state: RunState, after_seq: int) -> dict[str, Any]
         "stage": (STAGE_NUMBERS[stage] for stage in column("stage")),
         "recovered": per_trial(lambda trial: int(trial.recovered)),
         **({"answer": per_trial(_answer_text)} if state.answers else {}),
-        "latency": per_trial(lambda trial: None if trial.output_location is None else microseconds(trial.latency)),
+        "latency": per_trial(lambda trial: None if (seconds := trial.latency) is None else microseconds(seconds)),
         "queue_time": times("queue_time", QUEUED),
         "backoff_time": times("backoff_time", BACKING_OFF),
         "run_time": times("run_time", RUNNING),

@@ -339,7 +339,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         scorer_errors.pop(stopping_scorer.scorer, None)
     yield from summary_text.scorer_error_lines(scorer_errors)
     error = state.last_error
-    is_last = error is not None and error.outputs == len(state.latencies) and state.outcome != "finished"
+    is_last = error is not None and error.outputs == state.outputs and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
     if state.running:

@@ -198,7 +198,7 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield "slots", _slots(state, now, total), ""
     if idle_reasons := reasons(state, now=now, total=total):
         yield "waiting", one_line(idle_reasons), "" if idle_reasons[0].reason == "none_left" else "yellow"
-    if (error := state.last_error) is not None and (error.outputs == len(state.latencies) or now - error.t < _MINUTE):
+    if (error := state.last_error) is not None and (error.outputs == state.outputs or now - error.t < _MINUTE):
         yield "error", summary_text.error_text(error, now), "yellow"
     yield from (("error", sentence, "yellow") for sentence in summary_text.scorer_error_lines(state.scorer_errors, now))
     yield "trials", summary_text.trials_text(state), "red" if state.failed else ""

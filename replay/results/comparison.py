@@ -15,7 +15,7 @@ from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
-from evaljournal.replay.results.summary import has_output, latencies, latency, models_of
+from evaljournal.replay.results.summary import latencies, latency, models_of, output_latencies
 from evaljournal.replay.results.summary_types import Latency
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import Totals
@@ -88,7 +88,7 @@ class Side:
         """Latency quantiles of its outputs, in seconds."""
         if self.variant is None:
             return latency(latencies(self.state))
-        return latency(trial.latency for trial in self.trials.values() if has_output(trial))
+        return latency(output_latencies(self.trials.values()))
 
 
 @attrs.frozen
@@ -318,7 +318,9 @@ def _error(trial: TrialState) -> str:
 def _slower_trials(pairs: Iterable[tuple[str, TrialState, TrialState]]) -> list[SlowerTrial]:
     slower_trials: list[SlowerTrial] = []
     for trial_id, a, b in pairs:
-        is_slower = b.latency >= SLOWER_FACTOR * a.latency and b.latency - a.latency >= SLOWER_SECONDS
-        if is_slower and a.output_location and b.output_location:
-            slower_trials.append(SlowerTrial(trial_id, a.latency, b.latency))
+        before, after = a.latency, b.latency
+        if before is None or after is None:
+            continue
+        if after >= SLOWER_FACTOR * before and after - before >= SLOWER_SECONDS:
+            slower_trials.append(SlowerTrial(trial_id, before, after))
     return sorted(slower_trials, key=lambda trial: trial.seconds_a - trial.seconds_b)

@@ -7,6 +7,7 @@ scores are not part of a difference; they are counted next to it.
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal
 
 import attrs
@@ -105,7 +106,7 @@ class Pairing:
 
     def latency(self) -> PairedDifference:
         """Compare the latency per output."""
-        return self._compare_measurements("number", lambda trial: trial.latency if trial.output_location is not None else None)
+        return self._compare_measurements("number", attrgetter("latency"))
 
     def completion(self) -> PairedDifference:
         """Compare the share of trials that were completed and not excluded from the scores, among those that are done."""

@@ -5,7 +5,7 @@ Computed from a `RunState`. Failed and unscored trials are not part of a mean; t
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -61,7 +61,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         trials=_trials(state),
         attempts=AttemptCounts(
             started=state.attempts,
-            succeeded=len(state.latencies),
+            succeeded=state.outputs,
             failed=sum(state.errors.values()),
             timed_out=state.timeouts,
             interrupted=state.interrupted,
@@ -182,10 +182,15 @@ def _trials(totals: "Totals | _Group") -> TrialCounts:
 
 
 def latencies(state: RunState) -> Iterable[float]:
-    """Return the latencies of all current outputs, in seconds."""
-    if len(state.latencies) == state.stages["completed"] + state.stages["scoring"]:
+    """Return the latencies of all current outputs that are not from a batch, in seconds."""
+    if state.outputs == state.stages["completed"] + state.stages["scoring"]:
         return state.latencies
-    return (trial.latency for trial in state.trials.values() if has_output(trial))
+    return output_latencies(state.trials.values())
+
+
+def output_latencies(trials: Iterable[TrialState]) -> Iterator[float]:
+    """Yield the latencies of the current outputs of some trials; an output of a batch has none."""
+    return (seconds for trial in trials if has_output(trial) and (seconds := trial.latency) is not None)
 
 
 def has_output(trial: TrialState) -> bool:
@@ -274,8 +279,7 @@ class _Group:
         if outcome := trial.answer_outcome:
             self.answers[outcome] += 1
             self.excluded[outcome] += trial.is_excluded
-        if has_output(trial):
-            self.latencies.append(trial.latency)
+        self.latencies.extend(output_latencies([trial]))
         for scorer, (version, value) in trial.scores.items():
             tally = self.scores[scorer]
             if version != tally.version:

@@ -30,6 +30,7 @@ class Span(NamedTuple):
     trial: str
     attempt: int
     slot: int
+    """-1 if it uses a line of a batch."""
     session: int
     """Number of its session, from 1."""
     start: float
@@ -46,11 +47,15 @@ class Span(NamedTuple):
     """Seconds before it that the trial was ready to start."""
     backoff_time: float = 0.0
     """Seconds before it that the trial was in backoff."""
+    batch: int = 0
+    """The batch whose result it uses; 0: none."""
+    line: int = 0
+    """The line of the batch."""
 
 
 _SPANS: Final = """
     SELECT name, attempts.attempt, slot, session, start, iif(outcome = '', ?, end), outcome, attempts.seq, attempts.end_seq,
-        attempts.queue_time, attempts.backoff_time
+        attempts.queue_time, attempts.backoff_time, batch, line
     FROM attempts JOIN trials ON trials.id = trial
 """
 

@@ -305,7 +305,7 @@ def read_trial(
         superseded_scores=superseded_scores,
         notes=[(note, value) for number, note, value in notes if number == 0],
         times=times,
-        latency=None if trial_state.output_location is None else trial_state.latency,
+        latency=trial_state.latency,
         time_to_completion=times.total if trial_state.stage in DONE_STAGES else None,
     )
 

@@ -1,8 +1,13 @@
 """The batches of a run, as `RunState` keeps them: what was sent, what the provider reported, and what is still open."""
 
+from typing import Final
+
 import attrs
 
 from evaljournal.journal import events
+
+UNSENT_STATES: Final = frozenset({"not_sent", "forked"})
+"""States in `batch_collected` of a batch that was not submitted."""
 
 
 @attrs.define(eq=False, kw_only=True)

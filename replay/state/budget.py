@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import attrs
 
 from evaljournal.journal import Event, events
+from evaljournal.journal.format.batches import OpenBatch
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.state.usage import is_amount, noted_usage
 
@@ -56,6 +57,8 @@ class _OpenAttempt:
 
     number: int
     variant: str
+    is_from_batch: bool
+    """Whether it uses a line of a batch; it calls nothing, so an interruption costs nothing."""
     usage: Amounts = attrs.field(factory=dict[str, float])
 
 
@@ -131,6 +134,8 @@ class Budget:
     _open: dict[str, _OpenAttempt] = attrs.field(factory=dict[str, _OpenAttempt])
     """Trial → its attempt in flight or being scored."""
     _variants: defaultdict[str, _VariantUsage] = attrs.field(factory=lambda: defaultdict(_VariantUsage))
+    _batches: dict[int, tuple[Amounts, OpenBatch]] = attrs.field(factory=dict[int, tuple[Amounts, OpenBatch]])
+    """Number of a batch → what was reserved for all of its lines, and the batch; ended ones have no open lines."""
     _usage_by_trial: dict[str, Amounts] = attrs.field(factory=dict[str, Amounts])
     """Trial that is not done → usage of its attempts; only with `trial_limits`."""
 
@@ -158,8 +163,21 @@ class Budget:
                 return Block(reason="unknown", unit=unit)
         return None
 
+    def exceeded_by(self, reserve: Mapping[str, float]) -> str:
+        """Return the unit in which a batch with this reserve does not fit into the budget; empty if it fits."""
+        for unit, limit in self.limits.items():
+            parts = self.spent[unit], self._unused_reserves(unit), reserve.get(unit, 0.0), self.other_runs.get(unit, 0.0)
+            if round(sum(parts), DECIMALS) > limit:
+                return unit
+        return ""
+
     def _unused_reserves(self, unit: str) -> float:
-        return round(sum(usage.unused_reserves(unit) for usage in self._variants.values()), DECIMALS)
+        attempts = sum(usage.unused_reserves(unit) for usage in self._variants.values())
+        return round(attempts + self._batch_reserves(unit), DECIMALS)
+
+    def _batch_reserves(self, unit: str) -> float:
+        """Return what the open lines of all batches may use: their share of the reserve of their batch."""
+        return sum(reserved.get(unit, 0.0) * batch.open_lines / len(batch.trials) for reserved, batch in self._batches.values())
 
     def blocks(self, other_runs: Mapping[str, float]) -> Iterator[Block]:
         """Yield why the next attempt of each variant may not start, estimated from the reserves of earlier ones."""
@@ -196,7 +214,8 @@ class Budget:
         """Return how much of the budget is used, by unit."""
         uses = dict[str, BudgetUse]()
         for unit, limit in self.limits.items():
-            spent, reserve = self.spent[unit], 0.0 if self._has_ended else self._unused_reserves(unit)
+            spent = self.spent[unit]
+            reserve = round(self._batch_reserves(unit), DECIMALS) if self._has_ended else self._unused_reserves(unit)
             other_runs = self.other_runs.get(unit, 0.0)
             overshoot = max(0.0, round(spent + reserve + other_runs - limit, DECIMALS))
             uses[unit] = BudgetUse(limit=limit, spent=spent, reserved=reserve, other_runs=other_runs, overshoot=overshoot)
@@ -236,6 +255,11 @@ class Budget:
             self._spend_reserve(trial)
         for usage in self._variants.values():
             usage.unreported_trials.clear()
+
+    def reserve_batch(self, number: int, reserved: object, batch: OpenBatch) -> None:
+        """Reserve amounts for the open lines of a batch."""
+        if batch_amounts := amounts(reserved):
+            self._batches[number] = batch_amounts, batch
 
     def apply(self, event: Event, trials: Mapping[str, TrialState]) -> None:
         """Count an event; `trials` are those of the run."""
@@ -277,7 +301,7 @@ class Budget:
                     _add(self._usage_by_trial.setdefault(trial, {}), unit, amount)
 
     def _start(self, event: events.AttemptStarted, variant: str) -> None:
-        self._open[event.trial], usage = _OpenAttempt(event.attempt, variant), self._variants[variant]
+        self._open[event.trial], usage = _OpenAttempt(event.attempt, variant, bool(event.batch)), self._variants[variant]
         self.other_runs = amounts(event.other_runs)
         usage.open_attempts += 1
         for unit, amount in amounts(event.reserved).items():
@@ -295,7 +319,7 @@ class Budget:
 
     def _end(self, trial: str, *, interrupted: bool = False) -> _OpenAttempt | None:
         """Release the reserve of an attempt and return it; if the attempt was interrupted, its unused reserve is spent."""
-        if interrupted:
+        if interrupted and not (trial in self._open and self._open[trial].is_from_batch):
             self._spend_reserve(trial)
         attempt = self._open.pop(trial, None)
         if attempt is not None:

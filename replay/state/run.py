@@ -6,6 +6,7 @@ Inputs and outputs stay on disk; only sums and about 300 bytes per trial are kep
 
 import copy
 import itertools
+import math
 import sys
 from array import array
 from collections import Counter
@@ -31,6 +32,7 @@ from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
 from evaljournal.replay.state.totals import Totals, Variants, VersionLog
 from evaljournal.replay.state.trial import (
+    NO_SLOT,
     WORKER_ENDS,
     OpenCall,
     RetryHistory,
@@ -117,9 +119,11 @@ class RunState(Totals):
     _task_versions: VersionLog = attrs.field(factory=VersionLog)
     _task_version: str = ""
     """The version that was adopted last; empty if there is only one."""
+    outputs: int = 0
+    """Attempts that returned an output."""
     latencies: "array[float]" = attrs.field(factory=lambda: array("d"))
-    """The latency of each output: seconds of the attempt that returned it, and of the steps that it reused, without set-up,
-    teardown and the seconds that its steps waited for rate limits."""
+    """The latency of each output that is not from a batch: seconds of the attempt that returned it, and of the steps that it
+    reused, without set-up, teardown and the seconds that its steps waited for rate limits."""
     pairwise: dict[str, Any] = attrs.field(factory=dict[str, Any])
     """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
     blocking_calls: int = 0
@@ -185,8 +189,8 @@ class RunState(Totals):
     """Rate-limit key → its pause, which may have expired."""
     known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
     """The declared and advertised rate limits, and what calls took from them."""
-    _running_keys: dict[str, str] = attrs.field(factory=dict[str, str])
-    """Trial → the rate-limit key of its attempt in flight, if not empty."""
+    _running_keys: dict[str, str | None] = attrs.field(factory=dict[str, str | None])
+    """Trial → the rate-limit key of its attempt in flight, if not empty; None if it uses a line of a batch."""
     recoveries: int = 0
 
     def apply(self, record: Record) -> None:
@@ -199,6 +203,8 @@ class RunState(Totals):
         if self.batches:
             self.batch_lines.advance(event)
         if self.budget is not None:
+            if event.__class__ is events.BatchPrepared:
+                self.budget.reserve_batch(event.batch, event.reserved, self.batch_lines.open[event.batch])
             self.budget.apply(event, self.trials)
 
     @property
@@ -325,7 +331,8 @@ class RunState(Totals):
             if self.merged.of_session(session) is None:
                 self.budget.spend(self.usage)
         if self.budget is not None:
-            self.budget.begin_session(self.settings, dict.fromkeys(trial for trial, _ in self.scorer_calls))
+            called_trials = (trial for (trial, _), call in self.scorer_calls.items() if call.key is not None)
+            self.budget.begin_session(self.settings, dict.fromkeys(called_trials))
 
     def _adopt(self, adopted_fields: Any, definition: Any, record: Record) -> None:
         if self.started is None or not isinstance(adopted_fields, dict):
@@ -389,14 +396,15 @@ class RunState(Totals):
     def _on_attempt_started(self, event: events.AttemptStarted, record: Record) -> None:
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "running")
-        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, event.slot, record.t, None))
+        slot = NO_SLOT if event.batch else event.slot
+        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, slot, record.t, None))
         trial.attempts = event.attempt
         self.attempts += 1
         if self.variants:
             self.variants[trial.variant].attempts += 1
         repeated_calls = self.steps.start(event) if self.steps.records else 0
-        if event.key:
-            self._running_keys[event.trial] = event.key
+        if event.key or event.batch:
+            self._running_keys[event.trial] = None if event.batch else event.key
         if event.need is not None:
             self.known_limits.add(event.key, event.need, record.t)
         if self.batches:
@@ -419,8 +427,10 @@ class RunState(Totals):
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
+        self.outputs += 1
         latency = self._latency(event)
-        self.latencies.append(latency)
+        if not math.isnan(latency):
+            self.latencies.append(latency)
         trial.set_output(record, latency, cost_of([*self._usage_in_flight.pop(event.trial, ()), event.usage]))
         if self.variants:
             self.output_sample.add(trial, event.output)
@@ -434,6 +444,9 @@ class RunState(Totals):
             self._add_usage(event.usage, event.trial)
 
     def _latency(self, event: events.AttemptSucceeded) -> float:
+        """Return the latency of an output; NaN if it is from a batch."""
+        if self.batch_lines.is_in_use(event.trial):
+            return math.nan
         latency, steps = event.elapsed, self.steps.open.get(event.trial)
         if self._waits_in_flight:
             latency = self._without_waits(event.trial, latency)
@@ -479,7 +492,7 @@ class RunState(Totals):
             history.count_failure("timed_out")
             history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
             self.timeouts += 1
-        last_error, outputs = self.last_error, len(self.latencies)
+        last_error, outputs = self.last_error, self.outputs
         previous_count = last_error.consecutive if last_error is not None and last_error.outputs == outputs else 0
         self.last_error = LastError(history.error, record.t, previous_count + 1, outputs)
         self._add_unproductive_usage(event.trial, event.usage)
@@ -493,10 +506,7 @@ class RunState(Totals):
             self._worker(event.worker).count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "interrupted")
         trial.answer = None
-        if self.batch_lines.is_in_use(event.trial):
-            self.uncalled_trials.add(event.trial)
-            self._add_unproductive_usage(event.trial)
-            return
+        is_uncalled = self.batch_lines.is_in_use(event.trial)
         if event.reason in WORKER_ENDS:
             history = trial.retry_history = trial.retry_history or RetryHistory()
             history.count_failure(event.reason)
@@ -504,8 +514,8 @@ class RunState(Totals):
             history.error_type = history.location = ""
         elif trial.retry_history is not None:
             trial.retry_history.category = "interrupted"
-        self.interrupted += 1
-        self.interrupted_trials.add(event.trial)
+        self.interrupted += not is_uncalled
+        (self.uncalled_trials if is_uncalled else self.interrupted_trials).add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
             elapsed = max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
             steps.seconds_spent += self._without_waits(event.trial, elapsed)
@@ -572,9 +582,10 @@ class RunState(Totals):
     def _on_scorer_call_started(self, event: events.ScorerCallStarted, record: Record) -> None:
         call_id = event.trial, event.scorer
         self.delayed_calls.pop(call_id, None)
-        self.scorer_calls[call_id] = OpenCall(event.key, record.t)
+        self.scorer_calls[call_id] = OpenCall(None if event.batch else event.key, record.t)
         self.calls_started[event.scorer] += 1
-        self.scorer_keys.add(event.key)
+        if not event.batch:
+            self.scorer_keys.add(event.key)
         if event.need is not None:
             self.known_limits.add(event.key, event.need, record.t)
 
@@ -586,7 +597,7 @@ class RunState(Totals):
         self.calls_failed[event.category] += 1
         last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
         count = 1 if last_error is None else last_error.consecutive + 1
-        self.scorer_errors[event.scorer] = LastError(message, record.t, count, len(self.latencies))
+        self.scorer_errors[event.scorer] = LastError(message, record.t, count, self.outputs)
 
     def _on_trial_scored(self, event: events.TrialScored, _: Record) -> None:
         if self.scorer_errors:
@@ -698,7 +709,7 @@ class RunState(Totals):
         batch = self.batches[event.batch]
         batch.state, batch.ended_at, batch.message = event.state, record.at, event.message or batch.message
         batch.results, batch.missing, batch.unused = event.results, event.missing, event.unused
-        batch.prepared = evolve_fact(batch.prepared, trials=())
+        batch.prepared = evolve_fact(batch.prepared, trials=[])
 
     def _on_segment_opened(self, event: events.SegmentOpened | events.JournalRecovered, _: Record) -> None:
         """Ignore `t`: the record may precede `session_started`, and its `t` is then that of the next session."""

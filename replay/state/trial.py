@@ -22,10 +22,12 @@ DONE_STAGES: Final = ("completed", "failed")
 WORKER_ENDS: Final = ("worker_died", "worker_lost")
 """Reasons of interruptions after which the run decides whether the trial is retried."""
 
+NO_SLOT: Final = -1
+"""The slot of an attempt that uses a line of a batch."""
 _NO_LOCATION: Final = -1
 _OFFSET_BITS: Final = 40
 _OUTPUT_LAYOUT: Final = Struct("=qdd")
-"""Packed location of the output, its latency in seconds, and its cost in dollars, NaN if it is unknown."""
+"""Packed location of the output, its latency in seconds and its cost in dollars; NaN if they are unknown."""
 _LAYOUT: Final = Struct("=qddqI")
 """The fields of `_OUTPUT_LAYOUT`, the packed location of the input, and the repeat."""
 _OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
@@ -119,6 +121,7 @@ class RunningAttempt(NamedTuple):
 
     attempt: int
     slot: int
+    """`NO_SLOT` if it uses a line of a batch."""
     start: float
     """When it started, in seconds since the start of the session."""
     last_step: LastStep | None
@@ -139,7 +142,8 @@ _new_step: Callable[[type[LastStep], tuple[int, str, float]], LastStep] = tuple.
 class OpenCall:
     """A scorer call in flight."""
 
-    key: str
+    key: str | None
+    """Its rate-limit key; None if it uses a line of a batch."""
     start: float
     """When it started, in seconds since the start of the session."""
 
@@ -174,7 +178,7 @@ def pack_input(record: Record, fingerprint: str, repeat: int) -> bytes:
     """Return the location of an input, its repeat and its fingerprint as one object, for a new `TrialState`."""
     location = pack_location(record)
     repeat = repeat if 0 < repeat < _MAX_REPEAT else _MAX_REPEAT
-    return _LAYOUT.pack(_NO_LOCATION, 0.0, math.nan, location, repeat) + fingerprint.encode()
+    return _LAYOUT.pack(_NO_LOCATION, math.nan, math.nan, location, repeat) + fingerprint.encode()
 
 
 @attrs.define(weakref_slot=False)
@@ -237,7 +241,7 @@ class TrialState:
         self._scores = self.unscored = ()
 
     def set_output(self, record: Record, latency: float, cost: float) -> None:
-        """Set the location of the output, its latency, and its cost, NaN if it is unknown."""
+        """Set the location of the output, its latency and its cost; NaN if they are unknown."""
         location = record.segment << _OFFSET_BITS | record.offset  # As in `pack_location`, without a call.
         self._packed_fields = _OUTPUT_LAYOUT.pack(location, latency, cost) + self._packed_fields[_OUTPUT_SIZE:]
 
@@ -268,10 +272,13 @@ class TrialState:
         return repeat
 
     @property
-    def latency(self) -> float:
-        """Seconds of the attempt that returned the output, and of the steps that it reused; 0 without an output."""
+    def latency(self) -> float | None:
+        """Seconds of the attempt that returned the output, and of the steps that it reused.
+
+        None without an output, or if it is from a batch.
+        """
         latency: float = _LAYOUT.unpack_from(self._packed_fields)[1]
-        return latency
+        return None if math.isnan(latency) else latency
 
     @property
     def cost(self) -> float | None:

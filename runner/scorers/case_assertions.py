@@ -352,6 +352,8 @@ def _check_levenshtein(assertion: Assertion, evidence: Evidence) -> bool | str:
 
 
 def _check_latency(assertion: Assertion, evidence: Evidence) -> bool | str:
+    if evidence.scorer_input.latency is None:
+        raise Fatal("an output of a batch has no latency; remove the assertion or run without --batch")
     milliseconds = evidence.scorer_input.latency * 1000
     assert assertion.threshold is not None
     return milliseconds <= assertion.threshold or f"it took {milliseconds:.0f} ms, the threshold is {assertion.threshold:g} ms"
@@ -561,7 +563,7 @@ class Assertions:
         local_assertions = [assertion for assertion in leaves(assertion_set) if assertion.type not in GRADED]
         return {id(assertion): _local_result(assertion, evidence) for assertion in local_assertions}
 
-    def __call__(self, output: Any, case: Case, latency: float, cost: float | None) -> dict[str, Score]:
+    def __call__(self, output: Any, case: Case, latency: float | None, cost: float | None) -> dict[str, Score]:
         """Score an output."""
         assertion_set = assertions_of(case)
         results = self.local_results(assertion_set, ScorerInput(output, case, latency=latency, cost=cost))

@@ -235,7 +235,7 @@ class GradedAssertions(Assertions):
         async with self.chat.open_session(run) as client:
             yield _OpenAssertions(self, client)
 
-    async def __call__(self, output: Any, case: Case, latency: float, cost: float | None) -> dict[str, Score]:  # type: ignore[override]
+    async def __call__(self, output: Any, case: Case, latency: float | None, cost: float | None) -> dict[str, Score]:  # type: ignore[override]
         """Score one output, inside trio, without a run."""
         with trio.fail_after(math.inf if self.timeout is None else self.timeout):
             async with self.open_session("") as scorer:

@@ -70,8 +70,8 @@ class ScorerInput:
     """Whether the model, or its provider, declined to answer."""
     truncated: bool = False
     """Whether the answer was truncated by the token limit."""
-    latency: float = 0.0
-    """Seconds that the output took; see `TrialState.latency`."""
+    latency: float | None = 0.0
+    """Seconds that the output took; None if it is from a batch. See `TrialState.latency`."""
     cost: float | None = None
     """Dollars that the output cost; None: unknown."""
     unparsed_reply: str = ""

@@ -82,6 +82,7 @@ def latency(*attempts: list[Timed], **options: Any) -> float:
         timeline.apply(record)
     trial = state.trials["a"]
 
+    assert trial.latency is not None
     assert [trial.latency] == list(state.latencies)
     assert trial.latency <= timeline.times["a"].total
     return trial.latency

@@ -203,7 +203,7 @@ def test_latency_of_consecutive_steps(seed: int) -> None:
 
 def latencies_of(disk: SimulatedDisk) -> dict[str, float]:
     """Return the latency of each trial."""
-    return {name: trial.latency for name, trial in fold(read(PATH, files=disk)).trials.items()}
+    return {name: trial.latency or 0.0 for name, trial in fold(read(PATH, files=disk)).trials.items()}
 
 
 def expected_latency(records: list[Record], trial: str) -> float:

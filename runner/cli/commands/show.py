@@ -250,7 +250,7 @@ def _texts(trial: TrialState, values: TrialValues, width: int) -> tuple[str, str
 
 def _cells(name: str, trial: TrialState, scorers: Sequence[str]) -> list[str]:
     """Return the cells of a trial that are not shortened: its id, scores, status, attempts and latency."""
-    latency = duration(trial.latency) if trial.output_location is not None else "–"
+    latency = "–" if trial.latency is None else duration(trial.latency)
     scores = [_cell(trial, scorer) for scorer in scorers]
     reason = f" ({reason_text(trial.reason)})" if trial.stage == "failed" and trial.reason else ""
     return [printable(name, 60), *scores, f"{stage_text(trial.stage)}{reason}", str(trial.attempts), latency]
@@ -306,7 +306,7 @@ def _entry(trial: TrialState, values: TrialValues) -> dict[str, Any]:
         "reason": trial.reason or None,
         "error": trial.error or None,
         "attempts": trial.attempts,
-        "latency": trial.latency if trial.output_location is not None else None,
+        "latency": trial.latency,
         "declined": trial.answer_outcome == "declined",
         "truncated": trial.answer_outcome == "truncated",
         "excluded": trial.is_excluded,

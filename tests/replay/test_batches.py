@@ -1,0 +1,200 @@
+"""Batches in the views of a run: state, audit, index, latency, budget and exports."""
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from evaljournal.journal import Event
+from evaljournal.journal.events import (
+    AttemptInterrupted,
+    AttemptStarted,
+    AttemptSucceeded,
+    BatchCollected,
+    BatchPrepared,
+    RunFinished,
+    RunStopped,
+    ScorerCallStarted,
+    SessionStarted,
+    TrialFailed,
+    TrialScored,
+)
+from evaljournal.replay import fold
+from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.runs.timeline import Timeline
+from tests.journal.samples import collected, enqueued, from_line, prepared, session, started, submitted
+from tests.replay.batch_run import EXPIRES, batch_run, records
+
+Change = Callable[[list[Event]], list[Event]]
+
+
+def changing(kind: type, n: int = 0, **fields: Any) -> Change:
+    """Replace fields of the n-th event of a type."""
+
+    def change(events: list[Event]) -> list[Event]:
+        index = [number for number, event in enumerate(events) if type(event) is kind][n]
+        return [*events[:index], attrs.evolve(events[index], **fields), *events[index + 1 :]]  # type: ignore[misc]
+
+    return change
+
+
+def without(kind: type, n: int = 0) -> Change:
+    """Remove the n-th event of a type."""
+
+    def change(events: list[Event]) -> list[Event]:
+        index = [number for number, event in enumerate(events) if type(event) is kind][n]
+        return [*events[:index], *events[index + 1 :]]
+
+    return change
+
+
+def findings(events: list[Event]) -> list[str]:
+    """Return the rules that these events break."""
+    return [finding.check for finding in audit(records(events)).findings]
+
+
+def test_a_run_with_batches_follows_the_rules() -> None:
+    """Batch attempts need no slot, and neither limit nor backoff applies to them."""
+    assert [] == [finding.message for finding in audit(records(batch_run())).findings]
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        ("lifecycle", changing(AttemptStarted, line=2)),
+        ("lifecycle", changing(AttemptStarted, batch=2)),
+        ("lifecycle", changing(AttemptStarted, 2, batch=1, line=3)),
+        ("lifecycle", changing(BatchPrepared, batch=2)),
+        ("lifecycle", changing(BatchPrepared, trials=["b", "a", "c"])),
+        ("lifecycle", changing(BatchPrepared, 1, trials=["a"])),
+        ("lifecycle", changing(BatchPrepared, 2, scorer="other")),
+        ("lifecycle", changing(ScorerCallStarted, batch=0, line=0)),
+        ("lifecycle", changing(ScorerCallStarted, line=2)),
+        ("lifecycle", without(BatchCollected)),
+        ("batches", changing(BatchCollected, results=3)),
+        ("batches", changing(BatchCollected, missing=2)),
+        ("batches", changing(BatchCollected, state="not_sent")),
+        ("batches", changing(AttemptStarted, need={"requests": 1})),
+        ("batches", changing(AttemptStarted, probe=True)),
+        ("batches", changing(AttemptStarted, reserved={"cost": 1.0})),
+        ("batches", changing(ScorerCallStarted, need={"requests": 1})),
+        ("batches", without(BatchCollected, -1)),
+        ("elapsed", changing(AttemptSucceeded, elapsed=0.5)),
+        ("elapsed", changing(TrialScored, elapsed=0.5)),
+        ("budget", changing(BatchPrepared, reserved={"cost": 1.0})),
+        ("stop", lambda events: [*events[:-1], RunStopped(reason="batches")]),
+    ],
+)
+def test_the_audit_finds_violations(rule: str, change: Change) -> None:
+    """A line that another trial uses or that is used twice, wrong counts and missing ends are findings."""
+    assert rule in findings(change(batch_run()))
+
+
+def test_an_unsubmitted_batch_ends_as_not_sent() -> None:
+    """A batch that was never submitted has no state of the provider."""
+    head: list[Event] = [started(), session(), enqueued("a"), prepared("a")]
+
+    assert [] == findings([*head, collected(0, 1, state="not_sent")])
+    assert ["batches"] == findings([*head, collected(0, 1)])
+
+
+def interrupted_run() -> list[Event]:
+    """Return a run whose process died while it used a line, and whose batch is gone when it is resumed."""
+    interruption = AttemptInterrupted(trial="a", attempt=1, reason="process_died")
+    return [started(), session(), enqueued("a"), *submitted("a"), from_line("a", 1)[0], session(2), interruption]
+
+
+def test_an_interrupted_batch_attempt_is_not_ambiguous() -> None:
+    """Nothing was called, so nothing is repeated; such a trial may not fail as ambiguous."""
+    state = fold(records(interrupted_run()))
+    failure: list[Event] = [collected(0, 1, state="deleted"), TrialFailed(trial="a", attempts=1, reason="ambiguous")]
+
+    assert ({"a"}, set(), 0) == (state.uncalled_trials, state.interrupted_trials, state.interrupted)
+    assert {1: "a"} == state.batch_lines.open_lines(1)
+    assert ["retry"] == findings([*interrupted_run(), *failure])
+    state = fold(records([*interrupted_run(), *from_line("a", 1, attempt=2)]))
+    assert (set(), 0, 0) == (state.uncalled_trials, state.repeated_calls, state.repeated_attempts)
+
+
+def test_batches_have_no_latency() -> None:
+    """Outputs of a batch are left out of the quantiles, and their trials have no latency."""
+    state = fold(records(batch_run()))
+
+    assert [0.001] == list(state.latencies)
+    assert [None, None, 0.001] == [trial.latency for trial in state.trials.values()]
+    assert (1, 0.001) == (summarize(state).latency.count, summarize(state).latency.p95)
+    assert (4, 3) == (summarize(state).attempts.started, summarize(state).attempts.succeeded)
+
+
+def test_batches_are_not_in_flight() -> None:
+    """The timeline shows no concurrency for batch attempts: their trials are queued until the result is used."""
+    timeline = Timeline()
+    for record in records(batch_run()):
+        timeline.apply(record)
+
+    assert [0, 1, 0] == [count for _, count, _ in timeline.points("in_flight", 2)]
+    assert [(-1, 1, 1), (-1, 1, 2), (0, 0, 0), (-1, 2, 1)] == [(span.slot, span.batch, span.line) for span in timeline.spans]
+    assert 0.0 == timeline.times["a"].run_time
+
+
+def test_the_state_of_batches() -> None:
+    """The state has what was submitted, reported and used, and which lines are open."""
+    events = batch_run()
+    stop = next(number for number, event in enumerate(events, 1) if isinstance(event, RunStopped))
+    batch = fold(records(events[:stop])).batches[1]
+    ended = fold(records(events)).batches[1]
+
+    assert ("in_progress", 1, 0, 3, EXPIRES, True) == (
+        batch.state, batch.completed, batch.failed, batch.lines, batch.expires, batch.is_open
+    )  # fmt: skip
+    assert ("expired", 2, 1, False, []) == (ended.state, ended.results, ended.missing, ended.is_open, ended.prepared.trials)
+
+
+def budget_run(limit: float) -> list[Event]:
+    """Return a run with a budget in which a batch of two lines reserves two dollars."""
+    run = attrs.evolve(started(), settings={"slots": 2, "budget": {"cost": limit}})  # type: ignore[misc]  # an event
+    return [run, session(), enqueued("a"), enqueued("b"), enqueued("c"), prepared("a", "b", reserved={"cost": 2.0})]
+
+
+def test_an_open_batch_counts_in_the_budget() -> None:
+    """The reserve of a batch counts for each open line until it is collected; what its lines used is spent."""
+    succeeded = attrs.evolve(from_line("a", 1)[1], usage={"cost": 0.5})  # type: ignore[misc]  # an event
+    events = [*budget_run(10.0), submitted("a", "b")[1]]
+    uses = []
+    for more in ([], [from_line("a", 1)[0], succeeded], [collected(1, 1)]):
+        events += more
+        budget = fold(records(events)).budget
+        assert budget is not None
+        uses.append((budget.use()["cost"].spent, budget.use()["cost"].reserved))
+
+    assert [(0.0, 2.0), (0.5, 1.0), (0.5, 0.0)] == uses
+    stopped = fold(records([*events[:-1], RunStopped(reason="batches")])).budget
+    assert stopped is not None
+    assert 1.0 == stopped.use()["cost"].reserved
+
+
+def test_a_batch_must_fit_into_the_budget() -> None:
+    """A batch whose reserve exceeds the rest of the budget is a finding; one that fits is not."""
+    assert [] == findings(budget_run(2.0))
+    assert ["budget"] == findings(budget_run(1.9))
+
+
+def test_an_interrupted_batch_attempt_spends_nothing() -> None:
+    """The reserve of an interrupted attempt is not counted as spent if it used a line of a batch."""
+    interruption = AttemptInterrupted(trial="a", attempt=1, reason="process_died")
+    budget = fold(records([*budget_run(10.0), submitted("a", "b")[1], from_line("a", 1)[0], session(2), interruption])).budget
+
+    assert budget is not None
+    assert (0.0, 2.0) == (budget.use()["cost"].spent, budget.use()["cost"].reserved)
+
+
+def test_other_sessions_do_not_change_the_lines() -> None:
+    """A session that only re-scores leaves the open batches as they are."""
+    events = batch_run()
+    start = [number for number, event in enumerate(events) if isinstance(event, SessionStarted)][1]
+    state = fold(records([*events[: start + 1], RunStopped(reason="batches")]))
+
+    assert {1: "a", 2: "b", 3: "c"} == state.batch_lines.open_lines(1)
+    assert not isinstance(events[start], RunFinished)
