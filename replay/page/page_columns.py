@@ -20,7 +20,7 @@ from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.index import BACKING_OFF, CHANGE_INDEXES, OUTCOMES, QUEUED, RUNNING, SCORING, TRIAL_INDEXES, Index
 from evaljournal.replay.page.page_content import MESSAGE_CHARS, STAGE_NUMBERS, TYPES, Content
-from evaljournal.replay.page.page_steps import JUDGE_NOTE, KINDS
+from evaljournal.replay.page.page_steps import KINDS
 from evaljournal.replay.page.page_text import MICRO, Text, json_text, microseconds, page_text, truncate, visible_text
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.limit_use import LimitSeries, limit_series
@@ -28,6 +28,7 @@ from evaljournal.replay.runs.timeline import SeriesName, points, sums
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.state.usage import JUDGE_NOTE
 from evaljournal.replay.text import reason_text
 
 _BATCH: Final = 4_096

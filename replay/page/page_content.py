@@ -12,9 +12,10 @@ from evaljournal.journal.format import blobs
 from evaljournal.journal.format.codec import TYPE_NAMES
 from evaljournal.journal.format.lifecycle import STAGES, TRIAL_RULES
 from evaljournal.replay.index import Index
-from evaljournal.replay.page.page_steps import JUDGE_NOTE, PageSteps
+from evaljournal.replay.page.page_steps import PageSteps
 from evaljournal.replay.page.page_text import MICRO
 from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.state.usage import JUDGE_NOTE
 from evaljournal.replay.text import without_variable_parts
 
 VALUE_LENGTH: Final = 16_384

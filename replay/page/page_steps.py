@@ -18,8 +18,6 @@ from evaljournal.replay.page.page_text import Text, page_text, visible_text
 from evaljournal.replay.state.usage import is_amount
 from evaljournal.replay.text import as_text, printable
 
-JUDGE_NOTE: Final = f"{events.NOTE_PREFIX}judge"
-"""Name of the note with a judge's call: `scorer`, `model`, `prompt`, `reminder` and `reply`."""
 MAX_STEPS: Final = 200_000
 MAX_CHARS: Final = 32 << 20
 KINDS: Final = ("model", "tool", "other")

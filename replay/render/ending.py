@@ -74,11 +74,12 @@ def _summary_text(
     detail: str = "",
     verbose: bool = False,
     width: int = DEFAULT_WIDTH,
+    corrected: Iterable[str] = (),
 ) -> str:
     """Return how a run ended: the scores, failing cases, errors and what fixes them, counts, cost and warnings.
 
     `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
-    stopped the run. `width` is that of the terminal, in characters.
+    stopped the run. `width` is that of the terminal, in characters. `corrected` has a line for each corrected score.
     """
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
@@ -87,7 +88,7 @@ def _summary_text(
     lines = [f"{name} {ending_text(state, stop_reason)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
-    lines += [f"  {row}" for row in _score_lines(state, summary)]
+    lines += [f"  {row}" for row in (*_score_lines(state, summary), *corrected)]
     lines += failing_lines(state, path, width)
     lines += _error_lines(state, causes, path)
     lines += [f"  {row}" for row in _figure_lines(state, summary, verbose=verbose)]

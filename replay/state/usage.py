@@ -8,6 +8,8 @@ from evaljournal.journal.events import NOTE_PREFIX, LimitUnit
 from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay.state.answers import ANSWER
 
+JUDGE_NOTE: Final = f"{NOTE_PREFIX}judge"
+"""Name of the note with a judge's call: `scorer`, `model`, `prompt`, `reminder` and `reply`."""
 JUDGE_USAGE: Final = f"{NOTE_PREFIX}judge_usage"
 """Name of the note with the usage of a judge's call."""
 _UNPRICED_MODEL: Final = "unpriced_model"

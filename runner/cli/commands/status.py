@@ -16,6 +16,8 @@ from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_ar
 from evaljournal.runner.cli.terminal.display import (
     age,
     check_variant,
+    corrected_lines,
+    corrected_scores,
     exit_if_damaged,
     groups_by,
     open_run,
@@ -76,7 +78,8 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
             echo(f"running{process}; last record at {printable(view.state.at)}")
     else:
         detail, head = _day_limit_text(view.state, time.time()), view.state.head
-        echo(final_report(view.state, path=view.path, head=head, verbose=verbose, width=line_width(), detail=detail))
+        lines, width = corrected_lines(view), line_width()
+        echo(final_report(view.state, path=view.path, head=head, verbose=verbose, width=width, detail=detail, corrected=lines))
         free_bytes = shutil.disk_usage(view.path).free
         if view.status == "interrupted" and free_bytes < _MIN_FREE_BYTES:  # Its final record may be missing for that reason.
             echo(
@@ -97,8 +100,9 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
     if as_json:
         problem = None if view.problem is None else str(view.problem)
         header = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
-        print_json({**header, **view_json(results)})
+        corrected = {name: view_json(score) for name, score in corrected_scores(view, variant).items()}
+        print_json({**header, **view_json(results), "corrected": corrected or None})
         return
     echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state, view.state.variants[variant])}")
-    for line in score_lines(results.scores, results.trials):
+    for line in (*score_lines(results.scores, results.trials), *corrected_lines(view, variant)):
         echo(f"  {line}")

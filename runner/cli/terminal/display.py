@@ -5,7 +5,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ import orjson
 
 from evaljournal.journal import JournalError, Record
 from evaljournal.journal.disk.lock import is_held
+from evaljournal.journal.disk.segments import REVIEW, is_run
 from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.render.ending import next_command
@@ -24,7 +25,7 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record
-from evaljournal.replay.text import cell_width, pad
+from evaljournal.replay.text import cell_width, pad, printable
 from evaljournal.replay.views import variant_problem
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
@@ -35,6 +36,8 @@ from evaljournal.runner.suggest import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
+
+    from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed
 
 
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
@@ -106,7 +109,36 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
             for use in state.known_limits.uses(now)
         ],
         **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
+        "corrected": {name: view_json(score) for name, score in corrected_scores(view).items()} or None,
     }
+
+
+def corrected_scores(view: LoadedRun, variant: str | None = None) -> "Mapping[str, CorrectedScore]":
+    """Return the scores of a run or a variant that its review corrects; empty without a review, which takes no time."""
+    reviewed = review_of(view)
+    return {} if reviewed is None else reviewed.corrected(Side(view.state, variant=variant))
+
+
+def review_of(view: LoadedRun) -> "Reviewed | None":
+    """Return a run with the labels of its review; None if it has none."""
+    if not is_run(view.path / REVIEW):
+        return None
+    from evaljournal.replay.review.reviewed import open_review  # noqa: PLC0415  # most runs have no review
+
+    return open_review(view)
+
+
+def corrected_lines(view: LoadedRun, variant: str | None = None) -> Iterator[str]:
+    """Yield a line for each corrected score of a variant, or of a run: of each of its variants, if it has any."""
+    if (reviewed := review_of(view)) is None:
+        return
+    from evaljournal.replay.review import text  # noqa: PLC0415  # most runs have no review
+
+    names: Sequence[str | None] = view.state.variants.names if variant is None else [variant]
+    for name in names or [None]:
+        prefix = f"{printable(name, 40)}: " if name is not None and variant is None else ""
+        lines = text.corrected_lines(reviewed.corrected(Side(view.state, variant=name)))
+        yield from (f"{prefix}{line}" for line in lines)
 
 
 def _resume_after(state: RunState) -> str | None:

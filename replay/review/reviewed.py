@@ -1,0 +1,182 @@
+"""A run joined with its review: the labels of its outputs, and its scores, corrected by those of a random sample."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import attrs
+
+from evaljournal.journal.disk.segments import is_run
+from evaljournal.replay.results.comparison import Side
+from evaljournal.replay.results.pairing import Pairing, score
+from evaljournal.replay.review.correction import Case, Kind, Observation, correct, correct_difference
+from evaljournal.replay.review.labels import Label, Review, Sample, labels_by_trial, read_review, review_path
+from evaljournal.replay.runs.loaded_run import LoadedRun
+from evaljournal.replay.state.tally import is_summable
+from evaljournal.replay.statistics import Estimate
+
+
+@attrs.frozen(kw_only=True)
+class SampleUse:
+    """A random sample, and how much of it has labels."""
+
+    id: int
+    method: str
+    """How it was drawn: `uniform`, `stratified` or `disagreements`."""
+    drawn: int
+    labeled: int
+
+
+@attrs.frozen(kw_only=True)
+class CorrectedScore:
+    """What people would give instead of a scorer, estimated from the labels of a random sample; never part of a mean."""
+
+    method: Literal["ppi", "labels", "none"]
+    """`ppi`: the scorer's mean, corrected; `labels`: that of the labels alone, because they are too few; `none`: no label is of
+    a random sample."""
+    kind: Kind
+    judge: float | None
+    """Mean of the scorer over all trials."""
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """95 % confidence interval of the mean."""
+    weight: float = 0.0
+    """λ of PPI++: how much the scorer contributes, from 0 to 1."""
+    labels: int = 0
+    """Outputs with a label that is used."""
+    trials: int
+    """Trials with a score."""
+    cases: int = 0
+    """Cases with a label that is used."""
+    samples: Sequence[SampleUse] = ()
+    unsampled: int
+    """Outputs with a label that is not used, because they are in no sample."""
+
+
+@attrs.frozen
+class Reviewed:
+    """A run with the labels of its outputs."""
+
+    run: LoadedRun
+    review: Review
+    labels: Mapping[str, Sequence[Label]]
+    """Trial → the labels of its current output."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the labels, in the order of the run's scorers."""
+        names = {label.name for labels in self.labels.values() for label in labels}
+        scorers = [scorer for scorer in self.run.state.scores if scorer in names]
+        return [*scorers, *sorted(names.difference(scorers))]
+
+    def samples(self, name: str) -> list[Sample]:
+        """Return the samples that were drawn for a question."""
+        return [sample for sample in self.review.samples.values() if sample.name == name]
+
+    def labels_of(self, name: str, trials: Iterable[str] | None = None) -> dict[str, list[Label]]:
+        """Return the labels of a name by trial, of all trials or of some."""
+        names = self.labels if trials is None else trials
+        labels = {trial: [label for label in self.labels.get(trial, ()) if label.name == name] for trial in names}
+        return {trial: own for trial, own in labels.items() if own}
+
+    def answers(self, name: str) -> dict[int, list[str]]:
+        """Return the trials of each sample that have a label: one given after it was drawn, or carried over."""
+        return {
+            sample.id: [
+                trial
+                for trial in sample.probabilities
+                if any(label.seq > sample.seq or label.carried_from for label in self.labels_of(name, [trial]).get(trial, ()))
+            ]
+            for sample in self.samples(name)
+        }
+
+    def weights(self, name: str) -> dict[str, float]:
+        """Return the weight of each sampled trial with a label: the inverse of the probability with which it was drawn.
+
+        Of several samples, each counts in proportion to its labels.
+        """
+        answers, weights = self.answers(name), defaultdict[str, float](float)
+        total = sum(map(len, answers.values()))
+        for sample_id, trials in answers.items():
+            for trial in trials:
+                weights[trial] += len(trials) / total / self.review.samples[sample_id].probabilities[trial]
+        return weights
+
+    def corrected(self, side: Side) -> dict[str, CorrectedScore]:
+        """Return the corrected scores of the run or of a variant: those of scorers with labels that are no texts."""
+        results = {name: self._corrected(name, side) for name in self.names}
+        return {name: result for name, result in results.items() if result is not None}
+
+    def _corrected(self, name: str, side: Side) -> CorrectedScore | None:
+        labels = self.labels_of(name, side.ids.values())
+        observations, kind = self.observations(name, side)
+        tally = side.totals.scores.get(name)
+        if kind is None or tally is None or not observations:
+            return None
+        cases: defaultdict[str, list[Observation]] = defaultdict(list)
+        for trial, observation in observations.items():
+            cases[side.state.trials[trial].case].append(observation)
+        correction = correct(Counter(map(tuple, cases.values())), kind)
+        answers = self.answers(name)
+        sampled_trials = {trial for trials in answers.values() for trial in trials}
+        unsampled = sum(trial not in sampled_trials for trial in labels)
+        if correction is None:
+            return CorrectedScore(method="none", kind=kind, judge=tally.mean, trials=len(observations), unsampled=unsampled)
+        samples = [
+            SampleUse(id=sample.id, method=sample.method, drawn=len(sample.probabilities), labeled=len(answers[sample.id]))
+            for sample in self.samples(name)
+            if answers[sample.id]
+        ]
+        return CorrectedScore(**attrs.asdict(correction), samples=samples, unsampled=unsampled)
+
+    def observations(self, name: str, side: Side) -> tuple[dict[str, Observation], Kind | None]:
+        """Return the score and the label of each trial with a score, and the kind of the labels; None: they are texts."""
+        labels, weights = self.labels_of(name), self.weights(name)
+        values = [label.value for own in labels.values() for label in own]
+        if not all(map(is_summable, values)):
+            return {}, None
+        observations: dict[str, Observation] = {}
+        for trial in side.ids.values():
+            value = score(side.state.trials[trial], name)
+            if not is_summable(value):
+                continue
+            numbers = [float(label.value) for label in labels.get(trial, ())] if trial in weights else []
+            label = math.fsum(numbers) / len(numbers) if numbers else None
+            observations[trial] = Observation(float(value), label, weights[trial] if numbers else 0.0)
+        return observations, "pass" if all(isinstance(value, bool) for value in values) else "number"
+
+
+def open_review(run: LoadedRun) -> Reviewed | None:
+    """Return a run with the labels of its review; None if it has none, which takes no time.
+
+    Raises:
+        JournalError: The journal of the review is damaged.
+    """
+    if not is_run(review_path(run.path)):
+        return None
+    review = read_review(run.path)
+    return Reviewed(run, review, labels_by_trial(run, review))
+
+
+def corrected_differences(a: tuple[Reviewed | None, Side], b: tuple[Reviewed | None, Side]) -> dict[str, Estimate]:
+    """Return the corrected difference B - A of each score that can be corrected in both, over the trials that both have."""
+    (review_a, side_a), (review_b, side_b) = a, b
+    if review_a is None or review_b is None:
+        return {}
+    keys = Pairing(side_a.trials, side_b.trials).common_keys
+    results: dict[str, Estimate] = {}
+    for name in review_a.names:
+        sides = [review.observations(name, side) for review, side in ((review_a, side_a), (review_b, side_b))]
+        (observations_a, kind), (observations_b, kind_b) = sides
+        cases: defaultdict[str, tuple[list[Observation], list[Observation]]] = defaultdict(lambda: ([], []))
+        for key in keys:
+            pair = observations_a.get(side_a.ids[key]), observations_b.get(side_b.ids[key])
+            if pair[0] is not None and pair[1] is not None:
+                cases[key[0]][0].append(pair[0])
+                cases[key[0]][1].append(pair[1])
+        pairs: Counter[tuple[Case, Case]] = Counter((tuple(own_a), tuple(own_b)) for own_a, own_b in cases.values())
+        if kind is not None and kind == kind_b and (estimate := correct_difference(pairs, kind)) is not None:
+            results[name] = estimate
+    return results

@@ -1,0 +1,169 @@
+"""The review of a run as text and Markdown: corrected scores, and how far a scorer agrees with people."""
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from evaljournal.replay.render.phrases import difference_interval, interval_text, mean_text, score_value_text, signed_difference
+from evaljournal.replay.review.agreement import Coefficient
+from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS
+from evaljournal.replay.review.judge import Agreement, Bias, Rate
+from evaljournal.replay.review.reviewed import CorrectedScore
+from evaljournal.replay.statistics import Estimate
+from evaljournal.replay.text import one_line, plural, printable
+
+_NAME_CHARS: Final = 24
+_NOTE_CHARS: Final = 80
+
+
+def corrected_text(score: CorrectedScore) -> str:
+    """Return a corrected score with its evidence: `corrected 71.5 % (95 % CI 65.0–78.0 %, 60 of 1,200 reviewed, sample 1)`."""
+    unsampled = f"{plural(score.unsampled, 'label')} of outputs that are in no random sample" if score.unsampled else ""
+    if score.method == "none":
+        return f"not corrected: only {unsampled}; draw one with `evaljournal review RUN --sample {MIN_LABELS * 2}`"
+    interval = interval_text(score.kind, score.low, score.high)
+    details = [f"95 % CI {interval}{' %' if score.kind == 'pass' else ''}" if interval else "no interval"]
+    details += [f"{score.labels:,} of {score.trials:,} reviewed", samples_text(score)]
+    text = (
+        f"{'corrected' if score.method == 'ppi' else 'labels alone'} {mean_text(score.kind, score.mean)} ({', '.join(details)})"
+    )
+    notes = []
+    if score.method == "labels":
+        minimum = f"{MIN_OF_CLASS} of each class" if score.kind == "pass" else f"{MIN_OF_CLASS} that differ from the score"
+        notes.append(f"too few for a correction, which needs {MIN_LABELS} labels and {minimum}")
+    return "; ".join([text, *notes, *([f"not used: {unsampled}"] if unsampled else ())])
+
+
+def samples_text(score: CorrectedScore) -> str:
+    """Return the samples of the labels: `uniform sample 1`, `uniform sample 1 and stratified sample 2 (40 of 50 labelled)`."""
+    texts = []
+    for sample in score.samples:
+        open_note = f" ({sample.labeled:,} of {sample.drawn:,} labelled)" if sample.labeled < sample.drawn else ""
+        texts.append(f"{printable(sample.method, 20)} sample {sample.id}{open_note}")
+    return " and ".join(texts)
+
+
+def corrected_lines(scores: Mapping[str, CorrectedScore]) -> Iterator[str]:
+    """Yield a line for each corrected score: `judge 83.8 %, corrected 71.5 % (…)`."""
+    for name, score in scores.items():
+        yield f"{printable(name, _NAME_CHARS)} {mean_text(score.kind, score.judge)}, {corrected_text(score)}"
+
+
+def difference_lines(differences: Mapping[str, Estimate], kinds: Mapping[str, str]) -> Iterator[str]:
+    """Yield a line for each corrected difference of two runs: `judge, corrected: +3.1 points (95 % CI -1.2 to 7.4)`."""
+    for name, difference in differences.items():
+        kind = kinds[name]
+        interval = difference_interval(kind, difference.low, difference.high)
+        yield f"{printable(name, _NAME_CHARS)}, corrected: {signed_difference(kind, difference.mean)} (95 % CI {interval})"
+
+
+def coefficient_text(coefficient: Coefficient | None) -> str:
+    """Return a coefficient of agreement: `0.82 (95 % CI 0.71 to 0.91)`."""
+    if coefficient is None:
+        return "undefined"
+    low, high = coefficient.low, coefficient.high
+    interval = "no interval" if low is None or high is None else f"95 % CI {low:.2f} to {high:.2f}"
+    return f"{coefficient.value:.2f} ({interval})"
+
+
+def rate_text(rate: Rate | None) -> str:
+    """Return a rate: `91.2 % (95 % CI 84.0–95.4 %, n = 68)`."""
+    if rate is None:
+        return "no such label"
+    return f"{mean_text('pass', rate.mean)} (95 % CI {interval_text('pass', rate.low, rate.high)} %, n = {rate.n:,})"
+
+
+def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
+    """Yield the figures of an agreement, each with its name."""
+    has_scores = agreement.alpha is not None or bool(agreement.confusion)
+    if agreement.kind != "number" and has_scores:
+        yield "Gwet's AC1", coefficient_text(agreement.ac1)
+        yield "Cohen's κ", coefficient_text(agreement.kappa)
+    if has_scores:
+        yield "Krippendorff's α", coefficient_text(agreement.alpha)
+    if agreement.alpha_reviewers is not None or len(agreement.reviewers) > 1:
+        yield "α of the reviewers alone", coefficient_text(agreement.alpha_reviewers)
+    if agreement.kind == "pass" and has_scores:
+        yield "true pass rate", rate_text(agreement.true_pass_rate)
+        yield "true fail rate", rate_text(agreement.true_fail_rate)
+    if agreement.consistency is not None:
+        same, pairs = agreement.consistency.same, agreement.consistency.pairs
+        yield (
+            "consistency",
+            f"{same:,} of {plural(pairs, 'pair')} of equal outputs have the same score ({100 * same / pairs:.1f} %)",
+        )
+    if (flips := agreement.position_flips) is not None:
+        share = f"{100 * flips.flips / flips.pairs:.1f} %"
+        yield (
+            "position flips",
+            f"{flips.flips:,} of {plural(flips.pairs, 'pair')} ({share}), {flips.to_first:,} to the first position",
+        )
+    kind = "pass" if agreement.kind == "pass" else "number"
+    if agreement.length is not None:
+        yield "error by length", _bias_text(agreement.length, kind, "when an output is twice as long")
+    if agreement.own_family is not None:
+        yield "own model family", _bias_text(agreement.own_family, kind, "on outputs of the judge's own model family")
+
+
+def _bias_text(bias: Bias, kind: str, condition: str) -> str:
+    interval = difference_interval(kind, bias.low, bias.high)
+    return f"{signed_difference(kind, bias.slope)} {condition} (95 % CI {interval}, n = {bias.n:,})"
+
+
+def basis_text(agreement: Agreement) -> str:
+    """Return which labels are used: `60 outputs, labelled by ada (60) and grace (20); 12 saw the score`."""
+    names = [f"{printable(name, _NAME_CHARS)} ({count:,})" for name, count in islice(agreement.reviewers.items(), 5)]
+    names += [f"{len(agreement.reviewers) - 5:,} others"] if len(agreement.reviewers) > len(names) else []
+    parts = [f"{plural(agreement.labels, 'output')} labelled by {' and '.join(names)}"]
+    if agreement.unblinded:
+        parts.append(f"{agreement.unblinded:,} with the score visible")
+    if agreement.tied:
+        parts.append(f"{agreement.tied:,} without a majority, used for α only")
+    if not agreement.is_sampled:
+        parts.append("not of a random sample, so this says nothing about other outputs")
+    elif agreement.unsampled:
+        parts.append(f"not used: {plural(agreement.unsampled, 'label')} of outputs that are in no random sample")
+    return "; ".join(parts)
+
+
+def confusion_table(agreement: Agreement) -> list[list[str]]:
+    """Return the confusion table: a row for each score, a column for each label; empty for numbers."""
+    counts = {(cell.judge, cell.label): cell.count for cell in agreement.confusion}
+    if not counts:
+        return []
+    columns = sorted({label for _, label in counts}, key=_order)
+    header = ["score", *(f"label {score_value_text(label)}" for label in columns)]
+    rows = sorted({judge for judge, _ in counts}, key=_order)
+    return [
+        header,
+        *([score_value_text(judge), *(f"{counts.get((judge, label), 0):,}" for label in columns)] for judge in rows),
+    ]
+
+
+def _order(value: object) -> tuple[bool, str]:
+    return value is not True, str(value)
+
+
+def agreement_lines(agreement: Agreement, *, limit: int | None) -> Iterator[str]:
+    """Yield an agreement as lines; at most `limit` disagreements are listed."""
+    yield f"{printable(agreement.question, 40)}: {basis_text(agreement)}"
+    if agreement.corrected is not None:
+        yield f"  {next(corrected_lines({agreement.question: agreement.corrected}))}"
+    if table := confusion_table(agreement):
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for row in table:
+            yield f"  {'  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()}"
+    rows = list(agreement_rows(agreement))
+    width = max((len(name) for name, _ in rows), default=0)
+    yield from (f"  {name:<{width}}  {text}" for name, text in rows)
+    if agreement.disagreements:
+        yield f"  {plural(len(agreement.disagreements), 'disagreement')}:"
+        yield from (f"    {row}" for row in _disagreements(agreement, limit))
+        if limit is not None and len(agreement.disagreements) > limit:
+            yield f"    … and {len(agreement.disagreements) - limit:,} more; --all lists them"
+
+
+def _disagreements(agreement: Agreement, limit: int | None) -> Iterator[str]:
+    for item in islice(agreement.disagreements, limit):
+        note = f": {one_line('; '.join(item.notes), _NOTE_CHARS)}" if item.notes else ""
+        yield f"{printable(item.trial)}: score {score_value_text(item.judge)}, label {score_value_text(item.label)}{note}"

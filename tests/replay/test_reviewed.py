@@ -1,0 +1,259 @@
+"""A run joined with its review: which labels correct a score, what the texts say about them, and how a judge is checked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaljournal.journal import Event
+from evaljournal.journal.events import Noted
+from evaljournal.replay import load
+from evaljournal.replay.results.comparison import Side
+from evaljournal.replay.review.judge import Agreement, Cell, Consistency, agreement
+from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed, SampleUse, corrected_differences, open_review
+from evaljournal.replay.review.text import agreement_lines, corrected_text
+from tests.journal.samples import finished, session, started, write_sync
+from tests.replay.reviewed_run import RUN, annotation, sampled, write_review, write_reviewed_run, write_run
+from tests.replay.trial_events import answered
+
+
+def reviewed(path: Path) -> Reviewed:
+    """Return a run that has a review."""
+    result = open_review(load(path))
+    assert result is not None
+    return result
+
+
+def corrected(path: Path, variant: str | None = None) -> CorrectedScore:
+    """Return the corrected score of the judge."""
+    run = reviewed(path)
+    return run.corrected(Side(run.run.state, variant=variant))["judge"]
+
+
+def agreement_of(path: Path, name: str = "judge") -> Agreement:
+    """Return the agreement of a scorer."""
+    run = reviewed(path)
+    return agreement(run, Side(run.run.state), name)
+
+
+def labels(names: list[str], values: list[Any], **fields: Any) -> list[Event]:
+    """Return labels of the first trials of a run."""
+    pairs = zip(names, values, strict=False)
+    return [annotation(name, value, output=f"out {name.partition('#')[0]} 1", **fields) for name, value in pairs]
+
+
+def test_a_run_without_a_review(tmp_path: Path) -> None:
+    """Without a review, nothing is corrected."""
+    write_run(tmp_path / "run", [True, False])
+
+    assert open_review(load(tmp_path / "run")) is None
+
+
+def test_a_corrected_score(tmp_path: Path) -> None:
+    """The judge's mean is corrected by the labels of the sample; the text has the interval, the labels and the sample."""
+    write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (700, 300))
+    score = corrected(tmp_path / "run")
+
+    assert ("ppi", 66, 1_066, 66, 0) == (score.method, score.labels, score.trials, score.cases, score.unsampled)
+    assert [SampleUse(id=1, method="uniform", drawn=66, labeled=66)] == score.samples
+    assert score.judge == pytest.approx(748 / 1_066)
+    assert corrected_text(score) == "corrected 63.5 % (95 % CI 53.4–72.6 %, 66 of 1,066 reviewed, uniform sample 1)"
+
+
+def test_labels_outside_the_sample_are_not_used(tmp_path: Path) -> None:
+    """Labels of outputs that someone chose do not change a corrected score; their number is shown."""
+    path = tmp_path / "run"
+    write_reviewed_run(path, (40, 3, 8, 15))
+    before = corrected(path)
+    names = write_run(tmp_path / "other", [True] * 66 + [True] * 300 + [False] * 100)
+    drawn = sampled(dict.fromkeys(names[:66], 66 / 466))
+    values = [True] * 40 + [True] * 3 + [False] * 8 + [False] * 15
+    pairs = [True] * 40 + [False] * 3 + [True] * 8 + [False] * 15 + [True] * 300 + [False] * 100
+    chosen = labels(names[450:], [False] * 10)
+    write_run(tmp_path / "chosen", pairs)
+    write_review(tmp_path / "chosen", [drawn, *labels(names, values, sample=1), *chosen])
+    after = corrected(tmp_path / "chosen")
+
+    assert (before.mean, before.low, 10) == (after.mean, after.low, after.unsampled)
+    assert corrected_text(after).endswith("; not used: 10 labels of outputs that are in no random sample")
+
+
+def test_labels_without_a_sample(tmp_path: Path) -> None:
+    """Labels without any sample never correct a score, however many there are."""
+    names = write_run(tmp_path / "run", [True] * 100)
+    write_review(tmp_path / "run", labels(names, [True, False] * 40))
+    score = corrected(tmp_path / "run")
+
+    assert ("none", None, 80) == (score.method, score.mean, score.unsampled)
+    assert corrected_text(score).startswith("not corrected: only 80 labels of outputs that are in no random sample; draw one")
+
+
+def test_too_few_labels(tmp_path: Path) -> None:
+    """With too few labels, their own share is shown with Wilson's interval, and the text says so."""
+    write_reviewed_run(tmp_path / "run", (15, 0, 5, 0))
+
+    assert corrected_text(corrected(tmp_path / "run")) == (
+        "labels alone 75.0 % (95 % CI 53.1–88.8 %, 20 of 420 reviewed, uniform sample 1); "
+        "too few for a correction, which needs 30 labels and 10 of each class"
+    )
+
+
+def test_an_open_sample(tmp_path: Path) -> None:
+    """A sample that is not completely labelled is used as far as it goes, and the text says how far."""
+    names = write_run(tmp_path / "run", [True, False] * 100)
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(names[:100], 0.5)), *labels(names, [True, False] * 20, sample=1)])
+
+    assert "40 of 200 reviewed, uniform sample 1 (40 of 100 labelled)" in corrected_text(corrected(tmp_path / "run"))
+
+
+def test_labels_before_the_sample_are_not_of_it(tmp_path: Path) -> None:
+    """A label that was given before the sample was drawn is not an answer to it."""
+    names = write_run(tmp_path / "run", [True, False] * 20)
+    write_review(tmp_path / "run", [*labels(names, [True, False] * 20), sampled(dict.fromkeys(names, 1.0))])
+
+    assert ("none", 40) == (corrected(tmp_path / "run").method, corrected(tmp_path / "run").unsampled)
+
+
+def test_a_label_of_another_output_does_not_count(tmp_path: Path) -> None:
+    """If the trial has another output than the one that was labelled, the label is not used."""
+    names = write_run(tmp_path / "run", [True, False] * 20)
+    other = [annotation(name, value=True, output="another", sample=1) for name in names]
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(names, 1.0)), *other])
+
+    assert [] == reviewed(tmp_path / "run").names
+
+
+def test_two_samples_are_combined(tmp_path: Path) -> None:
+    """Each of two samples counts in proportion to its labels, with its own probabilities."""
+    names = write_run(tmp_path / "run", [True] * 90 + [False] * 10)
+    drawn = [sampled(dict.fromkeys(names[:10], 0.1)), sampled({names[0]: 0.5, names[99]: 0.25}, sample=2, method="stratified")]
+    write_review(tmp_path / "run", [*drawn, *labels(names, [True] * 10), *labels(names[99:], [False])])
+    weights = reviewed(tmp_path / "run").weights("judge")
+
+    assert {names[0]: 10 / 12 / 0.1 + 2 / 12 / 0.5, names[1]: 10 / 12 / 0.1, names[99]: 2 / 12 / 0.25} == pytest.approx(
+        {name: weights[name] for name in (names[0], names[1], names[99])}
+    )
+
+
+def test_reviewers_who_disagree(tmp_path: Path) -> None:
+    """The label of an output is the mean of its reviewers' labels; without a majority, only α uses it."""
+    names = write_run(tmp_path / "run", [True, False, True])
+    events = [*labels(names, [True, True, False]), *labels(names, [True, False], reviewer="grace")]
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(names, 1.0)), *events])
+    result = agreement_of(tmp_path / "run")
+
+    assert (1, {"ada": 3, "grace": 2}) == (result.tied, result.reviewers)
+    assert [Cell(judge=True, label=False, count=1), Cell(judge=True, label=True, count=1)] == result.confusion
+    assert corrected(tmp_path / "run").mean == pytest.approx((1 + 0.5 + 0) / 3)
+    assert result.alpha_reviewers is not None
+
+
+def test_agreement(tmp_path: Path) -> None:
+    """The confusion table, the rates and the disagreements are those of the labels."""
+    names = write_reviewed_run(tmp_path / "run", (40, 3, 8, 15))
+    result = agreement_of(tmp_path / "run")
+    counts = {(cell.judge, cell.label): cell.count for cell in result.confusion}
+    assert result.true_pass_rate is not None
+    assert result.true_fail_rate is not None
+
+    assert {(True, True): 40, (False, True): 3, (True, False): 8, (False, False): 15} == counts
+    assert (40 / 43, 43, 15 / 23, 23) == pytest.approx(
+        (result.true_pass_rate.mean, result.true_pass_rate.n, result.true_fail_rate.mean, result.true_fail_rate.n)
+    )
+    assert names[40:51] == [item.trial for item in result.disagreements]
+    assert result.is_sampled
+    lines = list(agreement_lines(result, limit=2))
+    assert "  pass   40          8" in lines
+    assert lines[-1] == "    … and 9 more; --all lists them"
+
+
+def test_agreement_of_numbers(tmp_path: Path) -> None:
+    """Numbers have α and a corrected mean, and no confusion table."""
+    names = write_run(tmp_path / "run", [float(index % 5) for index in range(60)])
+    values = [float((index + (index % 3 == 0)) % 5) for index in range(40)]
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(names[:40], 40 / 60)), *labels(names, values)])
+    result = agreement_of(tmp_path / "run")
+
+    assert ("number", [], None, None) == (result.kind, result.confusion, result.ac1, result.true_pass_rate)
+    assert result.coefficient == result.alpha is not None
+    assert result.corrected is not None
+    assert ("ppi", "number") == (result.corrected.method, result.corrected.kind)
+
+
+def test_agreement_of_texts(tmp_path: Path) -> None:
+    """Labels that are texts have AC1 and κ, and no corrected score."""
+    names = write_run(tmp_path / "run", ["good", "bad", "odd"] * 10)
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(names, 1.0)), *labels(names, ["good", "bad", "bad"] * 10)])
+    result = agreement_of(tmp_path / "run")
+
+    assert ("label", None, 10) == (result.kind, result.corrected, len(result.disagreements))
+    assert result.ac1 is not None
+
+
+def test_a_question_without_a_scorer(tmp_path: Path) -> None:
+    """Labels of a name that no scorer has are compared between reviewers only."""
+    names = write_run(tmp_path / "run", [True] * 6)
+    events = [
+        *labels(names, [True, False] * 3, name="polite"),
+        *labels(names, [True, True] * 3, name="polite", reviewer="grace"),
+    ]
+    write_review(tmp_path / "run", events)
+    result = agreement_of(tmp_path / "run", "polite")
+
+    assert (None, None, [], 6) == (result.ac1, result.alpha, result.confusion, result.labels)
+    assert result.alpha_reviewers is not None
+    assert not result.is_sampled
+
+
+def test_consistency(tmp_path: Path) -> None:
+    """Of the pairs of equal outputs of one case, those with the same score are counted."""
+    names = write_run(tmp_path / "run", [True, True, False, False, False, False], repeats=3, output="same")
+    write_review(tmp_path / "run", [annotation(names[0], value=True, output="same")])
+
+    assert Consistency(pairs=6, same=4) == agreement_of(tmp_path / "run").consistency
+
+
+def test_errors_over_length(tmp_path: Path) -> None:
+    """A judge that lets long outputs pass although they are wrong has a positive slope over the length."""
+    outputs = ["x" * (3 if index % 2 else 255) for index in range(40)]
+    events = [event for index, output in enumerate(outputs) for event in answered(f"c{index}", {"judge": True}, output=output)]
+    write_sync(tmp_path / "run", [started(), session(), *events, finished(40)], confirm=False, run=RUN)
+    values = [annotation(f"c{index}", len(output) < 9, output=output) for index, output in enumerate(outputs)]
+    write_review(tmp_path / "run", values)
+    length = agreement_of(tmp_path / "run").length
+    assert length is not None
+
+    assert (40, 1 / 6) == pytest.approx((length.n, length.slope))  # 4 to 256 is six times twice as long.
+
+
+def test_own_family(tmp_path: Path) -> None:
+    """A judge that is kinder to models of its own family is noticed, if the models are known."""
+
+    def trial(index: int) -> list[Event]:
+        model = "other-1" if index % 2 else "openai/gpt-5-mini"
+        enqueue, start, *others = answered(f"c{index}", {"judge": True}, output=f"out {index}")
+        answer = Noted(trial=f"c{index}", attempt=1, name="evaljournal.answer", value={"outcome": "", "model": model})
+        judge = Noted(trial=f"c{index}", attempt=1, name="evaljournal.judge", value={"scorer": "judge", "model": "gpt-5"})
+        return [enqueue, start, answer, others[0], judge, *others[1:]]
+
+    events = [event for index in range(40) for event in trial(index)]
+    write_sync(tmp_path / "run", [started(), session(), *events, finished(40)], confirm=False, run=RUN)
+    write_review(tmp_path / "run", [annotation(f"c{i}", i % 2 == 1 or i % 4 == 0, output=f"out {i}") for i in range(40)])
+    family = agreement_of(tmp_path / "run").own_family
+    assert family is not None
+
+    assert (40, 0.5) == pytest.approx((family.n, family.slope))
+
+
+def test_corrected_difference(tmp_path: Path) -> None:
+    """The difference of two runs is corrected if both have a correction."""
+    write_reviewed_run(tmp_path / "a", (40, 3, 8, 15))
+    write_reviewed_run(tmp_path / "b", (30, 3, 8, 25))
+    sides = [(run, Side(run.run.state)) for run in (reviewed(tmp_path / "a"), reviewed(tmp_path / "b"))]
+    differences = corrected_differences(sides[0], sides[1])
+
+    assert ["judge"] == list(differences)
+    assert differences["judge"].mean == pytest.approx(
+        (corrected(tmp_path / "b").mean or 0.0) - (corrected(tmp_path / "a").mean or 0.0)
+    )
+    assert {} == corrected_differences(sides[0], (None, sides[1][1]))
