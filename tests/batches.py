@@ -77,6 +77,8 @@ class MemoryBatches:
     listings: list[float] = attrs.field(init=False, factory=list)
     polls: int = attrs.field(init=False, default=0)
     key: str = "key"
+    started: float = 0.0
+    """Seconds on the provider's clock when the process that uses it started."""
     name: Literal["openai", "anthropic"] = attrs.field(init=False, default="openai")
     address: str = attrs.field(init=False, default="https://batches.example/v1")
 
@@ -94,7 +96,7 @@ class MemoryBatches:
         assert [f"{batch.prefix}{number}" for number in range(1, len(lines) + 1)] == [line["custom_id"] for line in requests]
         batch_id = f"batch_{len(self.batches) + 1}"
         bodies = [line["body"] for line in requests]
-        self.batches[batch_id] = MemoryBatch(batch.prefix, bodies, trio.current_time())
+        self.batches[batch_id] = MemoryBatch(batch.prefix, bodies, self.now())
         self.submitted.update(map(prompt_of, bodies))
         self.on_submit(self.submissions, self)
         await trio.sleep(1)
@@ -102,7 +104,7 @@ class MemoryBatches:
 
     async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
         await trio.sleep(0.1)
-        self.listings.append(trio.current_time())
+        self.listings.append(self.now())
         for batch_id, known in self.batches.items():
             if known.prefix == batch.prefix and batch_id not in known_ids:
                 if self.owner_is_hidden and not self._is_ended(known):
@@ -110,8 +112,11 @@ class MemoryBatches:
                 return Submitted(id=batch_id)
         return None
 
+    def now(self) -> float:
+        return self.started + trio.current_time()
+
     def _is_ended(self, batch: MemoryBatch) -> bool:
-        return bool(batch.state) or trio.current_time() - batch.created >= self.seconds
+        return bool(batch.state) or self.now() - batch.created >= self.seconds
 
     async def poll(self, batch_id: str) -> BatchStatus:
         await trio.sleep(0.1)

@@ -61,6 +61,8 @@ _BYTES_PER_TOKEN: Final = 4
 _READ_AHEAD: Final = 100
 """Collected replies that are kept in memory at a time."""
 _CANCELED: Final = frozenset({"cancelled", "canceled", "cancelling", "canceling"})
+_PREFIX: Final = "ej-"
+"""Beginning of the id of every line; the run, the batch and the line follow."""
 _MAX_DIGITS: Final = 10
 """Digits of a line number that are read; a result may have any id."""
 
@@ -88,7 +90,6 @@ class BatchedJob(Protocol):
     line: BatchLine | None
     missed_batches: int
     """Batches that had its line and no result for it."""
-    reserved: dict[str, float] | None
 
     @property
     def line_key(self) -> tuple[str, str]:
@@ -196,8 +197,8 @@ class _OpenBatch:
     interval: float = 0.0
     is_checked: bool = False
     """Whether the provider was asked in this session, or the batch was submitted in it."""
-    unlisted_at: float = math.inf
-    """When it was first looked for and not listed."""
+    is_unlisted: bool = False
+    """Whether it was looked for and not listed."""
     status: BatchStatus | None = None
     """The last status, once it has ended."""
 
@@ -301,18 +302,17 @@ class Batcher(Generic[J]):
         try:
             submitted = await batch.api.find(_prepared_batch(state), known_ids)
         except OwnerUnknown as exc:
-            self._problem, batch.is_checked, batch.unlisted_at = str(exc), True, math.inf
+            self._problem, batch.is_checked, batch.is_unlisted = str(exc), True, False
             self._postpone(batch)
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
             self._handle_problem(batch, exc)
         else:
             if submitted is not None:
                 self._record_submission(number, batch, submitted)
-            elif now - batch.unlisted_at >= _SECOND_LISTING:
+            elif batch.is_unlisted:
                 self._end(number, "not_sent", message="the provider has no such batch")
             else:
-                batch.unlisted_at = min(batch.unlisted_at, now)
-                batch.due = batch.unlisted_at + _SECOND_LISTING
+                batch.is_unlisted, batch.due = True, now + _SECOND_LISTING
 
     async def _poll(self, number: int, batch: _OpenBatch) -> None:
         state = self._state.batches[number]
@@ -403,9 +403,6 @@ class Batcher(Generic[J]):
             job = self._jobs.get((trial, prepared.scorer)) if line in open_lines else None
             if job is not None:
                 job.line = BatchLine(batch=number, number=line, status=result.status, body=result.body)
-                reserved = prepared.reserved
-                if isinstance(reserved, dict):
-                    job.reserved = {unit: amount / len(prepared.trials) for unit, amount in reserved.items()}
                 del self._jobs[job.line_key]
                 self._engine.collect(job)
             if self._engine.collected_jobs >= _READ_AHEAD:
@@ -453,7 +450,7 @@ class Batcher(Generic[J]):
     async def _submit(self, group: _Group[J]) -> bool:
         """Prepare and submit one batch; return whether another one may follow."""
         number, target = self._lines.last_batch + 1, group.target
-        prefix = f"ej-{self._journal.run}-{number}-"
+        prefix = f"{_PREFIX}{self._journal.run}-{number}-"
         jobs, lines, tokens, reserved = await self._take(group, prefix)
         if not jobs or self._engine.is_stopping:
             group.jobs.extendleft(reversed(jobs))
@@ -585,15 +582,17 @@ class Batcher(Generic[J]):
             self._engine.stop("batches", self._problem)
 
 
-def open_batch_apis(state: RunState, run: str, targets: Iterable[BatchTarget], path: Path) -> dict[int, BatchApi]:
+def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path) -> dict[int, BatchApi]:
     """Return the APIs of the open batches of a run by number; raise a `UsageError` if `targets` do not include one of them."""
-    apis = {(target.scorer, target.version, target.api.account(run)): target.api for target in targets}
     open_apis: dict[int, BatchApi] = {}
+    targets = list(targets)
     for number in state.batch_lines.open:
         prepared = state.batches[number].prepared
-        key = prepared.scorer, prepared.version, prepared.account
-        if key not in apis:
-            is_other_account = any(other[:2] == key[:2] for other in apis)
+        owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
+        run = prepared.prefix.removeprefix(_PREFIX).partition("-")[0]  # Of another run, if this one is a fork.
+        apis = [api for api in owners if api.account(run) == prepared.account]
+        if not apis:
+            is_other_account = bool(owners)
             owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
             problem = (
                 f"was submitted to {prepared.address} with another API key or project, or to another endpoint"
@@ -602,7 +601,7 @@ def open_batch_apis(state: RunState, run: str, targets: Iterable[BatchTarget], p
             )
             hint = f"use the same one to collect it, or {command('cancel', path)}" if is_other_account else _other_hint(path)
             raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
-        open_apis[number] = apis[key]
+        open_apis[number] = apis[0]
     return open_apis
 
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 from evaljournal.runner.suggest import command
 from evaljournal.runner.tasks import Billed, OpenableTask
 from evaljournal.runner.tasks.function import resolve_loop
+from evaljournal.runner.tasks.prices import BATCH
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
 
@@ -66,15 +68,7 @@ class Plan:
 
     def estimate(self, case: Case, variant: str, tier: str) -> Amounts:
         """Return the most that an attempt and its scorers are expected to use in a service tier; unknown units are missing."""
-        task: object = self.evaluation.tasks[variant]
-        usage: Amounts = dict(task.estimate(case, None, tier)) if isinstance(task, Billed) else {}
-        output_tokens = usage.get("output_tokens") or None
-        for scorer in self.evaluation.scorers.values():
-            if not scorer.is_local:
-                judge: object = scorer.function
-                judge_usage = judge.estimate(case, output_tokens, tier) if isinstance(judge, Billed) else {}
-                usage = {unit: usage[unit] + judge_usage[unit] for unit in usage if unit in judge_usage}
-        return usage
+        return _estimate(self.evaluation, case, variant, tier)
 
 
 @attrs.frozen
@@ -86,6 +80,19 @@ class SelectedTrials:
     keys: TaskKeys
     """Rate-limit keys of the attempts."""
     trials: Trials
+
+
+def _estimate(evaluation: Evaluation[Any, Any, Any], case: Case, variant: str, tier: str) -> Amounts:
+    task: object = evaluation.tasks[variant]
+    tiers = (tier,) if tier else ()
+    usage: Amounts = dict(task.estimate(case, None, *tiers)) if isinstance(task, Billed) else {}
+    output_tokens = usage.get("output_tokens") or None
+    for scorer in evaluation.scorers.values():
+        if not scorer.is_local:
+            judge: object = scorer.function
+            judge_usage = judge.estimate(case, output_tokens, *tiers) if isinstance(judge, Billed) else {}
+            usage = {unit: usage[unit] + judge_usage[unit] for unit in usage if unit in judge_usage}
+    return usage
 
 
 def is_done(state: RunState, options: Options) -> bool:
@@ -174,6 +181,8 @@ def select_trials(
             cases = cases.with_check(function.check_price)
         if settings.limit_key is not None:
             cases = cases.with_check(keys.check)
+        if settings.batch:
+            cases = cases.with_check(partial(_check_batched_case, evaluation, settings.budget or {}))
         variants = list(evaluation.with_variants(only_variants).tasks)
         trials = cases.select(settings, repeats=settings.repeats, variants=variants, shard=shard)
         if (trials.all_cases or 0) > 1 and _constant_templates(evaluation):
@@ -274,6 +283,20 @@ def _check_batches(evaluation: Evaluation[Any, Any, Any], settings: Settings) ->
     elif settings.batch_fallback or settings.batch_tokens is not None:
         name = "batch_fallback" if settings.batch_fallback else "batch_tokens"
         raise UsageError("has no effect without batches; add --batch (batch=True)", setting=name, value=getattr(settings, name))
+
+
+def _check_batched_case(evaluation: Evaluation[Any, Any, Any], budget: Mapping[str, float], case: Case) -> None:
+    """Raise a `UsageError` if a case needs several calls of a judge, or the budget of its calls cannot be estimated."""
+    for name, scorer in evaluation.scorers.items():
+        if getattr(scorer.function, "calls", lambda _: 1)(case) > 1:
+            problem = f"the judge {name!r} is called several times for the case {case.name!r}, once for each graded assertion"
+            raise UsageError(f"{problem}; a batch has one call", setting="batch", value=True)
+    for variant in evaluation.tasks if budget else ():
+        if unknown_units := budget.keys() - _estimate(evaluation, case, variant, BATCH).keys():
+            problem = (
+                f"the {min(unknown_units)} of the case {case.name!r} cannot be estimated, so a budget cannot limit batches"
+            )
+            raise UsageError(problem, setting="batch", value=True, hint="pass --max-tokens, or remove the budget")
 
 
 def _watch_clients(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> None:

@@ -234,9 +234,7 @@ class Scheduler:
         if self._is_admission_waiting:
             self.request_admission()
         if queues.collected and self.shutdown.reason is None:
-            collected_job = queues.collected.popleft()
-            self.wake()
-            return collected_job
+            return self._collected_job()
         if queues.outputs_to_score and self._may_score(queues.outputs_to_score[0]):
             work = queues.outputs_to_score.popleft()
             self.wake()
@@ -247,6 +245,15 @@ class Scheduler:
             if self._has_next(lane) and (job := self._start(lane, now)) is not None:
                 return job
         return None
+
+    def _collected_job(self) -> Job:
+        """Return the next job that has its reply; it reserves nothing, because its batch does, and is no probe."""
+        job = self.queues.collected.popleft()
+        job.is_probe = False
+        if isinstance(job, TrialWork):
+            job.reserved = job.other_runs = None
+        self.wake()
+        return job
 
     def _start(self, lane: Lane, now: float) -> Job | None:
         """Return the next job of a lane if its policy, the budget and the known limits allow it."""

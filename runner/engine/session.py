@@ -47,7 +47,8 @@ from evaljournal.runner.workers.streams import print_error
 
 if TYPE_CHECKING:
     from evaljournal.replay.export.tables import Rows
-    from evaljournal.runner.batches.targets import BatchSetup
+    from evaljournal.runner.batches.api import BatchApi
+    from evaljournal.runner.batches.targets import BatchSetup, BatchTargets
     from evaljournal.runner.page import InlinePage
 
 T = TypeVar("T")
@@ -250,7 +251,10 @@ class Session:
         add_environment()
         self._environment = await self._in_thread(self.options.environment)
         state = await self._in_thread(self._load_state)
-        return state, await self._in_thread(lambda: self._plan(state))
+        plan = await self._in_thread(lambda: self._plan(state))
+        if plan is not None:
+            self._batches(plan, state)
+        return state, plan
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         """Make a call that changes nothing in a thread; it is abandoned if the session is interrupted."""
@@ -315,17 +319,25 @@ class Session:
             detail = exc.message if state.started is None else str(exc)  # Otherwise its hint is to resume the run.
             return Outcome(self.path, state, "", "disk_full", detail)
 
-    def _batches(self, recorder: Recorder, plan: Plan) -> "BatchSetup | None":
-        """Return how the session uses batches; raise a `UsageError` if it cannot collect those that are open."""
-        journal, state, settings = recorder.journal, recorder.state, plan.settings
-        if not settings.batch and not state.batch_lines.open:
+    def _batches(self, plan: Plan, state: RunState) -> "tuple[BatchTargets, dict[int, BatchApi]] | None":
+        """Return what can be sent in batches, and the open batches; raise a `UsageError` if they cannot be collected."""
+        if not plan.settings.batch and not state.batch_lines.open:
             return None
-        from evaljournal.runner.batches.batcher import Batcher, BatchOptions, open_batch_apis  # noqa: PLC0415  # few runs need it
-        from evaljournal.runner.batches.targets import BatchSetup, BatchTargets  # noqa: PLC0415  # few runs need it
+        from evaljournal.runner.batches.batcher import open_batch_apis  # noqa: PLC0415  # few runs need it
+        from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # few runs need it
 
         evaluation = plan.evaluation
         targets = BatchTargets.of(evaluation) if plan.variants else BatchTargets.of_scorers(evaluation.scorers)
-        open_batches = open_batch_apis(state, journal.run, targets, self.path)
+        return targets, open_batch_apis(state, targets, self.path)
+
+    def _batch_setup(self, recorder: Recorder, plan: Plan) -> "BatchSetup | None":
+        batches, settings = self._batches(plan, recorder.state), plan.settings
+        if batches is None:
+            return None
+        from evaljournal.runner.batches.batcher import Batcher, BatchOptions  # noqa: PLC0415  # few runs need it
+        from evaljournal.runner.batches.targets import BatchSetup  # noqa: PLC0415  # few runs need it
+
+        targets, open_batches = batches
         options = BatchOptions(
             sends=settings.batch,
             leave=self.options.leave,
@@ -335,8 +347,8 @@ class Session:
         )
         new_batcher = partial(
             Batcher,
-            journal=journal,
-            state=state,
+            journal=recorder.journal,
+            state=recorder.state,
             record=recorder.record,
             options=options,
             open_batches=open_batches,
@@ -347,7 +359,7 @@ class Session:
 
     async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
         options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
-        batches = self._batches(recorder, plan)
+        batches = self._batch_setup(recorder, plan)
         changed_settings = self._record_start(recorder, plan)
         seq = state.seq
         recorder.close_attempts()

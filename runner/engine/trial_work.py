@@ -49,8 +49,6 @@ class _QueuedJob:
     """The line of a batch that its next call is; None if it is made live."""
     missed_batches: int = 0
     """Batches that had its line and no result for it."""
-    reserved: dict[str, float] | None = None
-    """Amounts that the budget reserves for the next attempt; None without a budget, and for a scorer call."""
 
     @property
     def is_collected(self) -> bool:
@@ -81,6 +79,8 @@ class TrialWork(_QueuedJob):
     remaining_calls: int = 0
     """Scorers that were called and have not ended."""
     key: str = ""
+    reserved: dict[str, float] | None = None
+    """Amounts that the budget reserves for the next attempt; None without a budget."""
     other_runs: dict[str, float] | None = None
     """Amounts that the other runs of the suite have spent and reserved; None without a shared budget."""
 

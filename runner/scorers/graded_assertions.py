@@ -208,6 +208,10 @@ class GradedAssertions(Assertions):
         """Raise a `UsageError` if the model has no price."""
         self.chat.check_price(case)
 
+    def calls(self, case: Case) -> int:
+        """Return how many calls the assertions of a case need."""
+        return len(self._conversations("", case))
+
     def _conversations(self, output: Any, case: Case) -> list[list[dict[str, str]]]:
         graded_assertions = [assertion for assertion in leaves(assertions_of(case)) if assertion.type in GRADED]
         return [self._messages(assertion, output, case) for assertion in graded_assertions]

@@ -1,13 +1,45 @@
-"""Runs that send batches, on a virtual clock: what is sent, collected, retried and recorded."""
+"""Runs that send batches, on a virtual clock: what is sent, collected, retried and recorded, and what stops them."""
 
+import base64
+from collections import Counter
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import attrs
+import orjson
 import pytest
+import trio
 
-from evaljournal.journal import verify
-from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, BatchCollected
-from evaljournal.runner.tasks.chat import Chat
-from tests.batches import MemoryBatches, define_batches
+from evaljournal import Case, Retry, UsageError, evaluation
+from evaljournal.journal import read, verify
+from evaljournal.journal.events import (
+    AttemptFailed,
+    AttemptStarted,
+    AttemptSucceeded,
+    BatchChanged,
+    BatchCollected,
+    BatchPrepared,
+    BatchSubmitted,
+    RunStopped,
+    ScorerCallStarted,
+    TrialFailed,
+    TrialScored,
+)
+from evaljournal.replay import audit, fold
+from evaljournal.runner.batches.api import NotSubmitted, TokenLimitExceeded, WrongAccount
+from evaljournal.runner.batches.results import LineResult
+from evaljournal.runner.engine.rescore import Rescoring
+from evaljournal.runner.errors import RunChanged
+from evaljournal.runner.http.client import Client
+from evaljournal.runner.http.reply import BadStatus, Reply
+from evaljournal.runner.tasks import chat as chat_module
+from evaljournal.runner.tasks.chat import AttachmentError, Chat, OpenChat
+from evaljournal.runner.testing import Scripted, deterministic_options, inline
+from tests.batches import Answer, MemoryBatches, answer, define_batches, lose_reply, prompt_of, reject
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, events, numbered_cases, run_virtual
+from tests.runs import PATH, count, define, events, numbered_cases, run_virtual, signal_after
 
 
 @pytest.fixture
@@ -15,6 +47,24 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> MemoryBatches:
     provider = MemoryBatches()
     monkeypatch.setattr(Chat, "batch_api", lambda _: provider)
     return provider
+
+
+def collected(disk: SimulatedDisk) -> list[tuple[int, str, int, int, int]]:
+    """Return number, state, results, missing lines and unused results of each batch that has ended."""
+    return [(event.batch, event.state, event.results, event.missing, event.unused) for event in events(disk, BatchCollected)]
+
+
+def bad_status(status: int, error: Mapping[str, Any]) -> BadStatus:
+    reply = Reply(status, {})
+    reply.feed(orjson.dumps({"error": error}))
+    return BadStatus(reply, "http://batches.example/v1")
+
+
+def rejection(status: int, **error: Any) -> NotSubmitted:
+    """Return the error of a batch that the provider rejects."""
+    exc = NotSubmitted("the batch was not accepted")
+    exc.__cause__ = bad_status(status, error)
+    return exc
 
 
 async def test_a_run_waits_for_its_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -27,7 +77,542 @@ async def test_a_run_waits_for_its_batch(disk: SimulatedDisk, provider: MemoryBa
     )
     assert {f"answer to case-{number}" for number in range(3)} == {event.output for event in events(disk, AttemptSucceeded)}
     assert {0.0} == {event.elapsed for event in events(disk, AttemptSucceeded)}
-    assert [(1, "completed", 3, 0, 0)] == [
-        (event.batch, event.state, event.results, event.missing, event.unused) for event in events(disk, BatchCollected)
-    ]
+    assert [(1, "completed", 3, 0, 0)] == collected(disk)
+    assert ["in_progress", "completed"] == [event.state for event in events(disk, BatchChanged)]
+    assert 1 == provider.submissions
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
+
+
+async def test_a_line_has_the_bytes_of_a_live_call(
+    disk: SimulatedDisk, provider: MemoryBatches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body of a line is the body of a live call, with its image."""
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
+    sent: list[bytes] = []
+
+    async def call(_: Client, __: str, content: bytes, *___: Any, **____: Any) -> Any:
+        sent.append(content)
+        raise ConnectionError
+
+    url = f"data:image/png;base64,{base64.b64encode((tmp_path / 'a.png').read_bytes()).decode()}"
+    chat = Chat("small", base_url="http://batches.example/v1", prompt="é {input}", images=["photo"], extra_body={"top_p": 0.1})
+    defined = evaluation(cases=[{"id": "a", "input": "ü", "photo": url}], batch=True, retry=Retry(errors=0))(chat)
+    monkeypatch.setattr(chat_module, "run_in_thread", inline)
+    await run_virtual(defined, disk)
+    monkeypatch.setattr(Client, "call", call)
+    await run_virtual(defined, SimulatedDisk(), batch=False)
+
+    assert [orjson.loads(sent[0])] == provider.batches["batch_1"].bodies
+    assert sent == [orjson.dumps(body) for body in provider.batches["batch_1"].bodies]
+
+
+async def test_judges_get_a_batch_of_their_own(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The calls of a judge are sent when the outputs were collected, and scored from its results."""
+    provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
+    outcome = await run_virtual(define_batches(numbered_cases(4), judge=True), disk)
+
+    assert [("small", ""), ("large", "judge")] == [(event.model, event.scorer) for event in events(disk, BatchPrepared)]
+    assert [(2, 1), (2, 2), (2, 3), (2, 4)] == sorted((event.batch, event.line) for event in events(disk, ScorerCallStarted))
+    assert [True] * 4 == [event.value for event in events(disk, TrialScored)]
+    assert ("", 4) == (outcome.stop_reason, outcome.state.completed)
+    assert audit(read(PATH, files=disk)).ok
+
+
+async def test_the_price_is_half(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The tokens of a batch cost half, whatever tier its replies name."""
+    chat = Chat("gpt-5.6-luna", base_url="http://batches.example/v1", prompt="{input}")
+    provider.respond = lambda *_: answer("yes", service_tier="default", model="gpt-5.6-luna")
+    outcome = await run_virtual(evaluation(cases=numbered_cases(1), batch=True)(chat), disk)
+
+    live_cost = chat._prices["gpt-5.6-luna"].input * 10 / 1e6 + chat._prices["gpt-5.6-luna"].output * 2 / 1e6
+    assert pytest.approx(live_cost / 2) == outcome.state.usage["cost"]
+    assert provider.submissions == 1
+
+
+async def test_a_line_that_failed_goes_into_the_next_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A status that a live call would retry is an attempt that failed; its retry is a line of the next batch."""
+
+    def respond(body: Mapping[str, Any], times: int) -> Answer:
+        return (500, {"error": {"message": "busy"}}) if prompt_of(body) == "case-1" and times == 1 else answer("yes")
+
+    provider.respond = respond
+    outcome = await run_virtual(define_batches(numbered_cases(3)), disk)
+
+    assert [(1, "completed", 3, 0, 0), (2, "completed", 1, 0, 0)] == collected(disk)
+    assert ["unavailable"] == [event.category for event in events(disk, AttemptFailed)]
+    assert (3, 1) == (outcome.state.completed, outcome.state.recovered)
+
+
+async def test_an_invalid_request_is_fatal(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A line with status 400 ends its trial with an error, and is not sent again."""
+    provider.respond = lambda *_: (400, {"error": {"message": "unsupported parameter", "type": "invalid_request_error"}})
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ["fatal", "fatal"] == [event.reason for event in events(disk, TrialFailed)]
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.failed, provider.submissions)
+
+
+async def test_no_credit_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A line that failed because the account has no credit stops the run; the other results are used when it is resumed."""
+    has_credit = False
+
+    def respond(body: Mapping[str, Any], _: int) -> Answer:
+        error = {"code": "insufficient_quota", "type": "insufficient_quota", "message": "no credit"}
+        return answer("yes") if has_credit or prompt_of(body) != "case-2" else (429, {"error": error})
+
+    provider.respond = respond
+    defined = define_batches(numbered_cases(3))
+    outcome = await run_virtual(defined, disk)
+
+    assert ("unauthorized", 0) == (outcome.stop_reason, outcome.state.completed)
+    has_credit = True
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 3) == (outcome.stop_reason, outcome.state.completed)
+    assert {"case-0": 1, "case-1": 1, "case-2": 2} == provider.submitted
+
+
+async def test_a_missing_line_is_sent_again(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A line without a result is no attempt: it goes into the next batch, until it has been missing as often as errors are."""
+    provider.respond = lambda body, times: answer("yes") if prompt_of(body) == "case-0" or times == 3 else None
+    provider.state = "expired"
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert [(1, "expired", 1, 1, 0), (2, "expired", 0, 1, 0), (3, "expired", 1, 0, 0)] == collected(disk)
+    assert (2, 2) == (outcome.state.completed, outcome.state.attempts)
+
+
+async def test_a_line_is_not_sent_for_ever(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A line that is missing from more batches than errors are retried ends its trial with an error, without a call."""
+    provider.respond = lambda *_: None
+    outcome = await run_virtual(define_batches(numbered_cases(1), retry=Retry(errors=1)), disk)
+
+    assert [(1, "completed", 0, 1, 0), (2, "completed", 0, 1, 0)] == collected(disk)
+    assert (0, 1) == (outcome.state.completed, outcome.state.failed)
+    assert all("had no result" in event.message for event in events(disk, AttemptFailed))
+
+
+async def test_foreign_and_repeated_results_are_not_used(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A result for a line that is not ours, or that has a result, is counted and not used."""
+    prefix = "ej-f1768c0741924da6798f7e8056021879-1-"
+    ids = ["another-1", f"{prefix}9", f"{prefix}-1", f"{prefix}0", f"{prefix}1", f"{prefix}{'1' * 5000}", "", f"{prefix}²"]
+    provider.extra_results = [LineResult(name, 200, orjson.dumps(answer("evil"))) for name in ids]
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert [(1, "completed", 2, 0, len(ids))] == collected(disk)
+    assert {"answer to case-0", "answer to case-1"} == {event.output for event in events(disk, AttemptSucceeded)}
+    assert "" == outcome.stop_reason
+
+
+async def test_a_batch_that_was_canceled_elsewhere_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """Results of a canceled batch are used; its other lines are sent again by `resume`, not by the run that waited."""
+    provider.respond = lambda body, times: answer("yes") if prompt_of(body) == "case-0" or times > 1 else None
+    provider.state = "cancelled"
+    defined = define_batches(numbered_cases(2))
+    outcome = await run_virtual(defined, disk)
+
+    assert ("interrupted", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert "batch 1 was canceled at the provider" in outcome.detail
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_a_failed_batch_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A batch that failed as a whole is not sent again until the run is resumed."""
+    provider.state = "failed"
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("interrupted", 1) == (outcome.stop_reason, provider.submissions)
+    assert [(1, "failed", 0, 2, 0)] == collected(disk)
+
+
+async def test_a_lost_reply_is_found(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If the reply to a submission is lost, the batch is looked for, and not sent again."""
+    provider.on_submit = lose_reply(1)
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert ["batch_1"] == [event.id for event in events(disk, BatchSubmitted)]
+    assert 1 == len(provider.listings)
+
+
+async def test_a_batch_is_sent_again_only_after_two_listings(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A batch that two listings, 30 s apart, do not show was not sent; its lines are free."""
+
+    def lose(number: int, _: MemoryBatches) -> None:
+        if number == 1:
+            provider.batches.clear()
+            provider.submitted.clear()
+        lose_reply(1)(number, provider)
+
+    provider.on_submit = lose
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert [(1, "not_sent", 0, 2, 0), (2, "completed", 2, 0, 0)] == collected(disk)
+    first, second = provider.listings
+    assert round(second - first, 3) >= 30
+    assert {"case-0": 1, "case-1": 1} == provider.submitted
+
+
+async def test_an_unknown_owner_is_waited_for(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If only its results can show whose batch it is, nothing is sent again until it has ended."""
+    provider.on_submit, provider.owner_is_hidden = lose_reply(1), True
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert provider.listings[-1] > provider.seconds
+
+
+async def test_a_session_can_leave_its_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """With `leave`, the session ends when everything is submitted; later ones collect what has ended, and leave the rest."""
+    provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
+    defined = define_batches(numbered_cases(2), judge=True)
+    outcomes = [await run_virtual(defined, disk, leave=True)]
+    for seconds in (10, provider.seconds, provider.seconds):
+        await trio.sleep(seconds)
+        outcomes.append(await run_virtual(defined, disk, resume=True, leave=True))
+
+    assert [("batches", 0), ("batches", 0), ("batches", 0), ("", 2)] == [
+        (outcome.stop_reason, outcome.state.completed) for outcome in outcomes
+    ]
+    assert 2 == provider.submissions
+    assert [1, 1, 2, 2] == [len(fold(read(PATH, files=disk), at=outcome.state.seq).batches) for outcome in outcomes]
+    assert audit(read(PATH, files=disk)).ok
+
+
+async def test_polls_become_rarer(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The provider is asked after 60 s, then ever more rarely, at least every ten minutes."""
+    times: list[float] = []
+    provider.on_poll, provider.seconds = lambda _: times.append(trio.current_time()), 20_000
+    await run_virtual(define_batches(numbered_cases(1)), disk)
+
+    gaps = [round(later - earlier) for earlier, later in pairwise(times)]
+    assert [60, 120, 240, 480, 600, 600] == gaps[:6]
+    assert 600 == max(gaps)
+
+
+async def test_an_outage_while_polling_loses_nothing(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """Polls that fail are repeated."""
+
+    def fail(number: int) -> None:
+        if number < 4:
+            raise bad_status(503, {"message": "down"})
+
+    provider.on_poll = fail
+    outcome = await run_virtual(define_batches(numbered_cases(1)), disk)
+
+    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_a_deleted_batch_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If the provider no longer has a batch, the run stops, its lines stay in the batch, and the error names `cancel`."""
+    provider.on_poll = lambda _: provider.batches.clear()
+    defined = define_batches(numbered_cases(1))
+    outcome = await run_virtual(defined, disk)
+
+    assert "batches" == outcome.stop_reason
+    assert "cancel" in outcome.detail
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("batches", 1) == (outcome.stop_reason, provider.submissions)
+
+
+async def test_a_key_without_access_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A key that may not see the batch stops the run; a later session collects it."""
+
+    def deny(number: int) -> None:
+        if number == 1:
+            raise WrongAccount("the API key has no access to batch batch_1")
+
+    provider.on_poll = deny
+    defined = define_batches(numbered_cases(1))
+    outcome = await run_virtual(defined, disk)
+
+    assert "unauthorized" == outcome.stop_reason
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_another_key_is_an_error_before_anything_is_recorded(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A run with open batches is not resumed with another API key."""
+    defined = define_batches(numbered_cases(1))
+    head = (await run_virtual(defined, disk, leave=True)).head
+    provider.key = "another"
+
+    with pytest.raises(UsageError, match="another API key"):
+        await run_virtual(defined, disk, resume=True)
+    assert head == fold(read(PATH, files=disk)).head
+
+
+async def test_changes_are_not_adopted_while_batches_are_open(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """`adopt` with a changed task is rejected while batches are open, and names the two ways out."""
+    await run_virtual(define_batches(numbered_cases(1)), disk, leave=True)
+    changed = define_batches(numbered_cases(2))
+
+    with pytest.raises(RunChanged, match="open batches") as error:
+        await run_virtual(changed, disk, resume=True, adopt=True)
+    assert "--wait" in str(error.value)
+    assert "cancel" in str(error.value)
+    assert 1 == provider.submissions
+
+
+async def test_the_provider_limits_the_lines_of_a_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """More lines than a batch may have are sent in several batches, by number or by bytes."""
+    provider.max_lines = 4
+    outcome = await run_virtual(define_batches(numbered_cases(10)), disk)
+    assert [4, 4, 2] == [len(event.trials) for event in events(disk, BatchPrepared)]
+    assert 10 == outcome.state.completed
+
+    provider.max_lines, provider.max_bytes, disk = 100, 320, SimulatedDisk()
+    outcome = await run_virtual(define_batches(numbered_cases(5)), disk)
+    assert [2, 2, 1] == [len(event.trials) for event in events(disk, BatchPrepared)]
+    assert all(event.bytes <= provider.max_bytes for event in events(disk, BatchPrepared))
+    assert 5 == outcome.state.completed
+
+
+async def test_a_line_that_is_too_large_is_an_error(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A request that no batch can have ends its trial with an error; the others are sent."""
+    provider.max_bytes = 1_000
+    cases = [Case(name="long", input="x" * 2_000), *numbered_cases(2)]
+    outcome = await run_virtual(define_batches(cases), disk)
+
+    assert (2, 1) == (outcome.state.completed, outcome.state.failed)
+    assert ["long"] == [event.trial for event in events(disk, AttemptFailed)]
+    assert {"case-0": 1, "case-1": 1} == provider.submitted
+
+
+async def test_enqueued_tokens_are_limited(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """With `batch_tokens`, the open batches together have at most as many input tokens."""
+    outcome = await run_virtual(define_batches(numbered_cases(6), batch_tokens=45), disk)
+
+    assert 6 == outcome.state.completed
+    assert [2, 2, 2] == [len(event.trials) for event in events(disk, BatchPrepared)]
+    kinds = [type(record.event) for record in read(PATH, files=disk)]
+    order = [kind for kind in kinds if kind in {BatchPrepared, BatchCollected}]
+    assert [BatchPrepared, BatchCollected] * 3 == order
+
+
+async def test_batches_are_halved_at_the_token_limit(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If too many tokens are enqueued, smaller batches are sent, when another one has ended."""
+
+    def limit(_: int, lines: Any) -> None:
+        if len(lines) > 3:
+            raise TokenLimitExceeded("too many enqueued tokens")
+
+    provider.on_receive = limit
+    outcome = await run_virtual(define_batches(numbered_cases(8)), disk)
+
+    assert 8 == outcome.state.completed
+    assert [8, 4, 2, 2, 2, 2] == [len(event.trials) for event in events(disk, BatchPrepared)]
+    assert {1} == set(provider.submitted.values())
+
+
+async def test_a_rejected_batch_is_sent_again_later(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A batch that was rejected because of a rate limit does not exist, and is sent again."""
+    provider.on_receive = reject(1, 2, error=lambda: rejection(429, message="slow down"))
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("", 2, 3) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert {"case-0": 1, "case-1": 1} == provider.submitted
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (lambda: rejection(401, message="wrong key"), "unauthorized"),
+        (lambda: rejection(429, code="insufficient_quota", type="insufficient_quota", message="no credit"), "unauthorized"),
+        (lambda: rejection(400, message="the model has no batches"), "interrupted"),
+    ],
+    ids=["unauthorized", "no-credit", "invalid"],
+)
+async def test_a_rejection_that_would_be_repeated_stops_the_run(
+    disk: SimulatedDisk, provider: MemoryBatches, error: Any, reason: str
+) -> None:
+    """A batch that the provider would reject again stops the run; its lines are free for the next session."""
+    provider.on_receive = reject(1, error=error)
+    defined = define_batches(numbered_cases(2))
+    outcome = await run_virtual(defined, disk)
+
+    assert (reason, 1) == (outcome.stop_reason, provider.submissions)
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 2) == (outcome.stop_reason, outcome.state.completed)
+
+
+async def test_an_interrupt_leaves_the_batches_running(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """Ctrl-C ends the session at once; the next one collects the batch."""
+    defined = define_batches(numbered_cases(2))
+    outcome = await run_virtual(defined, disk, **signal_after(100))
+
+    assert ("interrupted", 1) == (outcome.stop_reason, len(outcome.state.batch_lines.open))
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_an_interrupt_lets_a_submission_end(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A batch that is being submitted gets the grace period, so that its id is recorded."""
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk, **signal_after(1.5))
+
+    assert ("interrupted", 1) == (outcome.stop_reason, count(disk, BatchSubmitted))
+    assert 1 == provider.submissions
+
+
+async def test_a_deadline_leaves_the_batches_running(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A deadline ends the session while its batch is open."""
+    outcome = await run_virtual(define_batches(numbered_cases(2), deadline=100), disk)
+
+    assert ("deadline", 1, 1) == (outcome.stop_reason, len(outcome.state.batch_lines.open), provider.submissions)
+
+
+async def test_too_many_failures_stop_the_collection(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """Results after the failure that stopped the run are used by the next session, once."""
+    provider.respond = lambda body, _: (400, {"error": {"message": "no"}}) if prompt_of(body) > "case-5" else answer("yes")
+    defined = define_batches(numbered_cases(10), max_failures=1)
+    outcome = await run_virtual(defined, disk)
+    assert ("failed_fast", 2) == (outcome.stop_reason, outcome.state.failed)
+
+    outcome = await run_virtual(defined, disk, resume=True, max_failures=None)
+    assert ("", 6, 4) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
+    assert {1} == set(Counter(event.line for event in events(disk, AttemptStarted)).values())
+    assert 1 == provider.submissions
+
+
+async def test_the_same_error_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If the first results all have the same error, the run stops."""
+    provider.respond = lambda *_: (400, {"error": {"message": "no"}})
+    outcome = await run_virtual(define_batches(numbered_cases(30)), disk)
+
+    assert ("same_error", 20) == (outcome.stop_reason, outcome.state.failed)
+
+
+async def test_a_batch_is_as_large_as_the_budget_allows(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A budget reserves the estimated need of each line until it is used; when no further line fits, the run stops."""
+    provider.respond = lambda *_: answer("yes", usage={"prompt_tokens": 10, "completion_tokens": 10})
+    defined = define_batches(numbered_cases(10), budget={"output_tokens": 35})
+    outcome = await run_virtual(defined, disk)
+
+    prepared = events(disk, BatchPrepared)
+    assert [(3, {"output_tokens": 30.0})] == [(len(event.trials), event.reserved) for event in prepared]
+    assert ("budget", 3, 30) == (outcome.stop_reason, outcome.state.completed, outcome.state.usage["output_tokens"])
+    outcome = await run_virtual(defined, disk, resume=True, budget={"output_tokens": 1000})
+    assert ("", 10, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert audit(read(PATH, files=disk)).ok
+
+
+async def test_an_open_batch_is_part_of_the_budget(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The next session counts what an open batch may use, and sends nothing that does not fit beside it."""
+    provider.respond = lambda *_: answer("yes", usage={"prompt_tokens": 10, "completion_tokens": 10})
+    defined = define_batches(numbered_cases(10), budget={"output_tokens": 35})
+    await run_virtual(defined, disk, leave=True)
+    outcome = await run_virtual(defined, disk, resume=True, leave=True)
+
+    assert ("batches", 1) == (outcome.stop_reason, provider.submissions)
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("budget", 3, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_a_request_that_cannot_be_rendered_is_an_error(
+    disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A case whose image cannot be read ends with the error of a live attempt; nothing is sent for it."""
+    read_attachments = OpenChat._read_attachments
+
+    async def read_or_fail(self: OpenChat, messages: Any, case: Case[Any, Any]) -> Any:
+        if case.name == "case-0":
+            raise AttachmentError("a.png: no such file")
+        return await read_attachments(self, messages, case)
+
+    monkeypatch.setattr(OpenChat, "_read_attachments", read_or_fail)
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
+    assert ["a.png: no such file"] == [event.message for event in events(disk, AttemptFailed)]
+    assert {"case-1": 1} == provider.submitted
+
+
+async def test_a_rescoring_sends_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """`rescore` sends the calls of a judge in a batch; the same re-scoring collects it later."""
+    provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
+    await run_virtual(define_batches(numbered_cases(3)), disk)
+    judged = define_batches(numbered_cases(3), judge=True)
+
+    async def rescore(**options: Any) -> Any:
+        session = Rescoring(judged, PATH, **{**deterministic_options(), "files": disk, "batch": True, **options})
+        return await session.rescore()
+
+    result = await rescore(leave=True)
+    assert ("batches", 0, 3) == (result.outcome.stop_reason, result.outputs, result.unscored)
+    await trio.sleep(provider.seconds)
+    result = await rescore()
+    assert ("", 3, 0) == (result.outcome.stop_reason, result.outputs, result.unscored)
+    assert [(1, "completed", 3, 0, 0), (2, "completed", 3, 0, 0)] == collected(disk)
+    assert 2 == provider.submissions
+    assert audit(read(PATH, files=disk)).ok
+
+
+async def test_a_run_with_an_open_rescoring_is_not_resumed(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The batch of a re-scoring is not mistaken for one of the run, and the error names `rescore` and `cancel`."""
+    await run_virtual(define_batches(numbered_cases(3)), disk)
+    judged = define_batches(numbered_cases(3), judge=True)
+    await Rescoring(judged, PATH, **{**deterministic_options(), "files": disk, "batch": True, "leave": True}).rescore()
+
+    with pytest.raises(UsageError, match="rescore"):
+        await run_virtual(define_batches(numbered_cases(3)), disk, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"batch": False, "batch_fallback": True}, "without batches"),
+        ({"batch": False, "batch_tokens": 10}, "without batches"),
+        ({"batch": False, "leave": True}, "without batches"),
+        ({"batch_tokens": 0}, "whole number"),
+        ({"batch_poll": 0}, "seconds"),
+        ({"workers": "processes:2"}, "worker"),
+    ],
+    ids=str,
+)
+async def test_invalid_options_are_rejected(
+    disk: SimulatedDisk, provider: MemoryBatches, options: dict[str, Any], problem: str
+) -> None:
+    """Options of batches that have no effect or an invalid value are rejected before anything is written."""
+    with pytest.raises(UsageError, match=problem):
+        await run_virtual(define_batches(numbered_cases(1)), disk, **options)
+    assert (0, False) == (provider.submissions, disk.is_directory("/runs"))
+
+
+@pytest.mark.parametrize("fields", [{"turns": "turns"}, {"stream": True}], ids=str)
+async def test_conversations_and_streams_have_no_batches(
+    disk: SimulatedDisk, provider: MemoryBatches, fields: dict[str, Any]
+) -> None:
+    """A conversation needs its replies, and a batch has no stream."""
+    defined = evaluation(cases=[{"id": "a", "input": "b", "turns": ["c"]}], batch=True)(
+        Chat("small", base_url="http://batches.example/v1", **fields)
+    )
+    with pytest.raises(UsageError, match=r"turns|stream"):
+        await run_virtual(defined, disk)
+    assert 0 == provider.submissions
+
+
+async def test_functions_have_no_batches(disk: SimulatedDisk) -> None:
+    """`batch=True` with a function is a usage error."""
+    with pytest.raises(UsageError, match="chat models"):
+        await run_virtual(define(Scripted({}), numbered_cases(1)), disk, batch=True)
+
+
+async def test_a_budget_needs_an_estimate(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A budget of a unit that cannot be estimated is a usage error, because a batch cannot be stopped when it is exceeded."""
+    chat = Chat("small", base_url="http://batches.example/v1", prompt="{input}")
+    with pytest.raises(UsageError, match="estimated"):
+        await run_virtual(evaluation(cases=numbered_cases(1), batch=True, budget={"output_tokens": 100})(chat), disk)
+    assert 0 == provider.submissions
+
+
+async def test_the_setting_is_recorded(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A run that was started with `batch=True` sends batches when it is resumed without it."""
+    defined = define_batches(numbered_cases(2), batch=False)
+    provider.on_receive = reject(1, error=lambda: rejection(401, message="wrong key"))
+    await run_virtual(defined, disk, batch=True)
+    outcome = await run_virtual(defined, disk, resume=True)
+
+    assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert isinstance(events(disk, RunStopped)[0], RunStopped)
+    assert attrs.asdict(outcome.state.batches[2])["id"] == "batch_1"
