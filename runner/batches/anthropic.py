@@ -24,8 +24,9 @@ from evaljournal.runner.http.reply import InvalidReply, fields_of
 _PATH: Final = "/v1/messages/batches"
 _CLOCK_MARGIN: Final = timedelta(hours=1)
 """Maximum difference between the clocks of this machine and the provider; with more, others' batches may have to end first."""
-_MAX_FIRST_LINE: Final = 16 * 1024 * 1024
-"""Maximum bytes of the results that are read for the first line."""
+_FIRST_LINES: Final = 10
+_MAX_READ: Final = 1024 * 1024
+"""Lines or bytes of the results that are read to see whose they are; a line may be broken."""
 _STATUSES: Final[Mapping[str, int]] = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -76,30 +77,27 @@ class AnthropicBatches:
             raise SubmissionUnclear(f"it is unclear whether a batch was created: {exc}") from exc
 
     async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
-        """Find a batch of as many lines that was created since, and whose results have the prefix."""
+        """Find a batch that was created since and whose results have the prefix; it may be one of as many lines in progress."""
         running: list[str] = []
         for job in await self._calls.list_since(_PATH, batch.prepared_at - _CLOCK_MARGIN, "after_id", "limit=1000"):
             job_id = identifier(job.get("id"))
-            if job_id in known_ids or _total(job) not in {0, batch.line_count}:
+            if job_id in known_ids:
                 continue
             if job.get("processing_status") != "ended":
-                running.append(job_id)
-            elif not _is_archived(job) and (await self._first_custom_id(job_id)).startswith(batch.prefix):
+                running += [job_id] if _total(job) in {0, batch.line_count} else []
+            elif not _is_archived(job) and await self._has_prefix(job_id, batch.prefix):
                 return _submitted(job)
         if running:
             raise OwnerUnknown(f"whether the batch was created is known when these have ended: {', '.join(running)}")
         return None
 
-    async def _first_custom_id(self, batch_id: str) -> str:
-        """Return the `custom_id` of the first line of the results; empty if there is none."""
+    async def _has_prefix(self, batch_id: str, prefix: str) -> bool:
+        """Return whether one of the first lines of the results has a `custom_id` with this prefix."""
         content = b""
         async with self._calls.open(f"{_PATH}/{batch_id}/results") as response:
-            while b"\n" not in content and len(content) < _MAX_FIRST_LINE and (chunk := await response.read()):
+            while content.count(b"\n") < _FIRST_LINES and len(content) < _MAX_READ and (chunk := await response.read()):
                 content += chunk
-        try:
-            return text_of(fields_of(orjson.loads(content.partition(b"\n")[0])).get("custom_id"))
-        except ValueError:
-            return ""
+        return f'"{prefix}'.encode() in content
 
     async def poll(self, batch_id: str) -> BatchStatus:
         """Return the status of a batch."""

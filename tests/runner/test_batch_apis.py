@@ -169,6 +169,19 @@ async def test_unclear_submissions(server: BatchServer, dialect: str, fault: str
     assert [record["batch"] for record in created] == ([] if submitted is None else [submitted.id])
 
 
+async def test_found_by_odd_results(server: BatchServer) -> None:
+    """A batch of Anthropic that has ended is found by its results, even if lines are missing, broken or not ours."""
+    del server
+    api = open_api("anthropic", "create:lost,lines:ok+missing+broken+foreign")
+    batch, lines = prepare(api)
+    with pytest.raises(SubmissionUnclear):
+        await api.submit(batch, lines)
+    with pytest.raises(OwnerUnknown):
+        await api.find(batch, ())
+
+    assert await api.find(batch, ()) is not None
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_known_batches_are_not_found(server: BatchServer, dialect: str) -> None:
     """A batch that another one is known to be, and one of another batch with as many lines, are not ours."""
