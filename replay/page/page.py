@@ -90,6 +90,8 @@ _STYLES: Final = {
 """Style sheet → attributes of its element; the page changes `media` of the last one when the user chooses a theme."""
 _INDEX_SCRIPTS: Final = ("embedded.js", "format.js", "dom.js", "index.js")
 _INDEX_STYLES: Final = {"page.css": "", "index.css": "", "dark.css": _STYLES["dark.css"]}
+_REVIEW_SCRIPTS: Final = ("format.js", "dom.js", "value.js", "review.js")
+_REVIEW_STYLES: Final = {"page.css": "", "drawer.css": "", "review.css": "", "dark.css": _STYLES["dark.css"]}
 _BASE64_CHUNK: Final = 1 << 16
 """Minimum bytes that are encoded at once."""
 _DEFINITION_LINES: Final = 2_000
@@ -425,6 +427,16 @@ def _base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def live_page(title: str) -> bytes:
     """Return a page that gets its data and updates from the server that it was loaded from."""
     return _page_start(title, connect="'self'") + b'<script type="application/octet-stream" id="data"></script>\n' + _page_end()
+
+
+def review_page(title: str) -> bytes:
+    """Return the page on which people label outputs; it gets them from the server that it was loaded from."""
+    return _page_start(title, "review.html", _REVIEW_SCRIPTS, _REVIEW_STYLES, connect="'self'") + _page_end(_REVIEW_SCRIPTS)
+
+
+def review_policy() -> str:
+    """Return the Content-Security-Policy of the page on which people label outputs."""
+    return security_policy(_REVIEW_SCRIPTS, _REVIEW_STYLES, connect="'self'")
 
 
 def security_policy(scripts: Iterable[str] = _SCRIPTS, styles: Iterable[str] = tuple(_STYLES), *, connect: str) -> str:

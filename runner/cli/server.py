@@ -1,15 +1,16 @@
 """The server of `evaljournal view`: the page of a run, and its updates as the journal grows.
 
 It is read-only and listens on 127.0.0.1. The address contains a random token, and the Host header is checked, so that other
-web pages cannot read it.
+web pages cannot read it. `TokenServer` is the part that it shares with the server of `evaljournal review`.
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import trio
 
@@ -33,7 +34,6 @@ LOCK_INTERVAL: Final = 1.0
 """Seconds between two checks whether a process still writes the run."""
 HEARTBEAT: Final = 15.0
 """Seconds without an update after which a comment is sent, to detect a closed connection."""
-_POLICY: Final = security_policy(connect="'self'") + "; frame-ancestors 'none'"
 
 
 class FollowedRun:
@@ -105,20 +105,24 @@ class FollowedRun:
 
 
 _HEADERS: Final = (
-    (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-"""Headers that forbid caching, framing, content sniffing and referrers."""
+"""Headers that forbid caching, content sniffing and referrers."""
 
 
-class Server:
-    """Answers requests for the page and for its events."""
+class TokenServer(ABC):
+    """Answers requests to an address with a random token."""
 
-    def __init__(self, followed_run: FollowedRun, port: int, token: str | None = None) -> None:
-        self._followed_run = followed_run
+    command: ClassVar[str]
+    """The command that printed the address."""
+    methods: ClassVar[Sequence[str]] = ("GET", "HEAD")
+    policy: ClassVar[str]
+    """The Content-Security-Policy of its page."""
+
+    def __init__(self, port: int, token: str | None = None) -> None:
         self._token = token or secrets.token_urlsafe(24)
         self._port = port
         self._hosts = {f"{name}:{port}".encode() for name in (HOST, "localhost")}
@@ -130,7 +134,8 @@ class Server:
 
     async def answer(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Answer one request and close the connection."""
-        connection = ClientConnection(stream, _HEADERS, keeps_alive=False)
+        headers = (*_HEADERS, (b"content-security-policy", f"{self.policy}; frame-ancestors 'none'".encode()))
+        connection = ClientConnection(stream, headers, keeps_alive=False)
         await connection.serve(partial(self._respond, connection))
 
     async def _respond(self, connection: ClientConnection, request: RequestHead) -> None:
@@ -139,20 +144,40 @@ class Server:
         if headers.get(b"host") not in self._hosts:
             await connection.reject(403, f"only requests to {HOST} are answered")
         elif root or not path or not secrets.compare_digest(path[0], self._token):
-            await connection.reject(404, "not found; use the complete address that `evaljournal view` printed")
-        elif request.method not in {"GET", "HEAD"}:
-            await connection.reject(405, "read-only: use GET or HEAD", (b"allow", b"GET, HEAD"))
+            await connection.reject(404, f"not found; use the complete address that `evaljournal {self.command}` printed")
+        elif request.method not in self.methods:
+            allowed = ", ".join(self.methods)
+            await connection.reject(405, f"use {allowed}", (b"allow", allowed.encode()))
         elif path[1:] == []:
             await connection.reject(307, "the address ends with a /", (b"location", f"/{self._token}/".encode()))
-        elif path[1:] == [""]:
+        else:
             connection.authorize()
+            await self._route(connection, request, "/".join(path[1:]))
+
+    @abstractmethod
+    async def _route(self, connection: ClientConnection, request: RequestHead, path: str) -> None:
+        """Answer a request with a valid token; `path` is what follows the token."""
+
+
+class Server(TokenServer):
+    """Answers requests for the page and for its events."""
+
+    command = "view"
+    policy = security_policy(connect="'self'")
+
+    def __init__(self, followed_run: FollowedRun, port: int, token: str | None = None) -> None:
+        super().__init__(port, token)
+        self._followed_run = followed_run
+
+    async def _route(self, connection: ClientConnection, request: RequestHead, path: str) -> None:
+        if path == "":
             page = live_page(self._followed_run.run.path.name)
             await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
-        elif path[1:] == ["events"]:
-            connection.authorize()
+        elif path == "events":
             await connection.begin(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
             if request.method == "GET":
-                await self._send_events(connection, PageCursor.parse(headers.get(b"last-event-id", b"").decode("latin-1")))
+                event_id = dict(request.headers).get(b"last-event-id", b"").decode("latin-1")
+                await self._send_events(connection, PageCursor.parse(event_id))
         else:
             await connection.reject(404, "not found")
 
@@ -163,14 +188,20 @@ class Server:
                 await connection.send_chunk(message)
 
 
-async def serve(path: Path, size: int, port: int, *, on_ready: Callable[[str], object], token: str | None = None) -> None:
-    """Serve a run until cancelled; `on_ready` is called with the address."""
-    followed_run = FollowedRun(path, size)
+async def open_listener(port: int) -> trio.SocketListener:
+    """Listen on a port of 127.0.0.1; 0: a free one."""
     try:
         (listener,) = await trio.open_tcp_listeners(port, host=HOST)
     except OSError as exc:
         hint = "pass another --port, or none to use a free one"
         raise UsageError(f"cannot listen on port {port}: {exc.strerror}", hint=hint) from exc
+    return listener
+
+
+async def serve(path: Path, size: int, port: int, *, on_ready: Callable[[str], object], token: str | None = None) -> None:
+    """Serve a run until cancelled; `on_ready` is called with the address."""
+    followed_run = FollowedRun(path, size)
+    listener = await open_listener(port)
     server = Server(followed_run, listener.socket.getsockname()[1], token)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(followed_run.follow)

@@ -95,7 +95,7 @@ class Scoring:
         await recorder.journal.wait_durable(recorder.state.steps.last_seq)
         path, files, attempt = recorder.journal.path, recorder.journal.files, work.state.attempts
         try:
-            return await self._in_thread(lambda: _read_trajectory(path, locations, attempt, files))
+            return await self._in_thread(lambda: read_trajectory(path, locations, attempt, files))
         except JournalError as exc:
             for name in sorted(names):
                 self._record_failure(self._trajectory_scorers[name], work, describe(exc), 0.0)
@@ -278,7 +278,7 @@ class Scoring:
         self._scheduler.complete(work)
 
 
-def _read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
+def read_trajectory(path: Path, locations: Iterable[int], attempt: int, files: Files) -> list[StepDetails]:
     """Return the steps of an attempt, without set-up and teardown, in the order in which they started.
 
     `locations` are those of the records of its steps, and of the attempts whose steps it may reuse; see `RunSteps.records`.

@@ -79,9 +79,11 @@ def annotate(
         echo(printable(text, 400), err=True)
 
 
-def open_intact_run(path: Path) -> LoadedRun:
-    """Load a run; raise if it is damaged."""
-    run = load(path)
+def open_intact_run(path: Path, *, keeps_steps: bool = False) -> LoadedRun:
+    """Load a run; raise if it is damaged. With `keeps_steps`, also the locations of steps."""
+    run = LoadedRun(path)
+    run.state.steps.keeps_records = keeps_steps
+    load(path, run=run)
     if run.problem is not None:
         raise run.problem
     return run

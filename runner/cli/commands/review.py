@@ -1,6 +1,7 @@
 """The command `evaljournal review`."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import run_argument
-from evaljournal.runner.cli.commands.annotate import open_intact_run
+from evaljournal.runner.cli.commands.annotate import open_intact_run, reviewer_name
+from evaljournal.runner.cli.commands.view import serve_page
 from evaljournal.runner.cli.terminal.display import print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
@@ -49,7 +51,10 @@ _MAX_OUTPUT: Final = 60
     help="uniform (default); stratified: as many of each score; disagreements: half with contradicting scores or labels.",
 )
 @click.option("--blind", "is_blind", is_flag=True, help="Do not show the scores.")
-@click.option("--list", "lists", is_flag=True, help="Print the sample and its labels.")
+@click.option("--reviewer", metavar="NAME", callback=reviewer_name, help="Who gives the labels (default: your user name).")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, metavar="N", help="Port of the page (default: a free one).")
+@click.option("--open", "open_browser", is_flag=True, help="Open the page in a browser.")
+@click.option("--list", "lists", is_flag=True, help="Print the sample and its labels instead.")
 @click.option("--json", "as_json", is_flag=True, help="With --list: print inputs, outputs, scores and labels as JSON.")
 def review(
     path: Path,
@@ -59,22 +64,33 @@ def review(
     seed: int | None,
     method: Method | None,
     is_blind: bool,
+    reviewer: str,
+    port: int,
+    open_browser: bool,
     lists: bool,
     as_json: bool,
 ) -> None:
-    """Draw outputs at random for people to label. The sample is recorded in RUN/review/ before any label.
+    """Draw outputs at random for people to label, and show them in a browser, one at a time, until Ctrl-C.
 
-    The same sample is used again until another size, seed or method is passed. The run may be finished or running; nothing is
-    executed, and its journal is not changed.
+    The sample is recorded in RUN/review/ before any label, and used again until another size, seed or method is passed. The run
+    may be finished or running; nothing is executed, and its journal is not changed. The server listens on 127.0.0.1 only, at an
+    address with a random token, which is printed. A label is on disk when the page shows that it is saved.
 
     \b
-    evaljournal review runs/capitals/0001 --sample 50 --seed 1 --list
+    evaljournal review runs/capitals/0001 --sample 50 --seed 1 --blind --open
+    evaljournal review runs/capitals/0001 --list
     evaljournal review --list --json | jq -r '.trials[] | select(.labels == []) | .trial'
     """
     if as_json and not lists:
         raise click.UsageError("--json needs --list")
-    run = open_intact_run(path)
+    run = open_intact_run(path, keeps_steps=not lists)
     sample = current_sample(run, name, size, seed, method)
+    if not lists:
+        from evaljournal.runner.cli.review_server import serve_review  # noqa: PLC0415  # `--list` needs no server
+
+        options: dict[str, Any] = {"reviewer": reviewer, "is_blind": is_blind}
+        serve_page(partial(serve_review, run, sample, port, **options), f"reviewing {path}", open_browser=open_browser)
+        return
     own_review = read_review(path)
     labels = labels_by_trial(run, own_review)
     if as_json:

@@ -3,6 +3,7 @@
 import signal
 import tempfile
 import webbrowser
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -32,16 +33,22 @@ def view(path: Path, port: int, open_browser: bool) -> None:
     """
     from evaljournal.runner.cli.server import serve  # noqa: PLC0415  # `report` needs no server
 
+    serve_page(partial(serve, path, total_size(path), port), f"showing {path}", open_browser=open_browser)
+
+
+def serve_page(serve: Callable[..., Awaitable[None]], text: str, *, open_browser: bool) -> None:
+    """Serve a page until Ctrl-C; print its address and what it shows. `serve` calls `on_ready` with the address."""
+
     def show_address(address: str) -> None:
         echo(address)
-        echo(f"showing {path}; stop with Ctrl-C", err=True)
+        echo(f"{text}; stop with Ctrl-C", err=True)
         if open_browser:
             page = forwarding_page(address)
             exits.callback(page.unlink, missing_ok=True)
             webbrowser.open(page.as_uri())
 
     with ExitStack() as exits:
-        trio.run(until_signal, partial(serve, path, total_size(path), port, on_ready=show_address), signal.SIGINT)
+        trio.run(until_signal, partial(serve, on_ready=show_address), signal.SIGINT)
 
 
 def forwarding_page(address: str) -> Path:
