@@ -50,6 +50,10 @@ class BatchLines:
         """Return whether an attempt or a call in flight uses a line for a trial."""
         return (trial, scorer) in self._in_flight
 
+    def batch_in_use(self, trial: str) -> int:
+        """Return the batch that an attempt or a call in flight for a trial uses; 0 if there is none."""
+        return next((line[0] for (name, _), line in self._in_flight.items() if name == trial), 0)
+
     def open_lines(self, batch: int) -> dict[int, str]:
         """Return the lines of an open batch that are not used: line → trial."""
         lines, trials = self._lines.get(self.open[batch].scorer, {}), self.open[batch].trials

@@ -204,7 +204,7 @@ class Drawer {
     const attempt = (span) => {
       const details = spans.details[span] || {}, notes = [...(details.usage === undefined ? [] : [["usage", details.usage]]), ...(details.notes || []).filter(([name]) => name !== NOT_REUSED)];
       return [el("h4", { text: `attempt ${spans.attempt[span]}` }),
-        line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · slot ${spans.slot[span]}${workerOf(details)} · session ${spans.session[span]}`),
+        line(`waited ${microseconds(spans.queue_time[span])} · backoff ${microseconds(spans.backoff_time[span])} · ${details.batch || `slot ${spans.slot[span]}`}${workerOf(details)} · session ${spans.session[span]}`),
         notes.length ? line(notes.map(noteText).join(" · ")) : "",
         details.more_notes ? line(`and ${plural(details.more_notes, "more note")}`) : ""];
     };

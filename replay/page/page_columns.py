@@ -181,7 +181,7 @@ def _spans(content: Content, after_seq: int) -> dict[str, Any]:
 
 _DETAILS: Final = """
     SELECT trial, attempt, request, reuses, error, retry_after, reason, usage, worker, detail, late_outcome, retry_delay,
-        retry_reason, retry_seq
+        retry_reason, retry_seq, batch, line
     FROM attempts WHERE changed > ? ORDER BY id
 """
 _NOTES: Final = "SELECT name, value FROM notes WHERE trial = ? AND attempt = ? AND name != ? ORDER BY seq"
@@ -197,9 +197,8 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
         return _shorten(value, length)
 
     for trial, attempt, *values in index.rows(_DETAILS, after_seq):
-        request, reuses, error, retry_after, reason, usage, worker, detail, late_outcome, delay, retry_reason, retry_seq = (
-            values
-        )
+        request, reuses, error, retry_after, reason, usage, worker, detail, late_outcome, *retry, batch, line = values
+        delay, retry_reason, retry_seq = retry
         details = {
             "request": _text(content, request),
             "reuses": reuses or None,
@@ -210,6 +209,7 @@ def _details(content: Content, after_seq: int) -> Iterator[Any]:
             "worker": shorten(worker or None),
             "detail": shorten(detail or None),
             "late_outcome": late_outcome or None,
+            "batch": f"batch {batch}, line {line}" if batch else None,
             **({"retry_in": delay, "retry_reason": retry_reason} if retry_seq else {}),
         }
         rows = index.rows(_NOTES, trial, attempt, JUDGE_NOTE) if has_notes else ()

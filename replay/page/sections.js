@@ -34,6 +34,17 @@ function workersTable(workers) {
     rows.length > SHOWN_WORKERS ? el("p", { class: "faint", text: `and ${plural(rows.length - SHOWN_WORKERS, "more worker")}` }) : ""];
 }
 
+// The batches of requests: what the provider reported, and what their results cost.
+function batchesTable(batches) {
+  if (!batches.length) return [];
+  const time = (text) => (text ? oneLine(text.slice(0, 16).replace("T", " "), 16) : "–");
+  return [el("h3", { text: "Batches" }),
+    table("batches", ["batch", "state", "lines", "results", "submitted (UTC)", "expires (UTC)", "cost"], batches.slice(0, SHOWN_WORKERS).map((batch) => el("tr", {},
+      el("th", { scope: "row", text: `${batch.batch}${batch.scorer ? ` (${oneLine(batch.scorer, 24)})` : ""}` }), el("td", { text: oneLine(asWords(batch.state), 24) }),
+      ...[groupDigits(batch.lines), groupDigits(batch.is_open ? batch.completed : batch.results), time(batch.submitted_at), time(batch.is_open ? batch.expires : null), batch.cost === null ? "–" : money(batch.cost)].map(numberCell)))),
+    batches.length > SHOWN_WORKERS ? el("p", { class: "faint", text: `and ${plural(batches.length - SHOWN_WORKERS, "more batch", "more batches")}` }) : ""];
+}
+
 class TimesView {
   constructor(sides, run) {
     Object.assign(this, { sides, run });
@@ -59,7 +70,7 @@ class TimesView {
         return part;
       })),
       el("dl", { class: "split-legend" }, totals.map(({ name, label, time }) => el("div", {}, el("dt", {}, el("i", { class: `swatch fill ${name}` }), label), el("dd", { class: "num", text: microseconds(time) }), el("dd", { class: "num faint", text: share(time) })))));
-    this.workers.replaceChildren(...workersTable(this.run.info.summary.workers));
+    this.workers.replaceChildren(...workersTable(this.run.info.summary.workers), ...batchesTable(this.run.info.summary.batches));
     this.draw();
   }
 

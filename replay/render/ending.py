@@ -3,18 +3,21 @@
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
 from evaljournal.replay.render import summary as summary_text
+from evaljournal.replay.render.batches import batch_lines, waiting_text
 from evaljournal.replay.render.failing import DEFAULT_WIDTH, failing_lines
 from evaljournal.replay.results.budget_text import budget_lines, budget_options
 from evaljournal.replay.results.summary import crashes, forked_sessions, summarize
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import keeps_steps
+from evaljournal.replay.state.trial import NO_SLOT
 from evaljournal.replay.state.workers import ended_workers, worker_lines
 from evaljournal.replay.text import as_words, duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 
@@ -40,7 +43,6 @@ _OUTCOMES: Final = {
     "disk_full": "stopped (disk full)",
     "dataset_failed": "stopped (the cases could not be read)",
     "budget": "stopped by its budget",
-    "batches": "waiting for batches",
 }
 """How a session ended → its text."""
 
@@ -75,11 +77,13 @@ def _summary_text(
     verbose: bool = False,
     width: int = DEFAULT_WIDTH,
     corrected: Iterable[str] = (),
+    wall: datetime | None = None,
 ) -> str:
     """Return how a run ended: the scores, failing cases, errors and what fixes them, counts, cost and warnings.
 
     `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
-    stopped the run. `width` is that of the terminal, in characters. `corrected` has a line for each corrected score.
+    stopped the run. `width` is that of the terminal, in characters. `corrected` has a line for each corrected score. `wall` is
+    the time now (default: that of the last record).
     """
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
@@ -92,6 +96,7 @@ def _summary_text(
     lines += failing_lines(state, path, width)
     lines += _error_lines(state, causes, path)
     lines += [f"  {row}" for row in _figure_lines(state, summary, verbose=verbose)]
+    lines += [f"  {row}" for row in batch_lines(state, wall)]
     if missing_shards := summary.missing_shards:
         suffix = f", … ({len(missing_shards):,})" if len(missing_shards) > _MAX_SHARDS else ""
         lines.append(f"  missing shards: {', '.join(missing_shards[:_MAX_SHARDS])}{suffix}")
@@ -106,6 +111,8 @@ def _summary_text(
 def ending_text(state: RunState, stop_reason: str = "") -> str:
     """Return how the last session ended."""
     outcome = state.outcome or stop_reason
+    if outcome == "batches":
+        return waiting_text(state)
     if not outcome and state.sessions and state.sessions[-1].number in forked_sessions(state):
         return "forked while running"
     return _OUTCOMES.get(outcome, printable(outcome)) if outcome else CRASHED
@@ -144,8 +151,10 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
         return repair.new_run or _resume_command(state, path, repair.options)
     if state.outcome != "finished":
         options = ["--adopt", "--retry-failed"] if state.outcome == "same_error" else []
+        if state.batch_lines.open:
+            options.append("--wait")
         if state.outcome == "budget":
-            options = [budget_options(state, (total_trials(state) or state.total) - state.done)]
+            options += [budget_options(state, (total_trials(state) or state.total) - state.done)]
         return _resume_command(state, path, options)
     return _resume_command(state, path, ("--retry-failed",)) if state.failed else report_command(path)
 
@@ -343,10 +352,10 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
     is_last = error is not None and error.outputs == state.outputs and state.outcome != "finished"
     if error is not None and is_last and error.message not in detail:
         yield f"no output since the last error{', ' if error.consecutive > 1 else ': '}{summary_text.error_text(error)}"
-    if state.running:
+    if in_flight := sum(attempt.slot != NO_SLOT for attempt in state.running.values()):
         reusable_steps = _reusable_steps(state)
         action = f"continued after {plural(reusable_steps, 'completed step')}" if reusable_steps else "repeated"
-        yield f"{plural(len(state.running), 'attempt')} in flight at the end, to be {action} on resume"
+        yield f"{plural(in_flight, 'attempt')} in flight at the end, to be {action} on resume"
     if crash_count := crashes(state):
         yield f"{crash_count:,} of {plural(len(state.sessions), 'session')} {CRASHED}"
     if state.late_returns:

@@ -8,16 +8,18 @@ import heapq
 import math
 import textwrap
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from evaljournal.replay.render import summary as summary_text
+from evaljournal.replay.render.batches import batch_lines
 from evaljournal.replay.render.phrases import mean_text
 from evaljournal.replay.results.budget_text import spent_text
 from evaljournal.replay.results.summary import latency, score_of, steps_of
 from evaljournal.replay.runs.idle import in_backoff, one_line, reasons
 from evaljournal.replay.state.pauses import BREAKER_REASONS, PAUSE_TEXTS
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.state.trial import RunningAttempt
+from evaljournal.replay.state.trial import NO_SLOT, RunningAttempt
 from evaljournal.replay.state.workers import ended_workers
 from evaljournal.replay.text import digits, duration, escape_controls, plural, printable
 
@@ -94,7 +96,7 @@ def _quiet_text(state: RunState, now: float, done_before: int) -> str:
     min_seconds = max(_QUIET_SECONDS, _QUIET_TRIALS * now / done if done > 0 else 0.0)
     return (
         f"no trial done for {duration(quiet_seconds)}"
-        if not state.outcome and is_waiting and quiet_seconds > min_seconds
+        if not state.outcome and is_waiting and not state.batch_lines.open and quiet_seconds > min_seconds
         else ""
     )
 
@@ -223,7 +225,11 @@ def _rows(state: RunState, now: float, durable: int, total: int | None) -> Itera
     yield from (("workers", sentence, "yellow") for sentence in ended_workers(state.workers))
     if budget_text := spent_text(state):
         yield "budget", budget_text, ""
-    for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, state.running.items(), key=lambda item: item[1].start):
+    if state.batches:
+        wall = datetime.fromisoformat(state.at) + timedelta(seconds=max(0.0, now - state.t))
+        yield from (("batches", sentence, "") for sentence in batch_lines(state, wall))
+    in_slots = ((name, attempt) for name, attempt in state.running.items() if attempt.slot != NO_SLOT)
+    for name, attempt in heapq.nsmallest(_LONGEST_RUNNING, in_slots, key=lambda item: item[1].start):
         # A timeout does not count the time in which calls inside the attempt wait for rate limits.
         timeout = None if state.known_limits.inner_waits else state.settings.get("timeout")
         yield "longest", *_running_text(name, attempt, now, timeout)

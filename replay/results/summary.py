@@ -15,6 +15,7 @@ from evaljournal.replay.results.pairwise import PairwiseSummary, pairwise_summar
 from evaljournal.replay.results.summary_types import (
     Adoption,
     AttemptCounts,
+    BatchSummary,
     BudgetSummary,
     GroupSummary,
     Latency,
@@ -32,6 +33,7 @@ from evaljournal.replay.state.shards import missing_shards
 from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.trial import TrialState
+from evaljournal.replay.state.usage import total
 from evaljournal.replay.statistics import mean_of_shares, pass_all, pass_at, quantile
 
 NO_GROUP: Final = "(none)"
@@ -92,6 +94,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
         unpriced_models={name: list(models) for name, models in state.unpriced_models.items()},
         usage_without_output=dict(state.usage_without_output),
         budget=budget_of(state),
+        batches=batches_of(state),
         limit=state.limit,
         workers=dict(state.workers) or None,
         variants={name: _variant(totals, pairwise_summaries(state, name)) for name, totals in state.variants.items()} or None,
@@ -179,6 +182,38 @@ def _trials(totals: "Totals | _Group") -> TrialCounts:
         open=total - count["completed"] - count["failed"],
         **{name: count[name] for name in names},
     )
+
+
+def batches_of(state: RunState) -> list[BatchSummary]:
+    """Return the batches of a run."""
+    summaries: list[BatchSummary] = []
+    for number, batch in state.batches.items():
+        lines, prepared = state.batch_lines.open.get(number), batch.prepared
+        summary = BatchSummary(
+            batch=number,
+            scorer=prepared.scorer or None,
+            model=prepared.model,
+            api=prepared.api,
+            address=prepared.address,
+            id=batch.id or None,
+            is_open=batch.is_open,
+            state=batch.state,
+            lines=batch.lines,
+            open_lines=lines.open_lines if lines else 0,
+            completed=batch.completed,
+            failed=batch.failed,
+            results=lines.used_lines if lines else batch.results,
+            missing=batch.missing,
+            unused=batch.unused,
+            prepared_at=batch.prepared_at,
+            submitted_at=batch.submitted_at or None,
+            expires=batch.expires or None,
+            ended_at=batch.ended_at or None,
+            cost=total(batch.usage, "cost"),
+            message=batch.message or None,
+        )
+        summaries.append(summary)
+    return summaries
 
 
 def latencies(state: RunState) -> Iterable[float]:

@@ -169,6 +169,47 @@ class BudgetSummary:
     """Trials that failed because they exceeded it."""
 
 
+@attrs.frozen(kw_only=True)
+class BatchSummary:
+    """One batch of requests."""
+
+    batch: int
+    """Its number, from 1."""
+    scorer: str | None
+    """The judge whose requests it has; None: they are those of the task."""
+    model: str
+    api: str
+    address: str
+    id: str | None
+    """The provider's id; None until it is submitted."""
+    is_open: bool
+    """Whether it has not been collected."""
+    state: str
+    """`prepared`, `submitted`, then the provider's own word."""
+    lines: int
+    open_lines: int
+    """Lines whose results are not used yet."""
+    completed: int
+    """Lines with a result, as the provider last reported."""
+    failed: int
+    """Lines with an error, as the provider last reported."""
+    results: int
+    """Lines whose results were used."""
+    missing: int
+    """Lines without a result when it was collected."""
+    unused: int
+    """Results that were not used."""
+    prepared_at: str
+    submitted_at: str | None
+    expires: str | None
+    """When the provider gives up unfinished lines."""
+    ended_at: str | None
+    cost: float | None
+    """Dollars that its results cost, at the batch price; None if no price is known."""
+    message: str | None
+    """The provider's error."""
+
+
 @attrs.frozen
 class Adoption:
     """The changes since the previous session that a session adopted."""
@@ -260,6 +301,8 @@ class Summary:
     """The part of `usage` that attempts without an output used."""
     budget: BudgetSummary | None
     """None if the run has no budget."""
+    batches: Sequence[BatchSummary]
+    """All batches, open or collected; empty if the run has none."""
     limit: int | None
     workers: Mapping[str, WorkerTotals] | None
     """Worker → its totals; None if all attempts ran in the process of the run."""

@@ -22,12 +22,13 @@ IdleReason = Literal[
     "scorers",
     "budget",
     "workers",
+    "batches",
     "backoff",
     "cases",
     "none_left",
 ]
 """The cause of the wait: the circuit breaker, a Retry-After, another pause, a known rate limit, the pace, the concurrency
-limit, scorers, budget, workers, backoff or unread cases; or no trial is left."""
+limit, scorers, budget, workers, batches, backoff or unread cases; or no trial is left."""
 
 _MAX_REASONS: Final = 3
 """Maximum number of reasons on one line."""
@@ -45,8 +46,8 @@ class Reason:
     seconds: float | None = None
     """Seconds until the next start, if known."""
     number: float | None = None
-    """Used amount for `rate_limit`, starts per second for `pace`, attempts for `limit`, outputs for `scorers`, trials for
-    `backoff` and `cases`."""
+    """Used amount for `rate_limit`, starts per second for `pace`, attempts for `limit`, outputs for `scorers`, open lines for
+    `batches`, trials for `backoff` and `cases`."""
     evidence: str = ""
     """The policy's observation, as recorded."""
     text: str
@@ -62,6 +63,8 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
         return []
     ready_trials = state.stages["queued"] + state.stages["interrupted"] + state.stages["unsettled"]
     ready_trials += len(state.backing_off) - in_backoff(state, now)
+    batches = state.batch_lines.open.values()
+    ready_trials = max(0, ready_trials - sum(batch.open_lines for batch in batches if not batch.scorer))
     keys = [key for key in {**state.limits, **state.paces, **state.pauses} if not key.startswith(SCORER_PREFIX)] or [""]
     has_idle_slot = any((slots := slots_of(state, key)) is None or state.in_flight(key) < slots for key in keys)
     attempts = list(_attempt_reasons(state, keys, now, ready_trials, total)) if has_idle_slot else []
@@ -71,6 +74,11 @@ def reasons(state: RunState, *, now: float, total: int | None = None) -> list[Re
     if has_idle_slot and ready_trials and not attempts and isinstance(workers, dict) and workers.get("tasks", True):
         is_busy = state.running or state.scorer_calls
         attempts = [Reason(reason="workers", text="all workers are busy" if is_busy else "no worker is ready")]
+    if batches and not ready_trials:
+        lines, count = sum(batch.open_lines for batch in batches), plural(len(batches), "batch", "batches")
+        text = f"{count} with {plural(lines, 'open line')}"
+        attempts = [reason for reason in attempts if reason.reason != "none_left"]
+        attempts.append(Reason(reason="batches", number=lines, text=text))
     attempts += _inner_reasons(state, now, {reason.key for reason in attempts})
     return attempts + list(_scorer_reasons(state, keys, now))
 

@@ -337,7 +337,7 @@ def read_attempt(index: Index, trial: str, row: AttemptRow, load: Load) -> Attem
         message = f"interrupted: {as_words(row.reason)}{f' ({row.detail})' if row.detail else ''}"
         category = error = "interrupted"
     return AttemptDetails(
-        Span(*position, row.queue_time, row.backoff_time),
+        Span(*position, row.queue_time, row.backoff_time, row.batch, row.line),
         category=category,
         error=error,
         message=message,

@@ -60,9 +60,11 @@ class WaitLog:
             return []
         match event:
             case AttemptStarted():
-                return self._end_wait(_ATTEMPT, event.key)
+                waits = self._end_wait(_ATTEMPT, event.key)
+                return [] if event.batch else waits  # Until then, its trial waited for the batch.
             case ScorerCallStarted():
-                return self._end_wait(event.scorer if event.scorer in self._ready_times else _FIRST_CALLS, event.key)
+                waits = self._end_wait(event.scorer if event.scorer in self._ready_times else _FIRST_CALLS, event.key)
+                return [] if event.batch else waits
             case ScorerCallFailed(delay=float(delay)):
                 self._ready_times[event.scorer] = self._t + delay
             case AttemptSucceeded():

@@ -1,5 +1,6 @@
 """The batches of a run, as `RunState` keeps them: what was sent, what the provider reported, and what is still open."""
 
+from collections import Counter
 from typing import Final
 
 import attrs
@@ -44,6 +45,8 @@ class BatchState:
     """Lines without a result; set when it has ended."""
     unused: int = 0
     """Results that were not used; set when it has ended."""
+    usage: Counter[str] = attrs.field(factory=Counter[str])
+    """What its lines used, as far as their results were read; costs are at the batch price."""
 
     @property
     def is_open(self) -> bool:

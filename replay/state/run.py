@@ -728,6 +728,8 @@ class RunState(Totals):
 
     def _add_usage(self, usage: Any, name: str) -> None:
         add(self.usage, usage)
+        if self.batches and (batch := self.batch_lines.batch_in_use(name)):
+            add(self.batches[batch].usage, usage)
         if self.variants and (trial := self.trials.get(name)) is not None:
             add(self.variants[trial.variant].usage, usage)
         for sum_name, model in unpriced_models(usage):

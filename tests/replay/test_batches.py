@@ -1,6 +1,7 @@
 """Batches in the views of a run: state, audit, index, latency, budget and exports."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ from evaljournal.journal.events import (
     AttemptSucceeded,
     BatchCollected,
     BatchPrepared,
+    BatchSubmitted,
     RunFinished,
     RunStopped,
     ScorerCallStarted,
@@ -20,12 +22,15 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.replay import fold
+from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.runs.idle import reasons
 from evaljournal.replay.runs.timeline import Timeline
 from tests.journal.samples import collected, enqueued, from_line, prepared, session, started, submitted
 from tests.replay.batch_run import EXPIRES, batch_run, records
+from tests.replay.screens import screen_lines
 
 Change = Callable[[list[Event]], list[Event]]
 
@@ -198,3 +203,54 @@ def test_other_sessions_do_not_change_the_lines() -> None:
 
     assert {1: "a", 2: "b", 3: "c"} == state.batch_lines.open_lines(1)
     assert not isinstance(events[start], RunFinished)
+
+
+def waiting_state() -> RunState:
+    """Return the state of a run that was stopped while its batch is open."""
+    events = batch_run()
+    return fold(records(events[: [type(event) for event in events].index(RunStopped) + 1]))
+
+
+def test_a_run_that_waits_says_for_what() -> None:
+    """The report of a run that waits for a batch has its counts and expiry, and the command that continues."""
+    lines = final_report(waiting_state(), path="runs/a/1", wall=datetime(2026, 11, 15, 2, tzinfo=UTC)).splitlines()
+
+    heading = "capitals waiting for a batch (1 of 3 lines done, expires at 2026-11-16 00:00 UTC): 0 trials done, in runs/a/1"
+    assert heading == lines[0]
+    assert "  batch 1: in progress, 1 of 3 done, 2 h old, expires in 22 h" in lines
+    assert "next: evaljournal resume runs/a/1 --wait" == lines[-1]
+
+
+def test_collected_batches_are_summed() -> None:
+    """Ended batches are one line, with the results that were used and their cost."""
+    expected = "  3 batches collected: 6 results used, 1 without a result, $0.250"
+
+    assert expected in final_report(fold(records(batch_run())), path="runs/a/1").splitlines()
+
+
+def test_the_screen_shows_batches() -> None:
+    """The live screen has a row for each open batch, and idle slots wait for it."""
+    state = fold(records(batch_run()[:8]))
+    rows = screen_lines(state, now=3600.0, total=3)
+
+    assert "batches  batch 1: in progress, 1 of 3 done, 1 h old, expires in 23 h" in rows
+    assert "waiting  1 batch with 3 open lines" in rows
+    assert [("batches", 3)] == [(reason.reason, reason.number) for reason in reasons(state, now=1.0, total=3)]
+
+
+def test_the_summary_has_batches() -> None:
+    """`status --json` has a list of batches; of an open one the lines that are not used yet."""
+    batch = summarize(waiting_state()).batches[0]
+
+    assert (1, "batch_1", True, "in_progress", 3, 3, EXPIRES, None) == (
+        *(batch.batch, batch.id, batch.is_open, batch.state, batch.lines, batch.open_lines, batch.expires, batch.cost),
+    )
+    assert [0.25, None, None] == [batch.cost for batch in summarize(fold(records(batch_run()))).batches]
+
+
+@pytest.mark.parametrize("expires", ["", "never", "2026-11-16", "9999-12-31T23:59:59-14:00", "\x1b[31m"])
+def test_a_foreign_expiry_is_harmless(expires: str) -> None:
+    """A time that is none is not shown."""
+    events = [attrs.evolve(event, expires=expires) if isinstance(event, BatchSubmitted) else event for event in batch_run()[:8]]  # type: ignore[misc]
+
+    assert "\x1b" not in final_report(fold(records(events)), path="runs/a/1")

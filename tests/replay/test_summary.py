@@ -170,6 +170,7 @@ def test_json() -> None:
         "unpriced_models": {},
         "usage_without_output": {"tokens": 7, "cost": 0.5},
         "budget": None,
+        "batches": [],
         "limit": 2,
         "workers": None,
         "variants": None,

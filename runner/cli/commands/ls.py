@@ -63,7 +63,15 @@ def _columns(path: Path, run: RunDigest) -> tuple[str, ...]:
     start = cell(run.started_at)[:19].replace("T", " ")
     counts = cell(run.completed), cell(run.failed), cell(run.trials)
     amounts = or_dash(run.cost, money), or_dash(run.elapsed, duration)
-    return printable(str(path), 200), cell(run.evaluation), start, *counts, _score_text(run), *amounts, cell(run.outcome)
+    return (
+        printable(str(path), 200),
+        cell(run.evaluation),
+        start,
+        *counts,
+        _score_text(run),
+        *amounts,
+        printable(run.outcome or "-", 120),
+    )
 
 
 def _score_text(run: RunDigest) -> str:

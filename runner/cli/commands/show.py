@@ -357,6 +357,7 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
     count = sum(len(attempt.steps) - attempt.reused_steps for attempt in trial_details.attempts)
     steps = f", {plural(count, 'step')}" if count else ""
     yield f"{printable(trial_details.trial, _MAX_LINE_LENGTH)}  {stage_text(trial_details.stage)}{reason}, {attempts}{steps}"
+    yield from _batch_lines(trial_details.trial, state)
     yield from _answer_lines(trial_details)
     for score in trial_details.scores.values():
         yield from _score_lines(score)
@@ -397,6 +398,16 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
         yield from _score_lines(score, "superseded")
 
 
+def _batch_lines(trial: str, state: RunState) -> Iterator[str]:
+    """Yield the lines of open batches that a trial waits for."""
+    for scorer in dict.fromkeys(batch.scorer for batch in state.batch_lines.open.values()):
+        if (place := state.batch_lines.line_of(trial, scorer)) is not None:
+            number, line = place
+            judge = f" of {printable(scorer, 24)}" if scorer else ""
+            status = printable(state.batches[number].state, 24).replace("_", " ")
+            yield f"{'batch':<{len(_INDENT)}}waiting for line {line:,} of batch {number:,}{judge} ({status})"
+
+
 def _is_of_task(change: str) -> bool:
     """Return whether an adopted change is one of the task: of its code, its parameters or a file."""
     return change not in {"name", "cases"} and not change.startswith(("scorer ", "variant "))
@@ -418,9 +429,12 @@ def _attempt_lines(attempt: AttemptDetails, session: str, new_request: Any, *, f
     worker = f" · worker {printable(attempt.worker)}" if attempt.worker else ""
     limit = f" of {duration(attempt.timeout)}" if attempt.timeout is not None else ""
     needs = f" · {text}" if (text := need_text(attempt.need)) else ""
+    place, after = f"slot {span.slot}", f" after {duration(span.end - span.start)}{limit}"
+    if span.batch:
+        place, after = f"batch {span.batch:,}, line {span.line:,}", ""
     yield (
-        f"attempt {span.attempt}  {outcome}{reason} after {duration(span.end - span.start)}{limit}  "
-        f"slot {span.slot}{worker} · {session} · "
+        f"attempt {span.attempt}  {outcome}{reason}{after}  "
+        f"{place}{worker} · {session} · "
         f"seq {span.seq:,}{f'–{span.end_seq:,}' if span.end_seq else ''}{''.join(waits)}{needs}"
     )
     if new_request is not None:

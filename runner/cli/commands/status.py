@@ -2,7 +2,8 @@
 
 import shutil
 import time
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 import click
 
@@ -78,8 +79,13 @@ def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> 
             echo(f"running{process}; last record at {printable(view.state.at)}")
     else:
         detail, head = _day_limit_text(view.state, time.time()), view.state.head
-        lines, width = corrected_lines(view), line_width()
-        echo(final_report(view.state, path=view.path, head=head, verbose=verbose, width=width, detail=detail, corrected=lines))
+        options: dict[str, Any] = {
+            "width": line_width(),
+            "detail": detail,
+            "corrected": corrected_lines(view),
+            "wall": datetime.now(UTC),
+        }
+        echo(final_report(view.state, path=view.path, head=head, verbose=verbose, **options))
         free_bytes = shutil.disk_usage(view.path).free
         if view.status == "interrupted" and free_bytes < _MIN_FREE_BYTES:  # Its final record may be missing for that reason.
             echo(
