@@ -2,8 +2,8 @@
 
 The base URL is `URL/NAME/PLAN/v1` for OpenAI and `URL/NAME/PLAN` for Anthropic; the name separates tests. `GET /NAME` returns
 the ledger: every upload, creation (with its lines), listing, poll, download, cancellation and live call. `POST /NAME` replaces
-the plan. Nothing depends on time: the state of a batch advances when it is polled. A plan is `-`, or settings `KEY:VALUE` with
-commas between them; of values with `+` between them, each is used once, then the default applies:
+the plan. Nothing depends on time: the state of a batch advances when it is polled or listed. A plan is `-`, or settings
+`KEY:VALUE` with commas between them; of values with `+` between them, each is used once, then the default applies:
 
     upload:lost     reply to an upload: `ok`, `lost` (stored), `hang` (stored, no reply), or a status
     create:lost     reply to a creation: `ok`, `lost` (created), `hang` (created, no reply), `broken` (created, not JSON),
@@ -12,7 +12,7 @@ commas between them; of values with `+` between them, each is used once, then th
     list:500        reply to a listing: `ok`, `lost`, `stale` (without the newest batch), or a status
     poll:500        reply to a poll: `ok`, `lost`, or a status
     download:500    reply to a download: `ok`, `cut` (incomplete), or a status
-    polls:2         polls until a batch ends (default: 1); `polls:never`
+    polls:2         polls or lists until a batch ends (default: 1); `polls:never`
     end:expired     how it ends: `completed`, `expired` and `cancelled` (half of the lines have results), `invalid` (a line is),
                     `tokens` (too many enqueued tokens)
     lines:ok+429    results of the lines, in turn: `ok`, a status, `expired`, `missing`, `double`, `foreign` (a line that is not
@@ -358,7 +358,11 @@ class Call:
             batches = batches[1:]
         if cursor not in self.parameters:
             self.fault_after("list")
-        return self.page([*map(show, self.others()), *map(show, batches)], cursor)
+        page = self.page([*map(show, self.others()), *map(show, batches)], cursor)
+        if b'"has_more":false' in page:
+            for batch in batches:
+                self.advance(batch)
+        return page
 
     def others(self) -> list[Batch]:
         """Return the batches of other users of the account."""
@@ -393,16 +397,19 @@ class Call:
         self.fault("poll")
         batch = self.find(batch_id)
         self.fault_after("poll")
+        self.advance(batch)
+        return batch
+
+    def advance(self, batch: Batch) -> None:
+        """Advance a batch by one poll or list."""
         if batch.state in _ENDED:
-            return batch
+            return
         batch.polls += 1
         polls = self.world.plan.get("polls", "1")
-        is_ended = batch.is_cancelled or (polls != "never" and batch.polls >= int(polls))
-        if is_ended:
+        if batch.is_cancelled or (polls != "never" and batch.polls >= int(polls)):
             self.finish(batch)
         elif batch.state == "validating":
             batch.state = "in_progress"
-        return batch
 
     def cancel(self, batch_id: str) -> Batch:
         """Cancel a batch; it ends with the next poll."""

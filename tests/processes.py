@@ -89,6 +89,10 @@ class Forked:
         (number,) = _NUMBER.unpack(self._server.recv(_NUMBER.size))
         return int(number)
 
+    @property
+    def is_running(self) -> bool:
+        return is_alive(self._pid)
+
     def send_signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
