@@ -129,10 +129,11 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
     has_mixed_models = bool(comparison.answers_a.mixed_models or comparison.answers_b.mixed_models)
     is_doubtful = has_mixed_models and not rules.allow_mixed_models
     verdicts: list[Verdict] = [check.verdict for check in checks] + ["too_little_evidence"] * is_doubtful
-    return GateReport(_worst_verdict(verdicts), tuple(checks), comparison, has_mixed_models, rules.allow_mixed_models)
+    return GateReport(worst_verdict(verdicts), tuple(checks), comparison, has_mixed_models, rules.allow_mixed_models)
 
 
-def _worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the verdict of several checks."""
     order: tuple[Verdict, ...] = ("passed", "too_little_evidence", "regressed")
     return order[max(map(order.index, verdicts), default=0)]
 

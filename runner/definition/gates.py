@@ -1,20 +1,29 @@
-"""Gates: minimum scores of a run, such as `exact=0.9`, or `exact>=0.9@lower` for the lower end of the confidence interval."""
+"""Gates: minimum scores of a run, such as `exact=0.9`, or `exact>=0.9@lower` for the lower end of the confidence interval.
+
+`agreement:judge>=0.7@lower` and `corrected:judge>=0.9@lower` are about the review of a run: how far its judge agrees with
+people, and the score that they would give. They are undecided without enough labels of a random sample.
+"""
 
 import re
-from collections.abc import Iterable
-from typing import Final, Literal, Self
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import attrs
 
-from evaljournal.replay import RunState
+from evaljournal.replay import LoadedRun, RunState
+from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.scores import Scores
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.suggest import suggest
 
+if TYPE_CHECKING:
+    from evaljournal.replay.review.reviewed import Reviewed
+
 _GATE: Final = re.compile(
-    r"\s*+(?P<scorer>\w[\w.-]*+)\s*+(?:>=|=)\s*+(?P<minimum>-?(?:\d++(?:\.\d++)?|\.\d++))"
+    r"\s*+(?:(?P<figure>agreement|corrected)\s*+:\s*+)?(?P<scorer>\w[\w.-]*+)\s*+(?:>=|=)\s*+(?P<minimum>-?(?:\d++(?:\.\d++)?|\.\d++))"
     r"\s*+(?P<percent>%?)\s*+(?:@\s*+(?P<bound>mean|lower))?\s*+"
 )
 """The pattern does not backtrack, because an untrusted run may contain a gate of any length."""
@@ -22,12 +31,14 @@ _GATE: Final = re.compile(
 
 @attrs.frozen
 class Gate:
-    """The minimum of a scorer's mean, or of the lower end of its 95 % confidence interval, in each variant."""
+    """The minimum of a scorer's mean, of the lower end of its 95 % confidence interval, or of its review, in each variant."""
 
     text: str
     scorer: str
     minimum: float
     bound: Literal["mean", "lower"]
+    figure: str = ""
+    """`agreement` or `corrected`: of the review; empty: of the scores."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -36,14 +47,59 @@ class Gate:
         if match is None:
             raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
         minimum = float(match["minimum"]) / (100 if match["percent"] else 1)
-        return cls(text, match["scorer"], minimum, "lower" if match["bound"] == "lower" else "mean")
+        return cls(text, match["scorer"], minimum, "lower" if match["bound"] == "lower" else "mean", match["figure"] or "")
 
-    def problem(self, state: RunState) -> str:
-        """Return why the gate did not pass; empty if it passed. Every variant must reach it."""
-        variants = {f"variant {name}: ": state.variants[name].scores for name in state.variants.names}
-        reasons = {prefix: self._reason(scores) for prefix, scores in (variants or {"": state.scores}).items()}
-        problems = [f"{printable(prefix)}{reason}" for prefix, reason in reasons.items() if reason]
-        return f"{self.text}: {'; '.join(problems)}" if problems else ""
+    def problem(self, state: RunState, path: Path | None = None) -> str:
+        """Return why the gate did not pass; empty if it passed. Every variant must reach it. `path` is that of the run."""
+        return self.result(state, path).problem
+
+    def result(self, state: RunState, path: Path | None = None, variant: str | None = None) -> "GateResult":
+        """Return whether the gate passes, in every variant or in one; one about a review is undecided without `path`."""
+        reviewed = self._review(state, path) if self.figure else None
+        reasons: dict[str, tuple[str, bool]] = {}
+        names: Sequence[str | None] = state.variants.names if variant is None else [variant]
+        for name in names or [None]:
+            side = Side(state, variant=name)
+            reason = self._review_reason(reviewed, side) if self.figure else (self._reason(side.totals.scores), False)
+            reasons["" if name is None else f"variant {name}: "] = reason
+        problems = {prefix: reason for prefix, reason in reasons.items() if reason[0]}
+        text = "; ".join(f"{printable(prefix)}{reason}" for prefix, (reason, _) in problems.items())
+        is_undecided = bool(problems) and all(undecided for _, undecided in problems.values())
+        return GateResult(self.text, f"{self.text}: {text}" if problems else "", is_undecided)
+
+    def _review(self, state: RunState, path: Path | None) -> "Reviewed | None":
+        from evaljournal.replay.review.reviewed import open_review  # noqa: PLC0415  # most gates need no review
+
+        return None if path is None else open_review(LoadedRun(path, state, seq=state.seq))
+
+    def _review_reason(self, reviewed: "Reviewed | None", side: Side) -> tuple[str, bool]:
+        """Return why the review does not reach the minimum, and whether it is undecided; empty if it does."""
+        from evaljournal.replay.review.correction import MIN_LABELS  # noqa: PLC0415  # most gates need no review
+        from evaljournal.replay.review.judge import agreement  # noqa: PLC0415
+
+        if reviewed is None or self.scorer not in reviewed.names:
+            return f"there are no labels of {self.scorer} yet; draw a sample with `evaljournal review`", True
+        value: float | None
+        if self.figure == "agreement":
+            result = agreement(reviewed, side, self.scorer)
+            labels = result.labels if result.is_sampled else 0
+            if labels < MIN_LABELS:
+                return f"{plural(labels, 'label')} of a random sample; at least {MIN_LABELS} are needed", True
+            name, coefficient = f"the agreement of {self.scorer}", result.coefficient
+            value, low, high = (None, None, None) if coefficient is None else attrs.astuple(coefficient)
+        else:
+            score = reviewed.corrected(side).get(self.scorer)
+            if score is None or score.method == "none":
+                return f"no label of {self.scorer} is of a random sample", True
+            name, value, low, high = f"the corrected {self.scorer}", score.mean, score.low, score.high
+        if self.bound == "mean":
+            is_passed, is_undecided, text = value is not None and value >= self.minimum, value is None, f"{name} is "
+            return ("", False) if is_passed else (f"{text}{_number(value)}", is_undecided)
+        if low is not None and low >= self.minimum:
+            return "", False
+        is_undecided = high is None or high >= self.minimum
+        more = "; more labels would decide" if is_undecided else ""
+        return f"the 95 % interval of {name} is {_number(low)} to {_number(high)}{more}", is_undecided
 
     def _reason(self, scores: Scores) -> str:
         """Return why these scores do not reach the minimum; empty if they do."""
@@ -73,6 +129,8 @@ class GateResult:
     """The gate as it was written, such as `exact=0.9`."""
     problem: str
     """Why it did not pass; empty if it did."""
+    is_undecided: bool = False
+    """Whether it did not pass because the labels of a review are too few to decide."""
 
     @property
     def passed(self) -> bool:
@@ -80,10 +138,14 @@ class GateResult:
         return not self.problem
 
 
-def gate_results(state: RunState) -> list[GateResult]:
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
+
+
+def gate_results(state: RunState, path: Path | None = None) -> list[GateResult]:
     """Return the result of each gate of a run; raise `InvalidSetting` if a recorded one is invalid.
 
-    The gates of a shard are checked in the merged run.
+    The gates of a shard are checked in the merged run. Those about a review need the path of the run.
     """
     if state.started is not None and state.started.shard:
         return []
@@ -94,25 +156,38 @@ def gate_results(state: RunState) -> list[GateResult]:
         gates = [Gate.parse(str(text)) for text in texts]
     except UsageError as exc:
         raise InvalidSetting(exc) from exc
-    return [GateResult(gate.text, gate.problem(state)) for gate in gates]
+    return [gate.result(state, path) for gate in gates]
 
 
-def gate_problems(state: RunState) -> list[str]:
+def gate_problems(state: RunState, path: Path | None = None) -> list[str]:
     """Return a line for each gate that did not pass."""
-    return [f"gate did not pass: {result.problem}" for result in gate_results(state) if not result.passed]
+    return [
+        f"gate {'is undecided' if result.is_undecided else 'did not pass'}: {result.problem}"
+        for result in gate_results(state, path)
+        if not result.passed
+    ]
 
 
-def problems(state: RunState, scorers: Iterable[str] = ()) -> list[str]:
+def problems(state: RunState, scorers: Iterable[str] = (), path: Path | None = None) -> list[str]:
     """Return why a finished run did not pass: errors, unscored outputs, and gates that did not pass.
 
     Only the run's own scorers and `scorers` count: another scorer that failed in a `rescore` is ignored.
     """
+    return [*_trial_problems(state, scorers), *gate_problems(state, path)]
+
+
+def is_undecided(state: RunState, scorers: Iterable[str] = (), path: Path | None = None) -> bool:
+    """Return whether a run did not pass only because labels are too few to decide a gate."""
+    missed = [result for result in gate_results(state, path) if not result.passed]
+    return bool(missed) and all(result.is_undecided for result in missed) and not _trial_problems(state, scorers)
+
+
+def _trial_problems(state: RunState, scorers: Iterable[str]) -> list[str]:
     scorer_names = {*(state.started.scorers if state.started else ()), *scorers}
     unscored_outputs = {name: tally.failed for name, tally in state.scores.items() if name.partition(".")[0] in scorer_names}
     return [
         *([f"{plural(state.failed, 'trial')} with an error"] if state.failed else ()),
         *(f"{plural(count, 'output')} not scored by {name}" for name, count in unscored_outputs.items() if count),
-        *gate_problems(state),
     ]
 
 

@@ -77,14 +77,14 @@ class Outcome:
     @property
     def gates(self) -> list[GateResult]:
         """The gates of the run, and whether each passes so far."""
-        return gate_results(self.state)
+        return gate_results(self.state, self.path)
 
     @property
     def problems(self) -> list[str]:
         """Why the run did not pass; empty if it did."""
         if self.stop_reason:
             return [f"not finished: {ending_text(self.state, self.stop_reason)}"]
-        return problems(self.state)
+        return problems(self.state, path=self.path)
 
     @property
     def passed(self) -> bool:
@@ -128,14 +128,14 @@ class Outcome:
     def __str__(self) -> str:
         """Return the final summary and the gates that did not pass."""
         text = final_summary(self.state, path=self.path, stop_reason=self.stop_reason, detail=self.detail)
-        return "\n".join([text, *([] if self.stop_reason else gate_problems(self.state))])
+        return "\n".join([text, *([] if self.stop_reason else gate_problems(self.state, self.path))])
 
 
 def render_report(outcome: Outcome, **options: Any) -> str:
     """Return the final report and the gates that did not pass; `options` are those of `final_report`."""
     state, stop_reason = outcome.state, outcome.stop_reason
     text = final_report(state, path=outcome.path, head=outcome.head, stop_reason=stop_reason, detail=outcome.detail, **options)
-    return "\n".join([text, *([] if stop_reason else gate_problems(state))])
+    return "\n".join([text, *([] if stop_reason else gate_problems(state, outcome.path))])
 
 
 async def seal(path: Path, *, files: Files = DISK, in_thread: InThread = run_in_thread) -> str | None:

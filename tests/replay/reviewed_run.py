@@ -6,6 +6,7 @@ from typing import Any
 
 from evaljournal.journal import Event, verify
 from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import digest
 from tests.journal.samples import finished, session, started, write_sync
 from tests.replay.trial_events import answered, name_of
@@ -45,7 +46,8 @@ def write_run(path: Path, scores: Sequence[Any], *, variant: str = "", repeats: 
         for case, repeat, score in trials
         for event in answered(case, {"judge": score}, repeat=repeat, variant=variant, output=output or f"out {case} {repeat}")
     ]
-    write_sync(path, [started(), session(), *events, finished(len(trials))], confirm=False, run=RUN)
+    start = evolve_fact(started(), scorers={"judge": "v1"})
+    write_sync(path, [start, session(), *events, finished(len(trials))], confirm=False, run=RUN)
     return [name_of(case, repeat, variant) for case, repeat, _ in trials]
 
 

@@ -93,3 +93,83 @@ def test_status_of_a_variant(tmp_path: Path) -> None:
     assert f"  {text}\n" in evaljournal("status", f"{tmp_path / 'run'}@mini").stdout
     assert f"  mini: {text}\n" in evaljournal("status", tmp_path / "run").stdout
     assert "ppi" == as_json("status", f"{tmp_path / 'run'}@mini")["corrected"]["judge"]["method"]
+
+
+@pytest.mark.parametrize(
+    ("gate", "code", "text"),
+    [
+        ("corrected:judge>=0.5@lower", 0, "passed"),
+        ("corrected:judge>=60%", 0, "passed"),
+        ("corrected:judge>=0.65", 1, "the corrected judge is 0.6354"),
+        (
+            "corrected:judge>=0.6@lower",
+            5,
+            "the 95 % interval of the corrected judge is 0.5344 to 0.7257; more labels would decide",
+        ),
+        ("corrected:judge>=0.8@lower", 1, "the 95 % interval of the corrected judge is 0.5344 to 0.7257"),
+        ("agreement:judge>=0.5@lower", 0, "passed"),
+        ("agreement:judge>=0.7", 0, "passed"),
+        ("agreement:judge>=0.7@lower", 5, "the 95 % interval of the agreement of judge is 0."),
+        ("agreement:judge>=0.95@lower", 1, "the 95 % interval of the agreement of judge is 0."),
+        ("judge>=0.9", 1, "the mean of judge is 0.7017"),
+    ],
+)
+def test_gates(run: Path, gate: str, code: int, text: str) -> None:
+    """A gate on a review passes, fails, or is undecided if more labels would decide; `gate` and `resume` check it."""
+    result = evaljournal("gate", run, "--fail-under", gate)
+    resumed = evaljournal("resume", run, "--fail-under", gate)
+
+    assert (code, code) == (result.exit_code, resumed.exit_code), result.output
+    assert text in result.stdout
+    assert (text in resumed.stderr) == bool(code)
+
+
+def test_gates_without_labels(tmp_path: Path) -> None:
+    """Without labels, or without a sample, a gate on the review is undecided."""
+    names = write_run(tmp_path / "run", [True] * 80)
+    for gate in ("corrected:judge>=0.9", "agreement:judge>=0.9@lower"):
+        result = evaljournal("gate", tmp_path / "run", "--fail-under", gate)
+
+        assert 5 == result.exit_code
+        assert "there are no labels of judge yet" in result.stdout
+    write_review(
+        tmp_path / "run", [annotation(name, index % 2 == 0, output=f"out {name} 1") for index, name in enumerate(names)]
+    )
+    texts = {
+        "corrected:judge>=0.9": "no label of judge is of a random sample",
+        "agreement:judge>=0.9": "0 labels of a random sample",
+    }
+    for gate, text in texts.items():
+        result = evaljournal("gate", tmp_path / "run", "--fail-under", gate, "--json")
+
+        assert 5 == result.exit_code
+        assert "too_little_evidence" == json.loads(result.stdout)["verdict"]
+        assert text in json.loads(result.stdout)["gates"][0]["problem"]
+
+
+def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:
+    """With a baseline, the worst verdict counts."""
+    write_reviewed_run(tmp_path / "base", (40, 3, 8, 15), (700, 300))
+    passed = evaljournal("gate", run, "--baseline", tmp_path / "base")
+    result = evaljournal("gate", run, "--baseline", tmp_path / "base", "--fail-under", "corrected:judge>=0.9@lower")
+
+    assert (0, 1) == (passed.exit_code, result.exit_code)
+    assert "regressed           corrected:judge>=0.9@lower: the 95 % interval" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "pass --baseline, or --fail-under alone"),
+        (("--no-broken", "--fail-under", "judge=1"), "pass --baseline, or --fail-under alone"),
+        (("--suite", "--baseline", "newest", "--fail-under", "judge=1"), "--fail-under applies to a run, not to a suite"),
+        (("--fail-under", "corrected:juge=1"), "no scorer 'juge'; did you mean 'judge'?"),
+        (("--fail-under", "correct:judge=1"), "expected SCORER=NUMBER"),
+    ],
+)
+def test_wrong_gates(run: Path, arguments: tuple[str, ...], text: str) -> None:
+    """Options that do not fit, unknown scorers and mistyped gates are usage errors."""
+    result = evaljournal("gate", run, *arguments)
+
+    assert 2 == result.exit_code
+    assert text in result.stderr

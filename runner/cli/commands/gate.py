@@ -1,7 +1,7 @@
 """The command `evaljournal gate`."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -16,16 +16,28 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.render.comparison import answer_lines, change_text
 from evaljournal.replay.render.phrases import figures, mean_text, not_seen_text, size_text, unpaired_text
 from evaljournal.replay.results.comparison import NothingInCommon
-from evaljournal.replay.results.gate import BROKEN, COMPLETED, Check, GateReport, GateRules, Limit, NotComparable, ScoreRule
+from evaljournal.replay.results.gate import (
+    BROKEN,
+    COMPLETED,
+    Check,
+    GateReport,
+    GateRules,
+    Limit,
+    NotComparable,
+    ScoreRule,
+    Verdict,
+    worst_verdict,
+)
 from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference, newest_run
 from evaljournal.runner.cli.suites.ending import suite_exit_code
-from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_side, print_json, print_table
+from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.data.toml_file import read_toml
+from evaljournal.runner.definition.gates import Gate, GateResult, check_gates
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, run_finish, run_start, runs_newest_first
 from evaljournal.runner.suggest import suggest
@@ -52,8 +64,14 @@ RuleT = TypeVar("RuleT", ScoreRule, Limit)
 @click.option(
     "--baseline",
     metavar="RUN",
-    required=True,
-    help="The run to compare with; `newest`: the newest other finished run of the evaluation.",
+    help="The run to compare with; `newest`: the newest other finished run of the evaluation. Required without --fail-under.",
+)
+@click.option(
+    "--fail-under",
+    "fail_under",
+    metavar="GATE",
+    multiple=True,
+    help="Minimum, as in `run`, also of a review: 'corrected:judge>=0.9@lower', 'agreement:judge>=0.7@lower'; repeatable.",
 )
 @click.option("--suite", "is_suite_gate", is_flag=True, help="RUN and --baseline are suites; compare each evaluation by name.")
 @click.option("--rules", metavar="FILE", type=click.Path(path_type=Path), help="TOML file with the rules; see docs/gate.md.")
@@ -63,7 +81,8 @@ RuleT = TypeVar("RuleT", ScoreRule, Limit)
 def gate(
     run: str | None,
     *,
-    baseline: str,
+    baseline: str | None,
+    fail_under: tuple[str, ...],
     is_suite_gate: bool,
     rules: Path | None,
     no_broken: bool,
@@ -78,6 +97,9 @@ def gate(
     With --suite, the evaluations of two suites are paired by name, and each has a verdict; `newest` is the newest finished
     suite with a lower number. A new evaluation is listed; a missing one fails the gate.
 
+    With --fail-under, also check minimum scores, or only these without --baseline: of the run, of its scores corrected by the
+    labels of a review, or of the agreement of a scorer with these labels.
+
     Exit codes: 0 passed, 1 regressed, 2 the runs cannot be compared, 4 a journal is damaged, 5 too little evidence. For a
     suite: the first of 4, 2, 1, 5, 0 that occurs.
 
@@ -86,12 +108,19 @@ def gate(
     evaljournal gate --suite --baseline newest
     evaljournal gate runs/capitals/0002 --baseline runs/capitals/0001 --rules gate.toml
     evaljournal gate @mini --baseline @large
+    evaljournal gate --fail-under 'corrected:judge>=0.9@lower'
     """
+    if baseline is None and (not fail_under or is_suite_gate or rules is not None or no_broken):
+        raise click.UsageError("pass --baseline, or --fail-under alone")
+    if is_suite_gate and fail_under:
+        raise click.UsageError("--fail-under applies to a run, not to a suite")
     gate_rules = GateRules() if rules is None else _read_rules(rules)
     gate_rules = attrs.evolve(gate_rules, no_broken=no_broken, allow_mixed_models=allow_mixed_models)
     is_newest = baseline == _NEWEST and not Path(baseline).exists()
     if is_suite_gate:
         _gate_suite(run, None if is_newest else baseline, gate_rules, as_json=as_json)
+    if baseline is None:
+        _gate_alone(RunReference(newest_run()) if run is None else find_reference(run), fail_under, as_json=as_json)
     try:
         reference = RunReference(newest_run()) if run is None else find_reference(run)
         base = RunReference(_newest_other_run(reference.path), reference.variant) if is_newest else find_reference(baseline)
@@ -101,17 +130,58 @@ def gate(
     if base.path.resolve() == reference.path.resolve() and base.variant == reference.variant:
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
     try:
+        minimums = _minimums(reference, fail_under)
         report, heads = _check(base, reference, gate_rules)
     except (JournalDamaged, InvalidRecord) as exc:
         exit_if_damaged(exc, quiet=as_json)
         raise
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
+    report = attrs.evolve(report, verdict=worst_verdict([report.verdict, *map(_verdict, minimums)]))
     if as_json:
-        print_json(_report_json(report, heads))
+        print_json({**_report_json(report, heads), "gates": [view_json(result) for result in minimums]})
     else:
-        echo("\n".join(_report_lines(report, heads, no_broken=no_broken)))
+        *lines, last_line = _report_lines(report, heads, no_broken=no_broken)
+        echo("\n".join([*lines, *map(_minimum_line, minimums), last_line]))
     sys.exit(_EXIT_CODES[report.verdict])
+
+
+def _minimums(run: RunReference, gates: Sequence[str]) -> list[GateResult]:
+    """Check minimum scores of a run or a variant."""
+    if not gates:
+        return []
+    view = open_run(run.path, apply=_checked_apply())
+    if view.problem is not None:
+        raise view.problem
+    check_variant(view, run.variant)
+    if view.state.outcome != "finished":
+        raise UsageError(f"{run} is not finished")
+    check_gates(gates, view.state.scores)
+    return [Gate.parse(gate).result(view.state, view.path, run.variant) for gate in gates]
+
+
+def _gate_alone(run: RunReference, gates: Sequence[str], *, as_json: bool) -> NoReturn:
+    """Check minimum scores of a run without a baseline."""
+    try:
+        results = _minimums(run, gates)
+    except (JournalDamaged, InvalidRecord) as exc:
+        exit_if_damaged(exc, quiet=as_json)
+        raise
+    verdict = worst_verdict(map(_verdict, results))
+    if as_json:
+        path = {"path": str(run.path), "variant": run.variant}
+        print_json({"verdict": verdict, "run": path, "gates": [view_json(result) for result in results]})
+    else:
+        echo("\n".join([f"run       {printable(str(run), 200)}", *map(_minimum_line, results), as_words(verdict)]))
+    sys.exit(_EXIT_CODES[verdict])
+
+
+def _verdict(result: GateResult) -> Verdict:
+    return "passed" if result.passed else "too_little_evidence" if result.is_undecided else "regressed"
+
+
+def _minimum_line(result: GateResult) -> str:
+    return f"{as_words(_verdict(result)):<20}{printable(result.problem or result.gate, 500)}"
 
 
 def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads]":

@@ -121,6 +121,6 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     )
     if state.failed:
         echo(f"{command('resume', path, ' --retry-failed')} retries the trials that have an error", err=True)
-    for line in gate_problems(state):
+    for line in gate_problems(state, path):
         echo(line, err=True)
     finish(state, path, as_json=options["json"], output_problem=problem)

@@ -77,7 +77,7 @@ def run(ctx: click.Context, /, references: tuple[str, ...], path: Path | None, d
     time, with these options, and share their rate limits and the budget.
 
     Exit codes: 0 finished, 1 finished but trials have an error, outputs were not scored or a gate did not pass, 2 usage error,
-    3 not finished, 4 the journal was changed by another process.
+    3 not finished, 4 the journal was changed by another process, 5 too few labels for a gate on a review.
 
     \b
     evaljournal run evals/capitals.py

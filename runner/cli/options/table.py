@@ -307,7 +307,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option(
             "--fail-under GATE",
             "Exit with 1 unless each variant reaches a mean score: exact=0.9, or 'exact>=0.9@lower' for the lower end of its "
-            "95 % confidence interval; repeatable.",
+            "95 % confidence interval; repeatable. Of a review: 'corrected:judge>=0.9@lower', 'agreement:judge>=0.7@lower'.",
             "settings",
             '["exact=0.9"]',
             multiple=True,

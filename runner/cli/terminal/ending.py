@@ -11,10 +11,11 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
 from evaljournal.runner.cli.terminal.display import print_json
 from evaljournal.runner.cli.terminal.output import OutputFailed, echo, flush_output
-from evaljournal.runner.definition.gates import problems
+from evaljournal.runner.definition.gates import is_undecided, problems
 from evaljournal.runner.suggest import command
 
 FAILED: Final = 1
+UNDECIDED: Final = 5
 
 
 def finish(
@@ -33,7 +34,7 @@ def finish(
     With `as_json`, its summary and `fields` are printed as JSON, and the report goes to standard error. `output_problem` is
     why other files of the run are incomplete: it is printed last, and the exit code of a finished run is then 1.
     """
-    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers) or (FAILED if output_problem else 0)
+    code = exit_code(state, stopped=bool(stop_reason), scorers=scorers, path=path) or (FAILED if output_problem else 0)
     try:
         if report:
             echo(report, err=as_json)
@@ -50,8 +51,13 @@ def finish(
     sys.exit(code)
 
 
-def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = ()) -> int:
-    """Return the exit code of a run: 3 if it was stopped, 1 if it has errors, unscored outputs or a missed gate."""
+def exit_code(state: RunState, *, stopped: bool, scorers: Iterable[str] = (), path: Path | None = None) -> int:
+    """Return the exit code of a run: 3 if it was stopped, 1 if it has errors, unscored outputs or a missed gate.
+
+    5 if only gates on its review are missed, for which there are too few labels.
+    """
     if stopped:
         return UNFINISHED
-    return FAILED if problems(state, scorers) else 0
+    if not problems(state, scorers, path):
+        return 0
+    return UNDECIDED if is_undecided(state, scorers, path) else FAILED
