@@ -6,11 +6,16 @@ from typing import Final, Literal
 import attrs
 
 from evaljournal.journal import Verification
+from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import InvalidRecord
+from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.readers.verification import Verifier
 from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.auditing.findings import Audit, Finding
+from evaljournal.replay.review.auditing import ReviewAuditor
+from evaljournal.replay.review.labels import review_path
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.text import printable
 from evaljournal.runner.definition.gates import gate_results
@@ -22,6 +27,25 @@ _MAX_GATE_LENGTH: Final = 200
 
 
 @attrs.frozen
+class ReviewVerification:
+    """The part of `verify` about the labels of a run, in its directory `review`."""
+
+    journal: Verification
+    findings: tuple[Finding, ...]
+    """Records that break a rule, or do not match the run."""
+    samples: int
+    """Samples that were drawn again from their seed, with the same result."""
+    labels: int
+    """Labels that count."""
+    reviewers: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.journal.ok and not self.findings
+
+
+@attrs.frozen
 class RunVerification:
     """The result of `verify`."""
 
@@ -29,13 +53,16 @@ class RunVerification:
     """Whether the files are as they were written: hash chain, checksums and blobs."""
     audit: Audit
     """Whether the records follow the rules, and the recomputed retries and budgets equal the recorded ones."""
+    review: ReviewVerification | None = None
+    """The same for its labels; None without labels."""
 
     @property
     def verdict(self) -> Literal["ok", "damaged", "invalid"]:
         """`damaged`: the files changed after they were written; `invalid`: the files are intact, but the run broke a rule."""
-        if self.journal.problem is not None and not isinstance(self.journal.problem, InvalidRecord):
+        journals = [self.journal] if self.review is None else [self.journal, self.review.journal]
+        if any(journal.problem is not None and not isinstance(journal.problem, InvalidRecord) for journal in journals):
             return "damaged"
-        return "ok" if self.journal.ok and self.audit.ok else "invalid"
+        return "ok" if self.journal.ok and self.audit.ok and (self.review is None or self.review.ok) else "invalid"
 
     @property
     def ok(self) -> bool:
@@ -45,6 +72,8 @@ class RunVerification:
 
 def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> RunVerification:
     """Verify the journal of a run, and audit its records: check every start, and recompute retries and budgets.
+
+    If the run has a review, its journal is verified, its samples are drawn again, and its labels are compared with the outputs.
 
     `expect_head` is the hash of a record that must be in the journal, such as `Outcome.head`: it detects that records
     have been removed from the end since then, or that the journal was rewritten.
@@ -63,4 +92,23 @@ def verify(run: Path | str | LoadedRun, *, expect_head: str | None = None) -> Ru
             seq = state.sessions[-1].seq if state.sessions else state.seq
             finding = Finding(seq, "settings", f"no run can have this gate: {printable(str(exc), _MAX_GATE_LENGTH)}")
             audit = attrs.evolve(audit, findings=(finding,))
-    return RunVerification(journal, audit)
+    return RunVerification(journal, audit, _verify_review(path) if journal.ok else None)
+
+
+def _verify_review(run: Path) -> ReviewVerification | None:
+    """Verify the review of an intact run; None if there is none."""
+    path = review_path(run)
+    if not is_run(path):
+        return None
+    verifier, auditor, problem = Verifier(path), ReviewAuditor(path), None
+    try:
+        for record in verifier:
+            auditor.apply(with_loaded_blobs(record, DISK))
+        auditor.compare(run)
+    except InvalidRecord as exc:
+        problem = exc
+    journal, labels = verifier.result(), auditor.review.labels
+    if problem is not None and journal.problem is None:
+        journal = attrs.evolve(journal, problem=problem)
+    findings, reviewers = tuple(auditor.findings.findings), len({label.reviewer for label in labels})
+    return ReviewVerification(journal, findings, auditor.samples_reproduced, len(labels), reviewers)

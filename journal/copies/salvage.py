@@ -31,6 +31,7 @@ from evaljournal.journal.readers.verification import verify
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.journal.writers.writer import Journal, writing
 
+_Start = events.RunStarted | events.ReviewStarted
 EXCLUDED_FILE: Final = "excluded.jsonl"
 _RUN_ID: Final = re.compile(rb'"run":"([0-9a-f]{32})"')
 _MAX_HEADER: Final = 1_000
@@ -120,11 +121,13 @@ def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
             return number - 1
         case events.RunStarted() | events.JournalRecovered() | events.Extension():
             return 0
+        case events.ReviewStarted() | events.ReviewSampled() | events.Annotated():
+            return 0
         case _:
             return lifecycle.sessions + (lifecycle.stage != "in_session")
 
 
-def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError, events.RunStarted | None]:
+def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, JournalError, _Start | None]:
     """Return the first record, the run's id, the problem and, if it is lost, what replaces the `RunStarted` of the run.
 
     Raises if the journal cannot or need not be salvaged.
@@ -138,15 +141,23 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
         scorers: dict[str, str] = {}
         for record in _intact_records(source, files, run, scan.unreadable_files):
             event = record.event
-            if isinstance(event, events.RunStarted):
+            if isinstance(event, events.RunStarted | events.ReviewStarted):
                 return record, run, problem, None
             if isinstance(event, events.TrialScored):
                 scorers[event.scorer] = event.version
             if first_record is None and not isinstance(event, events.FileEvent | events.JournalRecovered):
                 first_record = record
         if first_record is not None:
-            return first_record, run, problem, _replacement(scorers)
+            is_review = isinstance(first_record.event, events.ReviewSampled | events.Annotated)
+            return first_record, run, problem, _review_start(source.parent, files) if is_review else _replacement(scorers)
     raise NotSalvageable(problem, sorted(scan.unreadable_files))
+
+
+def _review_start(path: Path, files: Files) -> events.ReviewStarted:
+    """Return the start of a review whose own is lost, of the run at a path."""
+    scan = Scan(path, files)
+    next(iter(scan), None)
+    return events.ReviewStarted(run=scan.cursor.run.decode(), head=scan.cursor.h.decode(), evaluation="")
 
 
 def _replacement(scorers: dict[str, str]) -> events.RunStarted:

@@ -57,6 +57,11 @@ def is_run(path: Path, files: Files = DISK) -> bool:
         return False
 
 
+def is_review(path: Path) -> bool:
+    """Whether this path is the directory of a run's review."""
+    return path.name == REVIEW and is_run(path.parent) and is_run(path)
+
+
 def enclosing_run(path: Path) -> Path | None:
     """Return the run at the path or around it; None if there is none."""
     real_path = Path(os.path.realpath(path))

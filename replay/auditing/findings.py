@@ -41,7 +41,7 @@ class Finding:
     seq: int
     check: str
     """The rule: lifecycle, time, slots, limit, intake, pace, rate_limit, breaker, delay, calls, elapsed, steps, batches,
-    budget, retry, stop, totals or settings."""
+    budget, retry, stop, totals or settings; in a review: run, sample or label."""
     message: str
 
 
@@ -70,6 +70,11 @@ class Findings:
         """Add a finding for each message."""
         for message in messages:
             self.add(record, check, message)
+
+    def add_all_at(self, seqs: Iterable[int], check: str, message: str) -> None:
+        """Add the same finding about several records."""
+        for seq in seqs:
+            self.add_at(seq, check, message)
 
     def note(self, text: str) -> None:
         """Add a note, unless there is an equal one."""

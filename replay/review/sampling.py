@@ -5,12 +5,10 @@ The random order is that of the SHA-256 of seed and trial, so it does not depend
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Literal, get_args
 
-from evaljournal.journal import read
-from evaljournal.replay.review.labels import Label, Review, has_output, labels_of_outputs
+from evaljournal.replay.review.labels import Label, has_output, labels_of_outputs
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.trial import TrialState, Value
 
@@ -102,18 +100,10 @@ _STRATUM: Final[Mapping[str, Callable[..., Stratum]]] = {
 }
 
 
-def draw_sample(run: LoadedRun, review: Review, *, name: str, method: str, n: int, seed: int) -> tuple[int, dict[str, float]]:
+def draw_sample(
+    run: LoadedRun, labels: Iterable[Label], *, name: str, method: str, n: int, seed: int
+) -> tuple[int, dict[str, float]]:
     """Draw from the outputs of a run, given the labels of its review; return the size of the population, and the sample."""
     trials = run.state.trials
-    labels = labels_of_outputs(run, review.newest.values()) if method == "disagreements" else {}
-    return len(population(trials, name)), draw(trials, labels, name=name, method=method, n=n, seed=seed)
-
-
-def load_at_head(path: Path, head: str) -> LoadedRun | None:
-    """Load a run as of the record with this hash; None if there is none."""
-    run = LoadedRun(path)
-    for record in read(path, load_blobs=False):
-        run.apply(record)
-        if record.h == head:
-            return run
-    return None
+    by_trial = labels_of_outputs(run, labels) if method == "disagreements" else {}
+    return len(population(trials, name)), draw(trials, by_trial, name=name, method=method, n=n, seed=seed)

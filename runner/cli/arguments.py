@@ -47,12 +47,16 @@ def _newest_in(directory: Path) -> Path | None:
     return next(iter(runs_newest_first(directory)), None)
 
 
-def find_run(argument: str | Path) -> Path:
+def find_run(argument: str | Path, *, or_review: bool = False) -> Path:
     """Return the run that an argument names: a run directory, a directory of runs, or the name of an evaluation under runs/.
 
-    Of several runs, the newest is returned. A suite is not a run.
+    Of several runs, the newest is returned. A suite is not a run, nor is the review of a run, unless `or_review` is set.
     """
     path = Path(argument)
+    if segments.is_review(path) and not or_review:
+        raise UsageError(
+            f"{path} is the review of a run", hint=f"pass {path.parent}, or print it with `evaljournal log {path}`"
+        )
     if segments.is_run(path):
         return path
     for directory in (path, RUNS / path):
@@ -91,9 +95,12 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
 
     name = "run"
 
+    def __init__(self, *, or_review: bool = False) -> None:
+        self._or_review = or_review
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """Return the directory of the run."""
-        return find_run(value)
+        return find_run(value, or_review=self._or_review)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete evaluations and runs under `runs/`, otherwise directories."""
@@ -157,7 +164,7 @@ def output_option(metavar: str, text: str, **arguments: Any) -> Callable[[F], F]
     return click.option("-o", "--output", "target", metavar=metavar, type=click.Path(path_type=Path), help=text, **arguments)
 
 
-def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]:
+def run_and_trial(run: str | None, trial: str | None, *, or_review: bool = False) -> tuple[Path, str | None]:
     """Return the run and the trial that one or two arguments name.
 
     One argument is a run if it has a path separator, exists, or is an evaluation under `runs/`; otherwise it is a trial of the
@@ -167,7 +174,7 @@ def run_and_trial(run: str | None, trial: str | None) -> tuple[Path, str | None]
         return newest_run(), None
     is_run = trial is not None or "/" in run or os.sep in run or Path(run).exists() or bool(runs_under(RUNS / run))
     if is_run:
-        return find_run(run), trial
+        return find_run(run, or_review=or_review), trial
     if not runs_under(RUNS):
         raise UsageError(f"{run!r} is neither a run nor an evaluation, and {RUNS}/ has no runs to find a trial in")
     return newest_run(), run

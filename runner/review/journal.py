@@ -24,12 +24,14 @@ from evaljournal.replay.review.labels import (
     fold_review,
     has_output,
     labels_by_trial,
+    labels_of_outputs,
     output_keys,
     read_review,
     review_path,
     run_id,
 )
 from evaljournal.replay.review.sampling import Method, draw_sample, population
+from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import stage_text
 from evaljournal.runner.errors import UsageError
@@ -52,6 +54,9 @@ class Annotation:
     reviewer: str
     is_blind: bool = False
     """Whether the scores were hidden from the reviewer."""
+
+
+_ANNOTATION_FIELDS: Final = tuple(field.name for field in attrs.fields(Annotation))
 
 
 class OpenReview:
@@ -77,6 +82,11 @@ class OpenReview:
             self.append(Annotated(**fields, replaces=earlier_label.seq if earlier_label else 0))
             return self.review.history[-1]
         return earlier_label
+
+    def carry(self, label: Label, trial: str) -> None:
+        """Append a label of another run."""
+        fields: dict[str, Any] = {name: getattr(label, name) for name in _ANNOTATION_FIELDS}
+        self.label(Annotation(**fields | {"trial": trial}), label.key, carried_from=label.carried_from)
 
 
 @asynccontextmanager
@@ -121,9 +131,8 @@ async def take_sample(run: LoadedRun, *, name: str, method: Method, n: int, seed
         for trial, labels in labels_by_trial(run, review).items():
             for label in labels:
                 if label.carried_from and (label.key, label.name, label.reviewer) not in review.newest:
-                    fields = {field: getattr(label, field) for field in ("name", "value", "note", "reviewer", "is_blind")}
-                    open_review.label(Annotation(trial=trial, **fields), label.key, carried_from=label.carried_from)
-        size, probabilities = draw_sample(run, review, name=name, method=method, n=n, seed=seed)
+                    open_review.carry(label, trial)
+        size, probabilities = draw_sample(run, review.newest.values(), name=name, method=method, n=n, seed=seed)
         number = len(review.samples) + 1
         parameters: dict[str, Any] = {"name": name, "method": method, "n": n, "seed": seed, "head": run.state.head}
         open_review.append(ReviewSampled(sample=number, **parameters, population=size, trials=probabilities))
@@ -140,6 +149,33 @@ async def annotate(run: LoadedRun, annotations: Sequence[Annotation]) -> list[La
     keys = output_keys(run, {annotation.trial: None for annotation in annotations})
     async with writing_review(run) as review:
         return [review.label(annotation, keys[annotation.trial]) for annotation in annotations]
+
+
+async def carry_labels(target: Path, sources: Sequence[Path]) -> int:
+    """Record the labels of runs in the review of a new run that was copied from them; return their number.
+
+    A sample is recorded, too, if the new run gives the same one, so that its labels count for it.
+    """
+    reviews = [review for review in map(read_review, sources) if review.history or review.samples]
+    if not reviews:
+        return 0
+    run = load(target)
+    labels = [
+        attrs.evolve(label, carried_from=label.carried_from or review.run) for review in reviews for label in review.labels
+    ]
+    count = 0
+    async with writing_review(run) as open_review:
+        for sample in (sample for review in reviews for sample in review.samples.values()):
+            parameters: dict[str, Any] = {name: getattr(sample, name) for name in ("name", "method", "n", "seed")}
+            population_size, probabilities = draw_sample(run, (), **parameters)
+            if probabilities == sample.probabilities:
+                fields = {"sample": len(open_review.review.samples) + 1, "head": run.state.head, **parameters}
+                open_review.append(ReviewSampled(**fields, population=population_size, trials=probabilities))
+        for trial, own_labels in labels_of_outputs(run, labels).items():
+            for label in own_labels:
+                open_review.carry(label, trial)
+                count += 1
+    return count
 
 
 def check_trial(run: LoadedRun, trial: str) -> None:

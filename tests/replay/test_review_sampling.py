@@ -8,7 +8,6 @@ import pytest
 
 from evaljournal.journal.events import TrialScored
 from evaljournal.replay import LoadedRun, load
-from evaljournal.replay.review.labels import Review
 from evaljournal.replay.review.sampling import METHODS, Method, draw_sample
 from tests.journal.samples import enqueued, session, started, trial, write_sync
 
@@ -28,7 +27,7 @@ def write_run(path: Path, scores: dict[str, list[Any]]) -> LoadedRun:
 
 def sample(run: LoadedRun, n: int, method: Method = "uniform", seed: int = 1, name: str = "judge") -> dict[str, float]:
     """Draw a sample."""
-    return draw_sample(run, Review(), name=name, method=method, n=n, seed=seed)[1]
+    return draw_sample(run, (), name=name, method=method, n=n, seed=seed)[1]
 
 
 def test_a_sample_is_the_same_everywhere(tmp_path: Path) -> None:

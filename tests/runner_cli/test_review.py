@@ -11,7 +11,20 @@ import pytest
 from evaljournal.journal import verify
 from evaljournal.journal.events import TrialScored
 from evaljournal.replay.review.labels import Label, read_review
-from tests.journal.samples import complete_run, content, enqueued, session, started, trial, write_sync
+from tests.journal.samples import (
+    RUN,
+    annotated,
+    complete_run,
+    content,
+    enqueued,
+    fake_clock,
+    flip,
+    segment,
+    session,
+    started,
+    trial,
+    write_sync,
+)
 from tests.runner_cli.commands import evaljournal
 
 
@@ -295,3 +308,98 @@ def test_labels_of_other_runs_are_carried_over() -> None:
         (label.trial, label.value, label.reviewer, label.carried_from, label.sample) for label in carried
     ]
     assert ["1" * 32] == [label["carried_from"] for item in sample["trials"] for label in item["labels"]]
+
+
+def review_of(path: Path) -> tuple[list[tuple[Any, ...]], list[str]]:
+    """Return the labels of a run and how many answers each of its samples has; check that it verifies."""
+    result = evaljournal("verify", path, "--json")
+    assert 0 == result.exit_code, result.output
+    review = read_review(path)
+    answers = [f"{sample.name} {len(review.answers(sample))}/{sample.n}" for sample in review.samples.values()]
+    return [(label.trial, label.value, label.carried_from) for label in review.labels], answers
+
+
+def test_a_fork_takes_the_labels_along(timed_run: Path, tmp_path: Path) -> None:
+    """A fork has the labels and samples of its source; a fork before an output was there does not have its label."""
+    listed(timed_run, "--sample", 2)
+    evaljournal("annotate", timed_run, "case-1", "exact=no")
+    evaljournal("annotate", timed_run, "case-2", "exact=yes")
+    result = evaljournal("fork", timed_run, "-o", tmp_path / "fork")
+    evaljournal("fork", timed_run, "--at", 8, "-o", tmp_path / "early")
+
+    assert "2 labels carried over" in result.stderr
+    assert ([("case-1", False, RUN), ("case-2", True, RUN)], ["exact 2/2"]) == review_of(tmp_path / "fork")
+    assert ([("case-1", False, RUN)], []) == review_of(tmp_path / "early")
+
+
+def test_a_salvaged_run_has_its_labels(damaged_run: Path, tmp_path: Path) -> None:
+    """Salvage keeps the labels of the outputs that it keeps."""
+    intact = tmp_path / "intact"
+    write_sync(intact, complete_run(), clock=fake_clock(1.0))
+    evaljournal("annotate", intact, "case-1", "exact=no")
+    evaljournal("annotate", intact, "case-2", "exact=yes")
+    (intact / "review").rename(damaged_run / "review")
+    result = evaljournal("salvage", damaged_run, "-o", tmp_path / "new")
+
+    assert "1 label carried over" in result.stderr
+    assert [("case-1", False, RUN)] == review_of(tmp_path / "new")[0]
+
+
+@pytest.mark.parametrize("line", [1, 2, 3], ids=["header", "start", "label"])
+def test_a_damaged_review_is_salvaged(timed_run: Path, tmp_path: Path, line: int) -> None:
+    """The intact labels of a damaged review are copied; moved to the run, they are its review."""
+    for name in ("case-1", "case-2"):
+        evaljournal("annotate", timed_run, name, "exact=no")
+    lines = segment(timed_run / "review").read_bytes().splitlines(keepends=True)
+    flip(segment(timed_run / "review"), sum(map(len, lines[: line - 1])) + 60)
+    assert 4 == evaljournal("verify", timed_run).exit_code
+    assert 4 == evaljournal("annotate", timed_run, "case-1", "exact=yes").exit_code
+    result = evaljournal("salvage", timed_run / "review", "-o", tmp_path / "new")
+    assert 0 == result.exit_code, result.output
+    (timed_run / "review").rename(tmp_path / "damaged")
+    (tmp_path / "new").rename(timed_run / "review")
+
+    assert {("case-2", False, "")} | ({("case-1", False, "")} if line < 3 else set()) == set(review_of(timed_run)[0])
+
+
+def test_a_review_is_printed_as_a_log(run: Path) -> None:
+    """`log RUN/review` prints the records of a review; other commands ask for the run."""
+    evaljournal("annotate", run, "case-1", "exact=no", "--note", "\x1b[31mred")
+    result = evaljournal("log", run / "review", "--type", "annotated")
+
+    assert ["annotated"] == [line.split()[3] for line in result.stdout.splitlines()]
+    assert "\x1b" not in result.stdout
+    for command in ("status", "show", "verify", "report"):
+        other = evaljournal(command, run / "review")
+        assert (2, True) == (other.exit_code, "is the review of a run; pass run" in other.stderr), other.output
+
+
+def test_verify_reports_the_review(timed_run: Path) -> None:
+    """`verify` prints how many labels and samples are right, and what is wrong."""
+    listed(timed_run, "--sample", 2)
+    evaljournal("annotate", timed_run, "case-1", "exact=no", "--reviewer", "ada")
+    result = evaljournal("verify", timed_run)
+
+    assert "review OK: 4 records, 1 label by 1 reviewer; 1 sample drawn again; head " in result.stdout
+    write_sync(timed_run / "review", [annotated("case-2", replaces=3, sample=1)], new=False)
+    forged = evaljournal("verify", timed_run)
+
+    assert (4, "") == (forged.exit_code, forged.stdout)
+    assert "(label): it replaces record 3" in forged.stderr
+    review = orjson.loads(evaljournal("verify", timed_run, "--json").stdout)["review"]
+    assert (False, [(5, "label")]) == (review["ok"], [(finding["seq"], finding["check"]) for finding in review["findings"]])
+
+
+def test_merged_shards_have_their_labels() -> None:
+    """A merged run has the labels of its shards; a sample of it has them as answers."""
+    Path("cases.jsonl").write_text("".join(f'{{"id": "c{number}", "input": "{number}"}}\n' for number in range(20)))
+    options = ["--data", "cases.jsonl", "--command", "cat", "--score", "contains"]
+    for number in (1, 2):
+        evaljournal("run", *options, "--shard", f"{number}/2", "-o", f"shard{number}")
+        name = listed(f"shard{number}", "--sample", 1)["trials"][0]["trial"]
+        evaljournal("annotate", f"shard{number}", name, "contains=no")
+    result = evaljournal("merge", "shard1", "shard2", "-o", "merged/all")
+
+    assert "2 labels carried over" in result.stderr, result.output
+    listed("merged/all", "--sample", 99)
+    assert [2, ["contains 2/99"]] == [len(labels(Path("merged/all"))), review_of(Path("merged/all"))[1]]

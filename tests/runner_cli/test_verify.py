@@ -121,6 +121,7 @@ def test_verify_as_json(timed_run: Path) -> None:
         "expected_head_seq": None,
         "problem": None,
         "problem_type": None,
+        "review": None,
         "findings": [],
         "findings_omitted": 0,
         "notes": ["retries of session 1 were not recomputed: the journal does not record the seed"],

@@ -1,19 +1,22 @@
 """The command `evaljournal annotate`."""
 
 import getpass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import trio
 
+from evaljournal.journal import JournalError
 from evaljournal.replay.review.labels import read_review
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import RunType, TrialType
+from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.review.journal import Annotation
+from evaljournal.runner.review.journal import Annotation, carry_labels
 from evaljournal.runner.review.journal import annotate as record_labels
 
 
@@ -77,6 +80,17 @@ def annotate(
         notes[f"{plural(chosen, 'label')} of outputs that are in no sample: not used to correct a score"] = None
     for text in filter(None, notes):
         echo(printable(text, 400), err=True)
+
+
+def carry_over(target: Path, sources: Sequence[Path]) -> None:
+    """Copy the labels of runs to a new run that was copied from them, and report their number."""
+    try:
+        count = trio.run(carry_labels, target, sources)
+    except JournalError as exc:
+        echo(f"labels were not copied: {render(exc)}", err=True)
+    else:
+        if count:
+            echo(f"{plural(count, 'label')} carried over", err=True)
 
 
 def open_intact_run(path: Path, *, keeps_steps: bool = False) -> LoadedRun:

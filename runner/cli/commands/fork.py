@@ -8,6 +8,7 @@ import trio
 from evaljournal.replay.render.ending import next_step, progress_text, total_trials
 from evaljournal.replay.text import plural
 from evaljournal.runner.cli.arguments import RunType, output_option
+from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.fork import fork as fork_run
 
@@ -31,4 +32,5 @@ def fork(run: Path, seq: int | None, target: Path) -> None:
     counts = f"{plural(state.done, 'trial')} done, {state.total:,} read so far"
     progress = f"{progress_text(state)} done" if total_trials(state) else counts
     echo(f"{target}: forked from {run} at record {new_run.seq:,}; {progress}", err=True)
+    carry_over(target, [run])
     echo(f"next: {next_step(state, target)}", err=True)

@@ -38,6 +38,8 @@ from evaljournal.runner.suggest import suggest
 def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool, as_json: bool) -> None:
     """Print the records of a run, or of one TRIAL; the name of a case prints the records of all its variants.
 
+    RUN/review, as a RUN, has the samples and labels of a review.
+
     \b
     evaljournal log runs/capitals/0001
     evaljournal log runs/capitals/0001 peru --type attempt_failed --type attempt_timed_out
@@ -46,7 +48,7 @@ def log(run: str | None, trial: str | None, types: tuple[str, ...], follow: bool
     for name in types:
         if name not in EVENT_TYPES and not name.startswith("x-"):
             raise click.UsageError(f"unknown event type {name!r}{suggest(name, EVENT_TYPES)}")
-    path, trial = run_and_trial(run, trial)
+    path, trial = run_and_trial(run, trial, or_review=True)
     with RecordReader(path) as lines:
         printer = _RecordPrinter(trial, frozenset(types), lines if as_json else None)
         if follow:

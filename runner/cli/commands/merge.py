@@ -8,6 +8,7 @@ import trio
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.arguments import output_option
+from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.ending import finish
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.definition.gates import gate_problems
@@ -37,6 +38,7 @@ def merge(shards: tuple[Path, ...], target: Path, as_json: bool) -> None:
     unfinished_count = sum(not shard.is_finished for shard in new_run.shards)
     note = f", {unfinished_count:,} of them not finished" if unfinished_count else ""
     echo(f"{printable(str(target), 500)}: merged {plural(len(new_run.shards), 'shard')}{note}", err=True)
+    carry_over(target, shards)
     stop_reason = "" if state.outcome == "finished" else state.outcome or "interrupted"
     report = [final_report(state, path=target, width=line_width()), *([] if stop_reason else gate_problems(state, target))]
     finish(

@@ -7,12 +7,14 @@ import click
 import trio
 
 from evaljournal.journal import salvage as salvage_journal
+from evaljournal.journal.disk.segments import is_review
 from evaljournal.replay.render.ending import unscored_lines
 from evaljournal.replay.results.summary import unscored_counts
 from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli import DAMAGED, CommandError
 from evaljournal.runner.cli.arguments import RunType, output_option
+from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.suggest import command
 
@@ -21,7 +23,7 @@ _MAX_PROBLEM: Final = 1_000
 
 
 @click.command()
-@click.argument("run", type=RunType())
+@click.argument("run", type=RunType(or_review=True))
 @output_option("NEW", "Directory of the new run.", required=True)
 def salvage(run: Path, target: Path) -> None:
     """Copy the intact records of a damaged journal to a new run, NEW.
@@ -35,6 +37,8 @@ def salvage(run: Path, target: Path) -> None:
     evaljournal salvage runs/capitals/0001 -o runs/capitals/0001-salvaged
     """
     result = trio.run(salvage_journal, run, target)
+    if not is_review(run):
+        carry_over(target, [run])
     if result.problem is not None:
         echo(printable(result.problem.message, _MAX_PROBLEM), err=True)
     echo(f"{target}: {plural(result.kept, 'record')} kept, {result.lost:,} lost, {result.excluded:,} excluded", err=True)

@@ -19,7 +19,7 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.suite_file import is_suite, read_suite
-from evaljournal.runner.verification import RunVerification
+from evaljournal.runner.verification import ReviewVerification, RunVerification
 from evaljournal.runner.verification import verify as verify_run
 
 _MAX_FINDING: Final = 400
@@ -34,9 +34,9 @@ def verify(path: Path, expect_head: str | None, as_json: bool) -> None:
     """Check that a journal, or each journal of a suite, is intact and that its run followed the rules.
 
     Integrity: every hash, file checksum and blob, and that the order of the records is valid. Audit: slots, times, totals, and
-    every start against the recorded limits, pauses and paces; retries and budgets are recomputed. With --expect-head, it also
-    checks that a record with this hash exists, so that removed last records are detected. Exit code 4 if the journal is damaged
-    or the audit has findings.
+    every start against the recorded limits, pauses and paces; retries and budgets are recomputed. Of a review, samples are
+    drawn again, and labels are compared with the outputs. With --expect-head, it also checks that a record with this hash
+    exists, so that removed last records are detected. Exit code 4 if a journal is damaged or the audit has findings.
 
     \b
     evaljournal verify runs/capitals/0001
@@ -80,8 +80,21 @@ def _result_json(verification: RunVerification) -> dict[str, Any]:
         "expected_head_seq": result.expected_at,
         "problem": None if result.problem is None else str(result.problem),
         "problem_type": None if result.problem is None else type(result.problem).__name__,
+        "review": None if verification.review is None else _review_json(verification.review),
         "trials": view_json(audit.totals),
         **view_json(audit, omit="totals"),
+    }
+
+
+def _review_json(review: ReviewVerification) -> dict[str, Any]:
+    fields = view_json(review, omit="journal")
+    problem = review.journal.problem
+    return {
+        **fields,
+        "ok": review.ok,
+        "records": review.journal.records,
+        "head": review.journal.head,
+        "problem": None if problem is None else str(problem),
     }
 
 
@@ -89,6 +102,10 @@ def _print_result(verification: RunVerification, expect_head: str | None) -> Non
     """Print a success to standard output, problems to standard error."""
     result, audit = verification.journal, verification.audit
     notes = [printable(note, _MAX_FINDING) for note in audit.notes]
+    if verification.review is not None and not verification.review.ok:
+        _print_review_problems(verification.review)
+        if result.ok and audit.ok:
+            return
     if verification.ok:
         echo("\n".join([*_result_lines(verification, expect_head), *notes]))
         for warning in _warnings(verification):
@@ -108,6 +125,18 @@ def _print_result(verification: RunVerification, expect_head: str | None) -> Non
         echo(f"{command('log', result.path)} prints the records", err=True)
 
 
+def _print_review_problems(review: ReviewVerification) -> None:
+    for finding in review.findings:
+        message = printable(finding.message, _MAX_FINDING)
+        echo(f"record {finding.seq:,} of {review.journal.path} ({finding.check}): {message}", err=True)
+    if review.journal.problem is not None:
+        counted = plural(review.journal.records, "record")
+        echo(f"{review.journal.path}: {counted} verified, then: {render(review.journal.problem)}", err=True)
+    else:
+        number = plural(len(review.findings), "finding")
+        echo(f"{review.journal.path}: hash chain intact, but the audit has {number}, see above", err=True)
+
+
 def _result_lines(verification: RunVerification, expect_head: str | None) -> list[str]:
     result, audit = verification.journal, verification.audit
     trials = audit.totals
@@ -121,6 +150,10 @@ def _result_lines(verification: RunVerification, expect_head: str | None) -> lis
         f"audit OK: {plural(trials.enqueued, 'trial')} = {ends}; {decisions} reproduced",
     ]
     lines += [f"budget: {line}" for line in use_lines(audit.budget)]
+    if (review := verification.review) is not None:
+        labels = f"{plural(review.labels, 'label')} by {plural(review.reviewers, 'reviewer')}"
+        samples = f"{plural(review.samples, 'sample')} drawn again"
+        lines.append(f"review OK: {plural(review.journal.records, 'record')}, {labels}; {samples}; head {review.journal.head}")
     if expect_head and result.expected_at is not None:
         new_records = plural(result.records - result.expected_at, "record")
         lines.append(f"the expected head is record {result.expected_at:,}; {new_records} added since")
