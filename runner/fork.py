@@ -12,7 +12,15 @@ from evaljournal.journal import Event, JournalError, writing
 from evaljournal.journal.copies.staging import check_target, staged_run
 from evaljournal.journal.copies.step_references import StepReferences
 from evaljournal.journal.disk.files import DISK, Files
-from evaljournal.journal.events import FileEvent, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
+from evaljournal.journal.events import (
+    BatchCollected,
+    FileEvent,
+    JournalRecovered,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    SegmentOpened,
+)
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
@@ -57,6 +65,10 @@ async def fork(
             references.add(record, copy)
             state.apply(copy)
             await journal.wait_room()
+        for number, batch in list(state.batch_lines.open.items()):
+            if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
+                end = BatchCollected(batch=number, state="forked", results=0, missing=len(batch.trials))
+                state.apply(journal.append(end))
         await in_thread(lambda: starts.list(journal.run))
     return ForkResult(target, state, source_run.seq)
 

@@ -27,10 +27,12 @@ from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.state.shards import Shard, missing_shards
+from evaljournal.replay.text import plural
 from evaljournal.runner.definition.settings import EXPERIMENT_SETTINGS
 from evaljournal.runner.engine.changes import adopted_changes, differences
 from evaljournal.runner.errors import RunChanged, UsageError
 from evaljournal.runner.run_paths import last_record, sealed_head
+from evaljournal.runner.suggest import command
 
 _BATCH: Final = 256
 """Records that are copied before other tasks, such as the writer's, get their turn."""
@@ -201,6 +203,7 @@ class _Copier:
         adapter = _Adapter(journal, self.state, shard, is_complete=is_complete)
         verifier = Verifier(shard.path, lifecycle=adapter.lifecycle)
         references, append, apply = adapter.references, journal.append, self.state.apply
+        earlier_batches = journal.lifecycle.batch_lines.last_batch
         for record in verifier:
             self.seq, event, kind = record.seq, record.event, record.event.__class__
             self.times = record.at, record.t
@@ -209,6 +212,8 @@ class _Copier:
                 if adapted_event is None:
                     continue
                 event = adapted_event
+            elif earlier_batches and (batch := getattr(event, "batch", 0)):
+                event = evolve_fact(event, batch=batch + earlier_batches)
             if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
             copy = append(event)
@@ -220,6 +225,10 @@ class _Copier:
             if verifier.has_blobs or not record.seq % _BATCH:
                 await journal.wait_room()
         _check_unchanged(shard, verifier.result(), adapter.source)
+        if open_batches := adapter.lifecycle.batch_lines.open:
+            problem = f"{shard.path} has {plural(len(open_batches), 'open batch', 'open batches')}"
+            hint = f"collect with {command('resume', shard.path, ' --wait')}, or end with {command('cancel', shard.path)}"
+            raise UsageError(problem, hint=hint)
 
 
 _ADAPTED_EVENTS: Final = frozenset(

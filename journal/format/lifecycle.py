@@ -82,7 +82,7 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.BatchPrepared: {"in_session": "in_session"},
     events.BatchSubmitted: {"in_session": "in_session"},
     events.BatchChanged: {"in_session": "in_session"},
-    events.BatchCollected: {"in_session": "in_session"},
+    events.BatchCollected: {"between_sessions": "between_sessions", "in_session": "in_session"},
     events.Noted: {"in_session": "in_session"},
     events.Extension: {"between_sessions": "between_sessions", "in_session": "in_session", "in_review": "in_review"},
     events.ReviewStarted: {"new": "in_review"},

@@ -233,8 +233,11 @@ def test_the_run_has_its_own_table(kind: type[Event], stage: str) -> None:
     """Whether an event of the run itself is allowed depends on the stage of the run."""
     lifecycle = lifecycle_after(*RUN_EVENTS_TO[stage])
     event = event_of(kind, sessions=lifecycle.sessions)
-    for event_before in EVENTS_BEFORE.get(kind, []) if stage == "in_session" else []:
-        lifecycle.advance(event_before)
+    if kind in EVENTS_BEFORE and stage in RUN_RULES[kind]:
+        is_open = stage == "in_session"
+        edges: tuple[list[Event], list[Event]] = ([], []) if is_open else ([session()], [RunStopped(reason="interrupted")])
+        for event_before in (*edges[0], *EVENTS_BEFORE[kind], *edges[1]):
+            lifecycle.advance(event_before)
     if stage not in RUN_RULES[kind]:
         rejection(lifecycle, event)
         return
