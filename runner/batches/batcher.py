@@ -171,6 +171,8 @@ class BatchOptions:
     """Maximum input tokens of all open batches."""
     poll: float
     """Seconds between two polls; they grow to ten times as many while nothing changes."""
+    cancels: bool = False
+    """Whether the open batches are cancelled, and nothing is sent, not even live."""
 
 
 @attrs.define(eq=False)
@@ -195,6 +197,8 @@ class _OpenBatch:
     due: float = 0.0
     """When to ask the provider next."""
     interval: float = 0.0
+    is_cancelled: bool = False
+    """Whether this session has cancelled it."""
     is_checked: bool = False
     """Whether the provider was asked in this session, or the batch was submitted in it."""
     is_unlisted: bool = False
@@ -255,6 +259,8 @@ class Batcher(Generic[J]):
         if job.line is not None and job.line.failure is not None:
             return False
         job.line = None
+        if self._options.cancels and (not job.line_key[1] or self._engine.target_of(job) is not None):
+            return True  # The session ends with the batches.
         target = self._engine.target_of(job) if self._options.sends else None
         if target is None or (self._options.fallback and job.was_sent):
             return False
@@ -305,7 +311,7 @@ class Batcher(Generic[J]):
             self._problem, batch.is_checked, batch.is_unlisted = str(exc), True, False
             self._postpone(batch)
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
-            self._handle_problem(batch, exc)
+            self._handle_problem(number, batch, exc)
         else:
             if submitted is not None:
                 self._record_submission(number, batch, submitted)
@@ -316,12 +322,13 @@ class Batcher(Generic[J]):
 
     async def _poll(self, number: int, batch: _OpenBatch) -> None:
         state = self._state.batches[number]
+        ask = batch.api.cancel if self._options.cancels and not batch.is_cancelled else batch.api.poll
         try:
-            status = await batch.api.poll(state.id)
+            status = await ask(state.id)
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
-            self._handle_problem(batch, exc)
+            self._handle_problem(number, batch, exc)
             return
-        batch.is_checked, self._problem = True, ""
+        batch.is_checked, batch.is_cancelled, self._problem = True, self._options.cancels, ""
         event = BatchChanged(
             batch=number,
             state=status.state,
@@ -340,11 +347,13 @@ class Batcher(Generic[J]):
         else:
             self._postpone(batch)
 
-    def _handle_problem(self, batch: _OpenBatch, exc: Exception) -> None:
+    def _handle_problem(self, number: int, batch: _OpenBatch, exc: Exception) -> None:
         """Stop if a call about a batch would fail again; otherwise repeat it later."""
         failure, error = self._retry.classify_and_describe(exc, now=self._wall())
         self._problem = f"{error.type}: {error.message}"
-        if isinstance(exc, BatchNotFound | ResultsArchived):
+        if isinstance(exc, BatchNotFound | ResultsArchived) and self._options.cancels:
+            self._end(number, "deleted" if isinstance(exc, BatchNotFound) else "archived", message=str(exc))
+        elif isinstance(exc, BatchNotFound | ResultsArchived):
             self._engine.stop(
                 "batches", f"{exc}; `evaljournal cancel` records the batch as ended, then `resume` sends it again"
             )
@@ -366,7 +375,7 @@ class Batcher(Generic[J]):
             results = await batch.api.results(status)
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
             batch.status = None
-            self._handle_problem(batch, exc)
+            self._handle_problem(number, batch, exc)
             return
         with results:
             lines, unused = await self._distribute(number, results)
@@ -379,6 +388,8 @@ class Batcher(Generic[J]):
             return
         group = self._group_of(number)
         self._end(number, status.state, unused=unused, message=status.message)
+        if self._options.cancels:
+            return
         if status.is_over_token_limit:
             self._make_smaller(group, status.total or len(open_lines), status.message)
         elif open_lines and status.state in _CANCELED:
@@ -577,6 +588,8 @@ class Batcher(Generic[J]):
 
     def _stop_if_left(self) -> None:
         """Stop a session that does not wait, when all lines are submitted and the provider was asked about every batch."""
+        if self._options.cancels and not self._open and not self._engine.collected_jobs and not self._engine.is_stopping:
+            self._engine.stop("interrupted", "its batches were cancelled")
         is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
         if self._options.leave and self._open and is_waiting and self._engine.is_quiet and not self._engine.is_stopping:
             self._engine.stop("batches", self._problem)

@@ -25,6 +25,7 @@ _GROUPS: Final = {
     "Evaluate": {
         "run": "Run an evaluation, or a suite of several.",
         "resume": "Resume an interrupted run or suite.",
+        "cancel": "Cancel the batches of a run.",
         "rescore": "Re-score recorded outputs; the task is not called.",
         "init": "Write a configuration file for an evaluation without code.",
         "import": "Import a promptfoo configuration.",

@@ -41,6 +41,7 @@ _SESSION_OPTIONS: Final = (
     "retry_failed",
     "on_ambiguous",
     "leave",
+    "cancel_batches",
     "yes",
     "shard",
     "state",

@@ -71,6 +71,8 @@ class Options:
     leave: bool = False
     """Whether to end the session when all lines of its batches are submitted, and those of ended batches are collected; the run
     is resumed later. Otherwise it waits for the batches."""
+    cancel_batches: bool = False
+    """Whether the session only cancels the open batches and collects their results, for `evaljournal cancel`."""
     wait_ready: Callable[[], Awaitable[None]] | None = None
     """Awaited when everything is prepared, and before anything is written; for the other runs of a suite."""
     budget_share: BudgetShare | None = None

@@ -344,6 +344,7 @@ class Session:
             fallback=settings.batch_fallback,
             max_tokens=settings.batch_tokens,
             poll=settings.batch_poll,
+            cancels=self.options.cancel_batches,
         )
         new_batcher = partial(
             Batcher,

@@ -81,7 +81,7 @@ def _no_reference_error(path: Path, verb: str) -> UsageError:
         return UsageError(f"nothing was recorded in {path}; start it again: {command('run … -o', path)}")
     if start[0].is_replacement:
         return UsageError(f"{path} was salvaged without the location of its evaluation; pass it: {locate}")
-    call = "run(…, resume=True)" if verb == "resume" else "rescore(…)"
+    call = "rescore(…)" if verb == "rescore" else "run(…, resume=True)"
     name = printable(start[0].evaluation)
     return UsageError(f"{path} was started from Python, with {name!r}; use `{call}` there, or pass its location: {locate}")
 

@@ -1,0 +1,142 @@
+"""`evaljournal cancel`: batches are cancelled, finished lines are used, and nothing is sent."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from evaljournal.journal.events import BatchCollected, TrialCompleted
+from evaljournal.runner.batches import batcher
+from tests.batch_servers import BatchServer, connect_in_memory
+from tests.runner_cli.commands import evaljournal
+from tests.runs import events
+
+CASES = 6
+RUN = Path("runs/qa/0001")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> BatchServer:
+    """Let all connections reach a server in this process."""
+    server = BatchServer()
+    connect_in_memory(monkeypatch, server)
+    monkeypatch.setattr(batcher, "_SECOND_LISTING", 0.0)
+    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
+    rows = [
+        orjson.dumps({"id": f"c{number}", "input": f"word {number}", "expected": f"WORD {number}"}) for number in range(CASES)
+    ]
+    Path("qa.jsonl").write_bytes(b"\n".join(rows))
+    return server
+
+
+def leave(plan: str, *options: str, dialect: str = "openai") -> None:
+    """Start a run whose batches are left open."""
+    url = f"http://127.0.0.1:1/t/{plan}{'/v1' if dialect == 'openai' else ''}"
+    chat = ["--chat", "m" if dialect == "openai" else "anthropic:m", "--base-url", url, "--key-env", "KEY"]
+    arguments = ["--score", "exact", "--batch", "--leave", "--batch-poll", "0.001", *options]
+    result = evaljournal("run", "--data", "qa.jsonl", *chat, *arguments)
+
+    assert 3 == result.exit_code, result.output
+
+
+def collected() -> list[tuple[str, int, int]]:
+    """Return the states of the ended batches, with the results that were used, and the lines without one."""
+    return [(event.state, event.results, event.missing) for event in events(RUN, BatchCollected)]
+
+
+def resume() -> None:
+    """Resume the run until it is finished, and verify it."""
+    result = evaljournal("resume", RUN, "--wait")
+
+    assert 0 == result.exit_code, result.output
+    assert CASES == len(events(RUN, TrialCompleted))
+    assert 0 == evaljournal("verify", RUN).exit_code
+
+
+@pytest.mark.parametrize(("dialect", "state"), [("openai", "cancelled"), ("anthropic", "ended")])
+def test_finished_lines_are_used(server: BatchServer, dialect: str, state: str) -> None:
+    """The results of finished lines are used; `resume` sends only the others again."""
+    leave("polls:never", dialect=dialect)
+    result = evaljournal("cancel", RUN)
+    sent = server.ledger("t", "create")
+    server.worlds["t"].set_plan("-")
+
+    assert 0 == result.exit_code, result.output
+    assert f"batch 1 ({state}): 3 results used, 3 lines without a result" in result.output
+    assert "`evaljournal resume runs/qa/0001` sends 3 lines again" in result.output
+    assert ([(state, 3, 3)], 1) == (collected(), len(sent))
+    resume()
+    assert [CASES, 3] == [len(record["lines"]) for record in server.ledger("t", "create")]
+
+
+def test_nothing_is_called(server: BatchServer) -> None:
+    """Neither lines without a result nor the judge of finished ones are called, although failed lines would be."""
+    leave("polls:never,lines:429", "--batch-fallback", "--judge", "m=Is it right?")
+    evaljournal("cancel", RUN)
+
+    assert ([], 1) == (server.ledger("t", "live"), len(server.ledger("t", "create")))
+
+
+@pytest.mark.parametrize(("plan", "state"), [("batch:deleted", "deleted"), ("results:gone", "archived")])
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_batches_that_were_deleted(server: BatchServer, dialect: str, plan: str, state: str) -> None:
+    """`resume` reports a batch that was deleted, or whose results were; after `cancel`, it sends the lines again."""
+    leave("polls:1", dialect=dialect)
+    server.worlds["t"].set_plan(plan)
+    resumed = evaljournal("resume", RUN)
+    cancelled = evaljournal("cancel", RUN)
+    server.worlds["t"].set_plan("-")
+
+    assert 3 == resumed.exit_code
+    assert "`evaljournal cancel` records the batch as ended" in resumed.output
+    assert 0 == cancelled.exit_code, cancelled.output
+    assert [(state, 0, CASES)] == collected()
+    resume()
+
+
+def test_a_batch_whose_reply_was_lost(server: BatchServer) -> None:
+    """A batch that was created is found and cancelled; one that was not is recorded as not sent."""
+    leave("create:unsent,list:500+500+500,polls:never")
+    cancelled = evaljournal("cancel", RUN)
+
+    assert 0 == cancelled.exit_code, cancelled.output
+    assert [("not_sent", 0, CASES)] == collected()
+    assert [] == server.ledger("t", "cancel")
+
+
+def test_without_open_batches(server: BatchServer) -> None:
+    """A run without open batches is not changed."""
+    leave("polls:1")
+    server.worlds["t"].set_plan("-")
+    resume()
+    before = [file.read_bytes() for file in sorted(RUN.glob("journal-*"))]
+    result = evaljournal("cancel", RUN)
+
+    assert (0, "runs/qa/0001 has no open batches\n") == (result.exit_code, result.output)
+    assert before == [file.read_bytes() for file in sorted(RUN.glob("journal-*"))]
+
+
+def test_another_api_key(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another API key, nothing is cancelled, and nothing is lost."""
+    leave("polls:2")
+    monkeypatch.setenv("KEY", "sk-second-key-of-the-tests")
+    result = evaljournal("cancel", RUN)
+    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
+
+    assert result.exit_code in {2, 3}, result.output
+    assert "another API key" in result.output
+    assert ([], []) == (collected(), server.ledger("t", "cancel"))
+    resume()
+    assert 1 == len(server.ledger("t", "create"))
+
+
+def test_a_foreign_run(server: BatchServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The endpoint that a run of another user names is called only with `--trust`."""
+    leave("polls:never")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    ledger = server.ledger("t")
+    rejected = evaljournal("cancel", RUN)
+
+    assert (2, ledger) == (rejected.exit_code, server.ledger("t"))
+    assert "`evaljournal cancel runs/qa/0001 --trust`" in rejected.output
+    assert 0 == evaljournal("cancel", RUN, "--trust").exit_code
