@@ -17,6 +17,9 @@ from evaljournal.replay.render.summary import latency_text, trials_text, usage_t
 from evaljournal.replay.results.comparison import Comparison, Side, TrialChange, compare, output_digests
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary import summarize
+from evaljournal.replay.review.judge import agreement
+from evaljournal.replay.review.reviewed import open_review
+from evaljournal.replay.review.text import agreement_rows, basis_text, confusion_table, corrected_lines
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import outcome_of
@@ -82,6 +85,7 @@ def markdown(
     if baseline is None:
         document = _Document(_head("run", source))
         _add_summary(document, source.state)
+        _add_review(document, source, variant)
         _add_trials_not_passed(document, source)
     else:
         side_a = Side(baseline.state, output_digests(baseline.records()), baseline_variant)
@@ -91,6 +95,7 @@ def markdown(
         baseline_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}
         _add_summary(document, source.state)
         _add_differences(document, comparison)
+        _add_review(document, source, variant)
         for kind, changes, share in (("broken", comparison.broken, 0.7), ("fixed", comparison.fixed, 1.0)):
             columns = ("trial", "input", "expected", "baseline", "run")
             rows = _changed_trials(changes, baseline, source, baseline_ids)
@@ -134,6 +139,29 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
     ]
     cells = ((name, *map(_line, _difference_cells(difference, unit))) for name, difference, unit in rows)
     document.add_table("", ("", "baseline", "run", "difference"), cells, len(rows), 0.25)
+
+
+def _add_review(document: _Document, source: Source, variant: str | None) -> None:
+    """Add the corrected scores, and how far scorers agree with people, if the run has a review."""
+    if (reviewed := open_review(source.run)) is None:
+        return
+    side = Side(source.state, variant=variant)
+    for name in reviewed.names:
+        result = agreement(reviewed, side, name)
+        document.add("", _line(f"{name}: {basis_text(result)}"))
+        if result.corrected is not None:
+            document.add("", _line(next(corrected_lines({name: result.corrected}))))
+        if confusion := confusion_table(result):
+            header, *rows = [[*map(_line, row)] for row in confusion]
+            document.add_table("", header, rows, len(rows), 0.1)
+        figures = [(_line(figure), _line(text)) for figure, text in agreement_rows(result)]
+        document.add_table("", ("agreement", ""), figures, len(figures), 0.1)
+        disagreements = [
+            (_cell(item.trial), _cell(item.judge), _cell(item.label), _cell("; ".join(item.notes)))
+            for item in result.disagreements
+        ]
+        title = plural(len(disagreements), "disagreement")
+        document.add_table(title, ("trial", "score", "label", "notes"), disagreements, len(disagreements), 0.2)
 
 
 def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:

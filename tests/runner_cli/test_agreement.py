@@ -1,5 +1,6 @@
 """The command `agreement`, and corrected scores in other commands."""
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,44 @@ def test_wrong_gates(run: Path, arguments: tuple[str, ...], text: str) -> None:
 
     assert 2 == result.exit_code
     assert text in result.stderr
+
+
+def test_compare(tmp_path: Path, run: Path) -> None:
+    """Two runs have both corrected scores and the corrected difference; a table has those of each row."""
+    write_reviewed_run(tmp_path / "other", (30, 3, 8, 25), (700, 300))
+    text = evaljournal("compare", run, tmp_path / "other").stdout
+    corrected = as_json("compare", run, tmp_path / "other")["corrected"]
+    difference = corrected["differences"]["judge"]
+
+    assert f"\nA  {CORRECTED}\n" in text
+    assert "\njudge, corrected: -" in text
+    assert difference["mean"] == pytest.approx(corrected["b"]["judge"]["mean"] - corrected["a"]["judge"]["mean"])
+    assert difference["low"] < difference["mean"] < difference["high"]
+    rows = as_json("compare", run, tmp_path / "other", "--baseline", run)["rows"]
+    assert ["ppi", "ppi"] == [row["corrected"]["judge"]["method"] for row in rows]
+    assert f"{run}: {CORRECTED}\n" in evaljournal("compare", run, tmp_path / "other", "--baseline", run).stdout
+
+
+def test_compare_without_a_review(tmp_path: Path, run: Path) -> None:
+    """If only one run has a review, there is no corrected difference; if none has, `corrected` is null."""
+    for name in ("other", "another"):
+        write_run(tmp_path / name, [True] * 1_066)
+
+    assert {} == as_json("compare", run, tmp_path / "other")["corrected"]["differences"]
+    assert as_json("compare", tmp_path / "another", tmp_path / "other")["corrected"] is None
+
+
+def test_history(run: Path) -> None:
+    """`history` has the corrected scores of runs that have a review."""
+    assert f"\nrun: {CORRECTED}\n" in evaljournal("history", run.parent).stdout
+    assert 66 == as_json("history", run.parent)[0]["corrected"][str(run)]["judge"]["labels"]
+
+
+def test_markdown(run: Path) -> None:
+    """The Markdown export has the corrected score, the agreement and the disagreements."""
+    text = html.unescape(evaljournal("export", run, "--format", "markdown").stdout)
+
+    assert CORRECTED in text
+    assert "| pass | 40 | 8 |" in text
+    assert "| Gwet's AC1 | 0.71 (95 % CI " in text
+    assert "**11 disagreements:**" in text

@@ -1,22 +1,23 @@
 """The command `evaljournal history`."""
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import click
 
 from evaljournal.journal import JournalError
-from evaljournal.journal.disk.segments import total_size
-from evaljournal.replay import LoadedRun
+from evaljournal.journal.disk.segments import REVIEW, is_run, total_size
+from evaljournal.replay import LoadedRun, load
 from evaljournal.replay.history.digest import digest
 from evaljournal.replay.history.history import Entry, History, histories
 from evaljournal.replay.history.text import basis_text, change_lines, table, trend_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.digests import DigestCache
-from evaljournal.runner.cli.terminal.display import print_json, print_table
+from evaljournal.runner.cli.terminal.display import corrected_json, corrected_lines, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, run_start, runs_under
@@ -54,7 +55,9 @@ def history(evaluation: str | None, count: int, scorer: str | None, as_json: boo
     if scorer is not None:
         _check_scorer(scorer, entries)
     if as_json:
-        print_json([view_json(item) for item in items])
+        corrected = [{point.path: _corrected(point.path) for point in item.points} for item in items]
+        reviews = [{path: scores for path, scores in runs.items() if scores is not None} for runs in corrected]
+        print_json([{**view_json(item), "corrected": scores} for item, scores in zip(items, reviews, strict=True)])
         return
     if not items:
         is_empty = not runs_under(directory)
@@ -126,9 +129,21 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
         raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
 
 
+def _corrected(path: str) -> dict[str, Any] | None:
+    """Return the corrected scores of a run as JSON; None without a review. Only a run with one is read."""
+    return corrected_json(load(path)) if is_run(Path(path) / REVIEW) else None
+
+
+def _corrected_rows(history: History) -> Iterator[str]:
+    """Yield the corrected scores of each run that has a review."""
+    for path in dict.fromkeys(point.path for point in history.points):
+        if is_run(Path(path) / REVIEW):
+            yield from (f"{printable(Path(path).name, 40)}: {line}" for line in corrected_lines(load(path)))
+
+
 def _print_history(history: History) -> None:
     runs = plural(len({point.path for point in history.points}), "run")
     echo(", ".join(filter(None, [f"{printable(history.evaluation)}: {runs}", basis_text(history)])))
     print_table(table(history))
-    for line in (*trend_lines(history), *change_lines(history)):
+    for line in (*trend_lines(history), *_corrected_rows(history), *change_lines(history)):
         echo(line)

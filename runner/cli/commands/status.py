@@ -17,8 +17,8 @@ from evaljournal.runner.cli.arguments import RunReference, suite_or_reference_ar
 from evaljournal.runner.cli.terminal.display import (
     age,
     check_variant,
+    corrected_json,
     corrected_lines,
-    corrected_scores,
     exit_if_damaged,
     groups_by,
     open_run,
@@ -106,8 +106,7 @@ def _print_variant(view: LoadedRun, variant: str, *, as_json: bool) -> None:
     if as_json:
         problem = None if view.problem is None else str(view.problem)
         header = {"path": str(view.path), "variant": variant, "status": view.status, "problem": problem}
-        corrected = {name: view_json(score) for name, score in corrected_scores(view, variant).items()}
-        print_json({**header, **view_json(results), "corrected": corrected or None})
+        print_json({**header, **view_json(results), "corrected": corrected_json(view, variant)})
         return
     echo(f"{printable(f'{view.path}@{variant}', 500)}: {variant_result(view.state, view.state.variants[variant])}")
     for line in (*score_lines(results.scores, results.trials), *corrected_lines(view, variant)):

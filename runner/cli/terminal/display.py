@@ -5,7 +5,7 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ from evaljournal.runner.suggest import suggest
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-    from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed
+    from evaljournal.replay.review.reviewed import Reviewed
 
 
 _LIMIT_FIELDS: Final = ("key", "unit", "size", "window", "source", "header")
@@ -109,14 +109,16 @@ def status_json(view: LoadedRun, key: str | None = None) -> dict[str, Any]:
             for use in state.known_limits.uses(now)
         ],
         **view_json(summarize(state, groups=None if key is None else groups_by(view, key))),
-        "corrected": {name: view_json(score) for name, score in corrected_scores(view).items()} or None,
+        "corrected": corrected_json(view),
     }
 
 
-def corrected_scores(view: LoadedRun, variant: str | None = None) -> "Mapping[str, CorrectedScore]":
-    """Return the scores of a run or a variant that its review corrects; empty without a review, which takes no time."""
+def corrected_json(view: LoadedRun, variant: str | None = None) -> dict[str, Any] | None:
+    """Return the corrected scores of a run or a variant as JSON; None without a review, which takes no time."""
     reviewed = review_of(view)
-    return {} if reviewed is None else reviewed.corrected(Side(view.state, variant=variant))
+    if reviewed is None:
+        return None
+    return {name: view_json(score) for name, score in reviewed.corrected(Side(view.state, variant=variant)).items()}
 
 
 def review_of(view: LoadedRun) -> "Reviewed | None":
