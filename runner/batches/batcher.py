@@ -602,8 +602,7 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path)
     for number in state.batch_lines.open:
         prepared = state.batches[number].prepared
         owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
-        run = prepared.prefix.removeprefix(_PREFIX).partition("-")[0]  # Of another run, if this one is a fork.
-        apis = [api for api in owners if api.account(run) == prepared.account]
+        apis = [api for api in owners if api.account(_run_of(state.batches[number])) == prepared.account]
         if not apis:
             is_other_account = bool(owners)
             owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
@@ -620,6 +619,11 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path)
 
 def _other_hint(path: Path) -> str:
     return f"{command('resume', path, ' --wait')} or the same `rescore` collects it, {command('cancel', path)} cancels it"
+
+
+def _run_of(batch: BatchState) -> str:
+    """Return the id of the run that prepared a batch: another one, if this one is a fork."""
+    return batch.prepared.prefix.removeprefix(_PREFIX).partition("-")[0]
 
 
 def _prepared_batch(batch: BatchState) -> PreparedBatch:

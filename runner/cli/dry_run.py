@@ -29,6 +29,7 @@ from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.run_paths import RUNS, runs_under
 from evaljournal.runner.secrets import mask_values
 from evaljournal.runner.tasks import Billed
+from evaljournal.runner.tasks.prices import BATCH, BATCH_FACTOR
 from evaljournal.runner.tasks.turns import turns_of
 
 _MAX_RUNS: Final = 20
@@ -52,7 +53,9 @@ class _UsageEstimate:
 class _EarlierRuns:
     """The last runs of an evaluation, newest first; each is read when it is needed."""
 
-    def __init__(self, evaluation: str) -> None:
+    def __init__(self, evaluation: str, *, is_batched: bool) -> None:
+        """`is_batched`: the costs are those in batches."""
+        self._is_batched = is_batched
         self.directory = RUNS / evaluation
         self.paths = list(reversed(runs_under(self.directory)))[:_MAX_RUNS]
         self._runs: dict[Path, LoadedRun] = {}
@@ -68,6 +71,7 @@ class _EarlierRuns:
                 is_same = recorded_model == model and (model is not None or name == variant)
                 usage = {unit: amount for unit, amount in billed_usage(totals.usage).items() if not unit.startswith("judge.")}
                 if is_same and usage and totals.done and totals.attempts:
+                    usage = self._at_price(usage, run)
                     return _UsageEstimate(run.path, _scale(usage, 1 / totals.done), _scale(usage, 1 / totals.attempts))
         return None
 
@@ -82,10 +86,18 @@ class _EarlierRuns:
                     call_usage = _field(event.value, "usage")
                     calls += call_usage is not None
                     add(usage, call_usage)
-            if amounts := billed_usage(usage):
+            if amounts := self._at_price(billed_usage(usage), run):
                 per_call = {f"judge.{unit}": amount / calls for unit, amount in amounts.items()}
                 return _UsageEstimate(run.path, per_call, per_call)
         return None
+
+    def _at_price(self, usage: dict[str, float], run: LoadedRun) -> dict[str, float]:
+        """Return usage of an earlier run, with the cost that it would have in a batch, or without one."""
+        was_batched = run.state.settings.get("batch") is True
+        if was_batched == self._is_batched:
+            return usage
+        factor = BATCH_FACTOR if self._is_batched else 1 / BATCH_FACTOR
+        return {unit: factor * amount if unit == "cost" else amount for unit, amount in usage.items()}
 
     def _read(self) -> Iterator[LoadedRun]:
         for path in self.paths:
@@ -155,7 +167,7 @@ def print_dry_run(
     trials = None if cases is None else cases * trials_per_case
     max_trials = trials if cases is not None or settings.limit is None else settings.limit * trials_per_case
     retry = settings.retry
-    earlier_runs = _EarlierRuns(evaluation.name)
+    earlier_runs = _EarlierRuns(evaluation.name, is_batched=settings.batch)
     parts = list(_parts(selection, settings, earlier_runs))
     # If the number of cases is unknown, the calls are those of one trial, which has one variant.
     counted_parts = parts if trials is not None else [parts[0], *(part for part in parts if part.is_judge)]
@@ -166,6 +178,7 @@ def print_dry_run(
     max_costs = [part.max_cost for part in parts if part.max_cost is not None]
     max_cost = sum(max_costs) if len(max_costs) == len(parts) else None
     first_request = _first_request(selection)
+    batches = _batches(selection, counted_parts) if settings.batch and trials is not None else None
     if as_json:
         print_json(
             {
@@ -180,6 +193,7 @@ def print_dry_run(
                 "trials": trials,
                 "max_trials": max_trials,
                 "calls": None if max_trials is None else {"min": None if trials is None else min_calls, "max": max_calls},
+                "batches": batches and [{"name": name, "lines": lines, "batches": count} for name, lines, count in batches],
                 "first_request": first_request,
                 "variants": {part.name: part.usage for part in parts if not part.is_judge} if variants else None,
                 "judges": {part.name: {"model": part.model, "usage": part.usage} for part in parts if part.is_judge},
@@ -210,6 +224,8 @@ def print_dry_run(
     )
     for line in _setting_lines(selection, settings, slots, shards):
         echo(f"  {line}")
+    if batches is not None:
+        echo(f"  {_batches_text(batches)}")
     if first_request is not None:
         target = f" to {printable(first_request['address'], 500)}" if first_request["address"] else ""
         request = printable(as_text(first_request["request"]), _MAX_REQUEST)
@@ -227,7 +243,8 @@ def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _Earlier
     evaluation, trials = selection.evaluation, selection.trials
     count = 1 if trials.cases is None else trials.cases * settings.repeats
     models, attempts = TaskModels(to_json(evaluation.definition)), _max_attempts(settings.retry)
-    for name, (calls, max_cost) in _calls_and_costs(evaluation.tasks, trials, count).items():
+    tier = BATCH if settings.batch else ""
+    for name, (calls, max_cost) in _calls_and_costs(evaluation.tasks, trials, count, tier).items():
         model = models.for_variant(name).model or None
         yield _Part(name or "task", model, count, calls, attempts, earlier_runs.task_usage(name, model), max_cost)
     judge_count = count if trials.cases is None else count * max(1, len(evaluation.variants))
@@ -239,11 +256,33 @@ def _parts(selection: SelectedTrials, settings: Settings, earlier_runs: _Earlier
             yield _Part(name, model, judge_count, judge_count, attempts, usage, is_judge=True)
 
 
+def _batches(selection: SelectedTrials, parts: Sequence[_Part]) -> list[tuple[str, int, int]]:
+    """Return the models and judges whose calls are sent in batches, each with its lines and the least number of batches."""
+    from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # an HTTP client is slow to import
+
+    lines: Counter[str] = Counter()
+    max_lines: dict[str, int] = {}
+    targets = {target.scorer or target.model: target.api.max_lines for target in BatchTargets.of(selection.evaluation)}
+    for part in parts:
+        name = part.name if part.is_judge else part.model or part.name
+        lines[name] += part.calls
+        max_lines[name] = targets.get(name, max(targets.values()))
+    return [(name, count, -(-count // max_lines[name])) for name, count in lines.items()]
+
+
+def _batches_text(batches: Sequence[tuple[str, int, int]]) -> str:
+    texts = [
+        f"{plural(lines, 'line')} of {printable(name, 40)} in {plural(count, 'batch', 'batches')}"
+        for name, lines, count in batches
+    ]
+    return f"batches: {', '.join(texts)}; costs are at the batch price; slots, timeout and rate limits do not apply"
+
+
 def _max_attempts(retry: Retry) -> int:
     return 1 + retry.errors + min(retry.parse_errors, retry.errors) + retry.timeouts
 
 
-def _calls_and_costs(tasks: Mapping[str, Any], trials: Trials, count: int) -> dict[str, tuple[int, float | None]]:
+def _calls_and_costs(tasks: Mapping[str, Any], trials: Trials, count: int, tier: str) -> dict[str, tuple[int, float | None]]:
     """Return the calls of each variant without retries, and their maximum cost; None if that is unknown.
 
     A conversation has one call for each turn. The cost is known for a model with a price and a token limit. Each variant has
@@ -258,7 +297,7 @@ def _calls_and_costs(tasks: Mapping[str, Any], trials: Trials, count: int) -> di
         column = getattr(task, "turns", None)
         calls[name] += 1 if column is None else len(turns_of(trial.case, column))
         if (cost := costs[name]) is not None:
-            trial_cost = task.estimate(trial.case, None).get("cost")
+            trial_cost = task.estimate(trial.case, None, *filter(None, [tier])).get("cost")
             costs[name] = None if trial_cost is None else cost + trial_cost
     return {name: (calls[name], costs[name]) for name in tasks}
 

@@ -22,7 +22,7 @@ STANDARD_TIERS: Final = frozenset({"", "auto", "default", "standard", "on_demand
 """Names of the service tier with the prices of the table."""
 BATCH: Final = "batch"
 """The service tier of a batch."""
-_BATCH_FACTOR: Final = 0.5
+BATCH_FACTOR: Final = 0.5
 """Factor of a batch where the table has none: all providers of batches charge half."""
 _DATE_SUFFIX: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|\d{4}|latest)$")
 
@@ -57,7 +57,7 @@ class Price:
 
     def cost(self, tokens: Tokens, tier: str = "") -> float | None:
         """Return the cost in dollars; None if the tier, or a kind of tokens, has no price."""
-        factor = 1.0 if tier in STANDARD_TIERS else self.tiers.get(tier, _BATCH_FACTOR if tier == BATCH else None)
+        factor = 1.0 if tier in STANDARD_TIERS else self.tiers.get(tier, BATCH_FACTOR if tier == BATCH else None)
         price = self.above[1] if self.above and tokens.input > self.above[0] else self
         writes = ((tokens.cache_writes, price.cache_write), (tokens.cache_writes_1h, price.cache_write_1h))
         if factor is None or any(count and rate is None for count, rate in writes):

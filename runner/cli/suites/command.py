@@ -185,6 +185,8 @@ class CommandSuite:
             run = self._suite.runs[name]
             resume = {"resume": True, "trust": self._trust, "state": self.states[name]} if segments.is_run(run) else {}
             options = {**settings, **session_options, **resume, "task": reference, "budget_share": shares.get(name)}
+            has_batches = bool(resume) or settings.get("batch", evaluation.settings.batch)
+            options["leave"] = self._options["leave"] and has_batches
             sessions[name] = partial(Session, evaluation, run, **options)
         is_drawn = not self._options["plain"] and supports_screen(sys.stderr)
         show = self._draw if is_drawn else self._print_lines
