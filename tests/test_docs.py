@@ -4,7 +4,8 @@ The words after ``` describe the block. `python NAME`, `jsonl NAME`, …: a file
 program. `sh`: commands, one per line; `# exit code N` after a command is its exit code (default: 0). `text output`: what the
 last command has printed; hashes, times and blanks may differ. Without a language it is output that is not checked. `no-run`
 marks a block that cannot run here. `COMMAND &` starts a server, `export NAME=VALUE` sets a variable. Other calls to OpenAI,
-Anthropic and localhost go to `tests.server`. The commands in docs/providers.md are run by `tests.runner_cli.test_providers`.
+Anthropic and localhost go to `tests.server`, those of docs/batches.md to `tests.batch_servers`. The commands in
+docs/providers.md are run by `tests.runner_cli.test_providers`.
 """
 
 import ast
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.batch_servers import batch_server_process
 from tests.processes import ROOT, TIMEOUT, Process
 from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
@@ -140,6 +142,8 @@ def test_code_blocks_run(page: Path, tmp_path: Path, server: Server) -> None:
     }
     shutil.copytree(ROOT / "examples", tmp_path / "examples")  # As in a clone.
     with ExitStack() as servers:
+        if page.stem == "batches":
+            environment["OPENAI_BASE_URL"] = f"{servers.enter_context(batch_server_process()).url}/docs/-/v1"
         reader = Reader(tmp_path, environment, {"http://localhost:8000": root, "http://localhost:9000": judge}, servers)
         for language, name, block in blocks(page):
             if name != "no-run":
