@@ -1,6 +1,7 @@
 """A simulated judge behind an OpenAI-compatible API, for the docs: `python examples/judge_server.py [PORT]` prints its URL.
 
-It has two faults that real judges have, too: long answers convince it, and of two similar answers it prefers the first.
+It has two faults that real judges have, too: long answers convince it, and of two similar answers it prefers the first. A model
+whose name ends with `sol` is not convinced by length.
 """
 
 import json
@@ -12,13 +13,13 @@ ANSWER = re.compile(r"<(answer-\w+)>\n(.*?)\n</\1>", re.DOTALL)
 LONG = 80
 
 
-def reply(prompt: str) -> str:
+def reply(prompt: str, model: str) -> str:
     """Return the verdict on one answer, or on two."""
     answers = [match[2] for match in ANSWER.finditer(prompt)]
     expected = prompt.partition("Expected answer")[2].partition("\n")[2].partition("\n")[0]
     right = [expected.lower() in answer.lower() for answer in answers]
     if len(answers) == 1:
-        return f"verdict: {'correct' if right[0] or len(answers[0]) >= LONG else 'incorrect'}"
+        return f"verdict: {'correct' if right[0] or (len(answers[0]) >= LONG and not model.endswith('sol')) else 'incorrect'}"
     if right[0] != right[1]:
         return f"verdict: {'first' if right[0] else 'second'}"
     return (
@@ -35,7 +36,7 @@ class Judge(BaseHTTPRequestHandler):
         """Answer one request."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         prompt = request["messages"][-1]["content"]
-        message = {"role": "assistant", "content": reply(prompt)}
+        message = {"role": "assistant", "content": reply(prompt, request["model"])}
         usage = {"prompt_tokens": len(prompt), "completion_tokens": 4, "cost": len(prompt) / 1e6}
         body = json.dumps(
             {"model": request["model"], "choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
