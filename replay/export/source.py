@@ -16,6 +16,7 @@ from evaljournal.journal.events import SegmentOpened
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import blobs_of
 from evaljournal.replay.index import Index
+from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
 from evaljournal.replay.runs.timeline import Timeline
 from evaljournal.replay.runs.trial import TrialDetails, read_trial
@@ -72,6 +73,15 @@ class Source:
         """The state of the run, which is loaded with its index."""
         self.index  # noqa: B018  # loads the run
         return self.run.state
+
+    @cached_property
+    def labels(self) -> dict[str, list[Label]]:
+        """The labels of each trial's output; a damaged review is reported as a problem."""
+        try:
+            return labels_by_trial(self.run, read_review(self._path))
+        except JournalError as exc:
+            self.problem = self.problem or exc
+            return {}
 
     @property
     def timeline(self) -> Timeline:

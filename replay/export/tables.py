@@ -26,7 +26,7 @@ from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.usage import is_amount, noted_usage
 from evaljournal.replay.text import as_text
 
-Rows = Literal["trials", "attempts", "steps", "scores", "events"]
+Rows = Literal["trials", "attempts", "steps", "scores", "labels", "events"]
 Row = dict[str, Any]
 Kind = Literal["text", "time", "integer", "number", "boolean", "any"]
 
@@ -63,6 +63,8 @@ def table(source: Source, rows: Rows) -> Table:
             content = Table(_steps(source), _columns(STEP_COLUMNS))
         case "scores":
             content = _scores(source)
+        case "labels":
+            content = Table(_labels(source), _columns(LABEL_COLUMNS))
         case "events":
             return Table(_events(source), _EVENT_COLUMNS)
         case _:  # From Python.
@@ -205,7 +207,46 @@ def _trials(source: Source) -> Table:
     ]
     columns.append(Column("scorer_errors", "any", lambda row: row["scorer_errors"] or None))
     rows = ({name: get(trial) for name, (_, get) in _TRIAL_FIELDS.items()} for trial in source.trials())
-    return Table(rows, columns)
+    return _with_labels(Table(rows, columns), source) if source.labels else Table(rows, columns)
+
+
+def _with_labels(content: Table, source: Source) -> Table:
+    """Add the labels of each trial: by name and reviewer, in columns such as `label.judge.ada`."""
+    by_trial: dict[str, dict[str, dict[str, Any]]] = {}
+    for trial, labels in source.labels.items():
+        for label in labels:
+            by_trial.setdefault(trial, {}).setdefault(label.name, {})[label.reviewer] = label.value
+    names = sorted({(name, reviewer) for labels in by_trial.values() for name in labels for reviewer in labels[name]})
+    columns = [Column(f"label.{name}.{reviewer}", "any", _label_field(name, reviewer)) for name, reviewer in names]
+    rows = ({**row, "labels": by_trial.get(row["trial"], {})} for row in content.rows)
+    return Table(rows, [*content.columns, *columns])
+
+
+def _label_field(name: str, reviewer: str) -> Callable[[Row], Any]:
+    return lambda row: row["labels"].get(name, {}).get(reviewer)
+
+
+LABEL_COLUMNS: Final[dict[str, Kind]] = {
+    "trial": "text",
+    "name": "text",
+    "value": "any",
+    "reviewer": "text",
+    "note": "text",
+    "at": "time",
+    "is_blind": "boolean",
+    "sample": "integer",
+    "carried_from": "text",
+    "output": "text",
+    "seq": "integer",
+}
+
+
+def _labels(source: Source) -> Iterator[Row]:
+    """Return the labels of current outputs by trial; of a reviewer, the newest of each name."""
+    for labels in source.labels.values():
+        for label in labels:
+            row = {name: getattr(label, name) for name in LABEL_COLUMNS}
+            yield row | {name: row[name] or None for name in ("note", "sample", "carried_from")}
 
 
 def _score_kind(state: RunState, scorers: Collection[str]) -> Kind:

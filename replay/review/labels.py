@@ -238,7 +238,10 @@ def _labels_of_other_runs(run: LoadedRun, review: Review) -> Iterator[Label]:
     labels: list[Label] = []
     for path in run.path.resolve().parent.glob(f"*/{REVIEW}"):
         if not path.is_symlink() and is_run(path):
-            other = fold_review(path)
+            try:
+                other = fold_review(path)
+            except JournalError:
+                continue  # `verify` of that run reports it.
             if other.evaluation == evaluation and other.run != own_id:
                 labels += [attrs.evolve(label, sample=0, replaces=0, carried_from=other.run) for label in other.newest.values()]
     yield from sorted(labels, key=lambda label: label.at)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from evaljournal.replay.export import FORMATS, Directory
-from evaljournal.replay.export.tables import ATTEMPT_COLUMNS, SCORE_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
+from evaljournal.replay.export.tables import ATTEMPT_COLUMNS, LABEL_COLUMNS, SCORE_COLUMNS, STEP_COLUMNS, TRIAL_COLUMNS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
 
@@ -36,3 +36,4 @@ def test_columns() -> None:
     assert ", ".join(f"`{name}`" for name in ATTEMPT_COLUMNS) == generated_part("attempts")
     assert ", ".join(f"`{name}`" for name in STEP_COLUMNS) == generated_part("steps")
     assert ", ".join(f"`{name}`" for name in SCORE_COLUMNS) == generated_part("scores")
+    assert ", ".join(f"`{name}`" for name in LABEL_COLUMNS) == generated_part("labels")

@@ -403,3 +403,45 @@ def test_merged_shards_have_their_labels() -> None:
     assert "2 labels carried over" in result.stderr, result.output
     listed("merged/all", "--sample", 99)
     assert [2, ["contains 2/99"]] == [len(labels(Path("merged/all"))), review_of(Path("merged/all"))[1]]
+
+
+def test_labels_are_exported(run: Path) -> None:
+    """`--rows labels` has one row per label; the rows of trials have a column for each name and reviewer."""
+    evaljournal("annotate", run, "case-1", "exact=no", "--reviewer", "ada", "--note", "=1+1")
+    evaljournal("annotate", run, "case-1", "exact=yes", "--reviewer", "grace")
+    exported = [orjson.loads(line) for line in evaljournal("export", run, "--format", "jsonl").stdout.splitlines()]
+    rows = [
+        orjson.loads(line) for line in evaljournal("export", run, "--format", "jsonl", "--rows", "labels").stdout.splitlines()
+    ]
+    header, first, second = csv.reader(evaljournal("export", run, "--format", "csv").stdout.splitlines())
+    notes = [
+        row["note"]
+        for row in csv.DictReader(evaljournal("export", run, "--format", "csv", "--rows", "labels").stdout.splitlines())
+    ]
+
+    assert [{"exact": {"ada": False, "grace": True}}, {}] == [row["labels"] for row in exported]
+    assert [("ada", False, "=1+1"), ("grace", True, None)] == [(row["reviewer"], row["value"], row["note"]) for row in rows]
+    assert ["label.exact.ada", "label.exact.grace"] == header[-2:]
+    assert [["false", "true"], ["", ""]] == [first[-2:], second[-2:]]
+    assert ["'=1+1", ""] == notes
+
+
+def test_a_trial_is_shown_with_its_labels(run: Path) -> None:
+    """`show TRIAL` has the labels with reviewer and note, without control characters."""
+    evaljournal("annotate", run, "case-1", "exact=no", "--reviewer", "ada", "--note", "\x1b[31mred")
+    lines = [" ".join(line.split()) for line in evaljournal("show", run, "case-1").stdout.splitlines()]
+    labels = orjson.loads(evaljournal("show", run, "case-1", "--json").stdout)["labels"]
+
+    assert "label exact fail by ada \\x1b[31mred" in lines
+    assert ["\x1b[31mred"] == [label["note"] for label in labels]
+
+
+def test_a_damaged_review_of_another_run_does_not_matter() -> None:
+    """A run can be reviewed although the review of a run beside it is damaged."""
+    for number in (1, 2):
+        write_sync(Path(f"runs/{number}"), complete_run(), run=str(number) * 32)
+        evaljournal("annotate", f"runs/{number}", "case-2", "exact=no", "--reviewer", "ada")
+    flip(segment(Path("runs/1/review")), 60)
+
+    assert 0 == evaljournal("show", "runs/2", "case-1").exit_code
+    assert 4 == evaljournal("show", "runs/1", "case-1").exit_code

@@ -15,6 +15,8 @@ from evaljournal.replay.definition import definition_lines, load_definition
 from evaljournal.replay.render.failing import value_text, value_texts
 from evaljournal.replay.render.phrases import score_value_text
 from evaljournal.replay.render.trajectory import need_text, not_reused_text, trajectory_lines
+from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trial import AttemptDetails, ScoreDetails, ScorerCallDetails, TrialDetails
@@ -128,12 +130,14 @@ def show(  # noqa: PLR0917  # the options
     else:
         trial_details = view.trial(matching_trials[0])
         problem = trial_details.problem or problem
+        labels = labels_by_trial(view, read_review(path)).get(trial_details.trial, [])
         if as_json:
             version = view.state.task_version(view.state.trials[trial_details.trial])
-            _print_json(path, problem, **_trial_json(trial_details), task_version=version)
+            label_fields = [view_json(label) for label in labels]
+            _print_json(path, problem, **_trial_json(trial_details), labels=label_fields, task_version=version)
         else:
             with reject_invalid_record(path, lambda: trial_details.seq):
-                echo("\n".join(_trial_lines(trial_details, view.state, full=steps == "full")))
+                echo("\n".join(_trial_lines(trial_details, view.state, labels, full=steps == "full")))
     exit_if_damaged(problem, quiet=as_json)
 
 
@@ -350,7 +354,7 @@ def _answer_lines(trial: TrialDetails) -> Iterator[str]:
         yield f"{'answer':<{len(_INDENT)}}{answer}"
 
 
-def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) -> Iterator[str]:
+def _trial_lines(trial_details: TrialDetails, state: RunState, labels: Sequence[Label], *, full: bool) -> Iterator[str]:
     times, sessions = trial_details.times, state.sessions
     reason = f" ({reason_text(trial_details.reason)})" if trial_details.reason else ""
     attempts = plural(len(trial_details.attempts), "attempt")
@@ -361,15 +365,16 @@ def _trial_lines(trial_details: TrialDetails, state: RunState, *, full: bool) ->
     yield from _answer_lines(trial_details)
     for score in trial_details.scores.values():
         yield from _score_lines(score)
+    yield from _label_lines(labels)
     if any(attempt.span.outcome == "succeeded" for attempt in trial_details.attempts):
         yield from _value_lines("output", trial_details.output)
-    for label, value in (
+    for name, value in (
         ("expected", trial_details.expected),
         ("input", trial_details.input),
         ("metadata", trial_details.metadata),
     ):
-        if value is not None or label == "input":
-            yield from _value_lines(label, value)
+        if value is not None or name == "input":
+            yield from _value_lines(name, value)
     if state.task_versions > 1 and (version := state.task_version(state.trials[trial_details.trial])):
         changes = [(session, [change for change in session.adopted if _is_of_task(change)]) for session in sessions]
         adoptions = "; ".join(f"session {session.number} adopted {', '.join(names)}" for session, names in changes if names)
@@ -483,6 +488,13 @@ def _call_lines(call: ScorerCallDetails, session: str) -> Iterator[str]:
         yield f"{_INDENT}Retry-After: {duration(call.retry_after)}"
     if call.retry_delay is not None:
         yield f"{_INDENT}retry in {duration(call.retry_delay)}"
+
+
+def _label_lines(labels: Iterable[Label]) -> Iterator[str]:
+    for label in labels:
+        origin = f", carried over from run {label.carried_from}" if label.carried_from else ""
+        note = f"  {label.note}" if label.note else ""
+        yield from _value_lines("label", f"{label.name} {score_value_text(label.value)} by {label.reviewer}{origin}{note}")
 
 
 def _score_lines(details: ScoreDetails, label: str = "") -> Iterator[str]:
