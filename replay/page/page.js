@@ -49,6 +49,7 @@ class Page {
     this.chooser = el("section", { class: "chooser", hidden: this.runs.length < 2 });
     this.tiles = el("section", { class: "tiles", id: "summary", "aria-label": "Summary" });
     this.errors = el("section", { "aria-labelledby": "errors-title" });
+    this.review = el("section", { "aria-labelledby": "review-title" });
     this.audit = el("footer", { class: "foot" });
     this.executionNote = el("span", { class: "hint" });
     this.execution = el("details", { id: "execution", ontoggle: () => this.drawExecution() }, el("summary", {}, el("h2", { text: "Execution" }), this.executionNote));
@@ -62,7 +63,7 @@ class Page {
     this.times = new TimesView(this.sides, this.run);
     this.variants = new VariantsView(this.run, { actions: this.scoreActions, onVariant: (name) => this.showResults(() => { if (!this.comparison) this.results.chooseLayout("trials"); this.results.setFilters([["variant", "", name]]); }) });
     this.execution.replaceChildren(this.execution.firstChild, this.history.element, this.times.element, this.audit);
-    const results = [this.results.element, this.breakdown.element], runSections = [this.tiles, this.variants.element, this.errors];
+    const results = [this.results.element, this.breakdown.element], runSections = [this.tiles, this.variants.element, this.errors, this.review];
     this.main.replaceChildren(this.top, this.comparisonSection, ...(this.comparison ? [...results, this.chooser, ...runSections] : [...runSections, ...results]), this.execution);
   }
 
@@ -88,6 +89,8 @@ class Page {
       el("button", { type: "button", "data-run": "AB"[index], "aria-pressed": String(index === this.index), onclick: () => this.chooseRun(index) }, `${"AB"[index]} `, el("b", { text: oneLine(other.info.path, 60) })))));
     this.errors.hidden = !run.errorGroups.length;
     refill(this.errors, ...errorsSection(run, { onTrials: (group) => this.showResults(() => this.results.setFilters([["error", run.errorGroups[group][1], group]])), onSeq: (seq) => this.showRecord(seq) }));
+    this.review.hidden = !run.info.review.length;
+    refill(this.review, ...reviewSection(run, { onTrial: (name) => this.openName(name) }));
     refill(this.audit, ...auditSection(run));
     setText(this.executionNote, `${plural(attempts.started, "attempt")}${attempts.failed + attempts.timed_out ? `, ${groupDigits(attempts.failed + attempts.timed_out)} failed` : ""}; concurrency history, where the time went, audit ${run.info.audit.ok ? "OK" : "failed"}, definition`);
     this.variants.update();

@@ -12,12 +12,13 @@ import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 
+from evaljournal.journal import JournalError
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.replay.definition import definition_lines, load_definition, variant_parameters
@@ -37,6 +38,7 @@ from evaljournal.replay.render.phrases import (
     p_text,
     pass_at_k_texts,
     power_text,
+    score_value_text,
     unpaired_text,
     verdict,
 )
@@ -47,6 +49,10 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.summary_types import ScoreSummary, Summary
 from evaljournal.replay.results.table import Row, compare_all
 from evaljournal.replay.results.view_json import view_json
+from evaljournal.replay.review.judge import agreement
+from evaljournal.replay.review.reviewed import open_review
+from evaljournal.replay.review.text import agreement_rows, confusion_table, corrected_text
+from evaljournal.replay.review.text import basis_text as agreement_basis
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import main_scorer
@@ -119,6 +125,7 @@ class PageRun:
         path = Path(escape_controls(str(path)))  # It need not be valid UTF-8.
         summary, quoted_path = summarize(state), shlex.quote(str(path))
         next_verb = {"running": "watch", "damaged": "verify"}.get(status)
+        review = [] if status == "running" else _review(self.run)  # The page of a running run is computed again and again.
         verb = next_verb or ("verify" if state.outcome == "finished" and not state.failed else "")
         return {
             "path": str(path),
@@ -132,7 +139,8 @@ class PageRun:
             "head": state.head,
             "total": self.run.total,
             "summary": view_json(summary),
-            "scores": _score_tiles(summary),
+            "scores": _score_tiles(summary, review),
+            "review": review,
             "usage": _page_usage(summary.usage),
             "usage_without_output": billed_usage(summary.usage_without_output),
             **({} if summary.steps is None else {"usage_saved": saved_usage(summary.steps)}),
@@ -158,15 +166,46 @@ def _page_usage(usage: Mapping[str, float]) -> dict[str, float]:
     return billed_usage(usage) | ({} if cost is None else {"cost": cost})
 
 
-def _score_tiles(summary: Summary) -> list[dict[str, Any]]:
+def _review(run: LoadedRun) -> list[dict[str, Any]]:
+    """Return what the review shows about each scorer as strings; if it is damaged, why."""
+    try:
+        reviewed = open_review(run)
+    except JournalError as exc:
+        return [
+            {"name": "", "basis": printable(str(exc), _FACT_CHARS), "corrected": "", "confusion": [], "rows": [], "trials": []}
+        ]
+    if reviewed is None:
+        return []
+    results: list[dict[str, Any]] = []
+    variants: Sequence[str | None] = run.state.variants.names
+    for variant, name in product(variants or [None], reviewed.names):
+        result = agreement(reviewed, Side(run.state, variant=variant), name)
+        trials = [
+            [item.trial, score_value_text(item.judge), score_value_text(item.label), printable("; ".join(item.notes))]
+            for item in result.disagreements
+        ]
+        results.append(
+            {
+                "name": name if variant is None else f"{name}@{variant}",
+                "basis": agreement_basis(result),
+                "corrected": "" if result.corrected is None else corrected_text(result.corrected),
+                "confusion": confusion_table(result),
+                "rows": list(agreement_rows(result)),
+                "trials": trials,
+            }
+        )
+    return results
+
+
+def _score_tiles(summary: Summary, review: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the title, the figure and the notes of each score's tile, and the interval of a share."""
-    tiles: list[dict[str, Any]] = []
+    tiles, corrected = list[dict[str, Any]](), {result["name"]: result["corrected"] for result in review}
     for scorer, score in summary.scores.items():
         unscored_outputs = summary.unscored.get(scorer, 0)
         text = describe_score(score, trials=summary.trials, unscored_outputs=unscored_outputs)
         estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
         bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
-        note_lines = [text.basis, text.interval, text.labels, *estimates, text.answers, text.notes]
+        note_lines = [text.basis, text.interval, text.labels, corrected.get(scorer, ""), *estimates, text.answers, text.notes]
         fails = 0 if score.passed is None else score.numbers - score.passed
         tile = {"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar}
         tiles.append({**tile, "name": scorer, "kind": score.kind, "fails": fails})

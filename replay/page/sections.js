@@ -24,6 +24,17 @@ function errorsSection(run, { onTrials, onSeq }) {
     groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
 }
 
+// How far each scorer agrees with the labels of people, and the outputs on which they disagree.
+function reviewSection(run, { onTrial }) {
+  return [sectionHead("review-title", "Review", "scores compared with the labels of people"),
+    ...run.info.review.map(({ name, basis, corrected, confusion, rows, trials }) => el("div", { class: "review" }, name ? el("h3", { text: oneLine(name, 60) }) : "",
+      el("p", { class: "hint", text: escapeInvisible(basis) }), corrected ? el("p", { text: escapeInvisible(corrected) }) : "",
+      confusion.length ? table("confusion", confusion[0].map((cell) => escapeInvisible(cell)), confusion.slice(1).map(([score, ...counts]) => el("tr", {}, el("th", { scope: "row", text: escapeInvisible(score) }), counts.map(numberCell)))) : "",
+      rows.length ? table("agreement", ["agreement", "95 % confidence interval"], rows.map(([figure, text]) => el("tr", {}, el("th", { scope: "row", text: figure }), el("td", { text: escapeInvisible(text) })))) : "",
+      trials.length ? table("disagreements", ["disagreement", "score", "label", "notes"], trials.slice(0, SHOWN_ERRORS).map(([trial, ...cells]) => el("tr", {}, el("td", {}, link(oneLine(trial, 60), () => onTrial(trial))), cells.map((cell) => el("td", { text: oneLine(cell, 300) }))))) : "",
+      trials.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(trials.length - SHOWN_ERRORS, "more disagreement")}` }) : ""))];
+}
+
 // The totals of each worker; workers that ended early come first.
 function workersTable(workers) {
   if (!workers) return [];
