@@ -385,6 +385,7 @@ class Batcher(Generic[J]):
         open_lines = self._lines.open_lines(number)
         if lines & open_lines.keys():  # Trials that are not part of this session; another one uses their results.
             batch.status, batch.due = None, math.inf
+            self._engine.end_if_done()
             return
         group = self._group_of(number)
         self._end(number, status.state, unused=unused, message=status.message)

@@ -47,10 +47,13 @@ def new_run(monkeypatch: pytest.MonkeyPatch) -> tuple[AnyEvaluation, MemoryBatch
 
 
 def resume(defined: AnyEvaluation, provider: MemoryBatches, disk: SimulatedDisk, seq: int = 10**9) -> Any:
-    """Resume a run in a new process, some time later, or start it if nothing was recorded."""
+    """Resume a run in a new process, some time later, or start it if nothing was recorded.
+
+    No attempt that uses a line is ambiguous: nothing was called.
+    """
     provider.started += 20.0
     has_run = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-    return run_until_power_failure(defined, disk, seq, resume=has_run)
+    return run_until_power_failure(defined, disk, seq, resume=has_run, on_ambiguous="fail")
 
 
 @attrs.frozen

@@ -1,6 +1,7 @@
 """Runs that send batches, on a virtual clock: what is sent, collected, retried and recorded, and what stops them."""
 
 import base64
+import errno
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
@@ -14,6 +15,7 @@ import trio
 
 from evaljournal import Case, Retry, UsageError, evaluation
 from evaljournal.journal import read, verify
+from evaljournal.journal.errors import JournalLocked
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -556,6 +558,63 @@ async def test_a_run_with_an_open_rescoring_is_not_resumed(disk: SimulatedDisk, 
 
     with pytest.raises(UsageError, match="rescore"):
         await run_virtual(define_batches(numbered_cases(3)), disk, resume=True)
+
+
+async def test_a_session_of_one_variant_keeps_the_results_of_others(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A batch with lines of two variants stays open while a session runs only one of them; no result is lost or sent again."""
+    chat = Chat("small", base_url="http://batches.example/v1", prompt="{input}", max_tokens=10)
+    variants = {"short": {"system": "Be short."}, "long": {"system": "Be long."}}
+    defined = evaluation(cases=numbered_cases(2), variants=variants, batch=True)(chat)
+    await run_virtual(defined, disk, leave=True)
+    outcome = await run_virtual(defined, disk, resume=True, only_variants="short")
+
+    assert ("interrupted", 2, []) == (outcome.stop_reason, outcome.state.completed, collected(disk))
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 4, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert [(1, "completed", 4, 0, 0)] == collected(disk)
+    assert audit(read(PATH, files=disk)).ok
+
+
+async def test_two_sessions_at_once(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A second session of a run that waits for its batch is rejected, and sends nothing."""
+    errors: list[str] = []
+    defined = define_batches(numbered_cases(2))
+
+    async def resume(_: object) -> None:
+        await trio.sleep(100)
+        try:
+            await run_virtual(defined, disk, resume=True)
+        except JournalLocked as exc:
+            errors.append(type(exc).__name__)
+
+    outcome = await run_virtual(defined, disk, observer=resume)
+
+    assert (["JournalLocked"], "", 1) == (errors, outcome.stop_reason, provider.submissions)
+
+
+async def test_a_full_disk_loses_no_result(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If the disk is full while results are recorded, the run stops; the next session uses the others."""
+
+    def fill(call: str) -> None:
+        if call.startswith("write"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    defined = define_batches(numbered_cases(20))
+    with pytest.MonkeyPatch.context() as patch:
+        results = MemoryBatches.results
+
+        async def fill_disk(self: MemoryBatches, status: Any) -> Any:
+            disk.on_call = fill
+            return await results(self, status)
+
+        patch.setattr(MemoryBatches, "results", fill_disk)
+        outcome = await run_virtual(defined, disk)
+    disk.on_call = lambda _: None
+
+    assert "disk_full" == outcome.stop_reason
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 20, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert verify(PATH, files=disk, expect_head=outcome.head).ok
 
 
 @pytest.mark.parametrize(
