@@ -21,6 +21,7 @@ from evaljournal.journal.disk.files import DISK, Files, create
 from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format import chain
+from evaljournal.journal.format.batches import BatchLines
 from evaljournal.journal.format.blobs import unloaded_blobs, with_loaded_blobs
 from evaljournal.journal.format.codec import decode, encode
 from evaljournal.journal.format.lifecycle import Lifecycle
@@ -68,6 +69,7 @@ async def salvage(
     rejects: list[bytes] = []
     unreadable_files: set[str] = set()
     references, starts, own_starts = StepReferences(), CopiedStarts(), own_hashes(run.decode())
+    batches: dict[int, int] = {}
     async with staged_run(target, files=files, in_thread=in_thread) as draft:
         async with writing(draft, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
             if replacement is not None:
@@ -82,7 +84,10 @@ async def salvage(
                     copy = journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
                     starts.add(copy, is_own=False)
                 try:
-                    copy = journal.append(_adapt(references.adapt(record.event), journal))
+                    event = _adapt_batch(references.adapt(record.event), batches, journal.lifecycle.batch_lines)
+                    for lost_event in _lost_batch_events(event, journal.lifecycle.batch_lines):
+                        journal.append(lost_event)
+                    copy = journal.append(_adapt(event, journal))
                     references.add(record, copy)
                     kept_count += 1
                     if isinstance(record.event, Start):
@@ -106,6 +111,37 @@ def _adapt(event: events.Event, journal: Journal) -> events.Event:
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
         raise IllegalEvent("RunFinished", "it counts trials that are lost")
     return evolve_fact(event, head=journal.head if event.head else "")
+
+
+def _adapt_batch(event: events.Event, batches: dict[int, int], lines: BatchLines) -> events.Event:
+    """Return an event with the number that its batch has in the new journal; a result of a lost batch is kept without it."""
+    number: int = getattr(event, "batch", 0)
+    if not number:
+        return event
+    if isinstance(event, events.BatchPrepared):
+        batches[number] = lines.last_batch + 1
+    if number not in batches and isinstance(event, events.AttemptStarted | events.ScorerCallStarted):
+        return evolve_fact(event, batch=0, line=0)
+    return evolve_fact(event, batch=batches.get(number, 0))
+
+
+def _lost_batch_events(event: events.Event, lines: BatchLines) -> Iterator[events.Event]:
+    """Yield the events of batches that are lost and must have happened before this one: a submission, or ends."""
+    match event:
+        case events.BatchPrepared():
+            places = {lines.line_of(trial, event.scorer) for trial in event.trials}
+        case events.AttemptStarted() | events.ScorerCallStarted():
+            scorer = event.scorer if isinstance(event, events.ScorerCallStarted) else ""
+            places = {lines.line_of(event.trial, scorer)}
+            batch = lines.open.get(event.batch)
+            if batch is not None and not batch.is_submitted:
+                yield events.BatchSubmitted(batch=event.batch, id="")
+        case _:
+            places = set()
+    for number in sorted({place[0] for place in places if place is not None} - {getattr(event, "batch", 0)}):
+        used_lines, total = lines.open[number].used_lines, len(lines.open[number].trials)
+        state = "ended" if lines.open[number].is_submitted else "not_sent"
+        yield events.BatchCollected(batch=number, state=state, results=used_lines, missing=total - used_lines)
 
 
 def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:

@@ -1,4 +1,4 @@
-"""Runs with batches that are forked and merged."""
+"""Runs with batches that are forked, merged and salvaged."""
 
 from pathlib import Path
 
@@ -6,13 +6,14 @@ import attrs
 import pytest
 
 from evaljournal import UsageError
-from evaljournal.journal import Event, read, verify
+from evaljournal.journal import Event, read, salvage, verify
 from evaljournal.journal.events import BatchCollected, BatchPrepared, BatchSubmitted, RunFinished, RunStopped
+from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.fork import fork
 from evaljournal.runner.merge import merge
 from evaljournal.runner.testing import inline
-from tests.journal.samples import write
+from tests.journal.samples import flip, segment, write
 from tests.replay.batch_run import batch_run
 from tests.runner.test_fork import FastDisk
 
@@ -74,3 +75,17 @@ async def test_a_shard_with_an_open_batch_is_rejected(tmp_path: Path) -> None:
 
     assert f"evaljournal resume {tmp_path / '2'} --wait" in str(raised.value.hint)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", [BatchPrepared, BatchSubmitted, BatchCollected])
+@pytest.mark.parametrize("number", [0, 1])
+async def test_results_survive_a_lost_batch_event(tmp_path: Path, kind: type[Event], number: int) -> None:
+    """Salvage keeps every output if one event of a batch is lost; the copy verifies."""
+    await write(tmp_path / "old", batch_run())
+    lost = [record for record in read(tmp_path / "old") if isinstance(record.event, kind)][number]
+    flip(segment(tmp_path / "old"), lost.offset + 40)
+    result = await salvage(tmp_path / "old", tmp_path / "new", files=FILES, in_thread=inline)
+    state = load(tmp_path / "new").state
+
+    assert (1, ["completed"] * 3) == (result.lost, [trial.stage for trial in state.trials.values()])
+    assert (True, ()) == (verify(tmp_path / "new").ok, audit(read(tmp_path / "new")).findings)
