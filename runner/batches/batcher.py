@@ -612,7 +612,7 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path)
                 if is_other_account
                 else f"has calls of {owner}, which is not part of this session or has changed"
             )
-            hint = f"use the same one to collect it, or {command('cancel', path)}" if is_other_account else _other_hint(path)
+            hint = "use the same one to collect or cancel it" if is_other_account else _other_hint(path)
             raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
         open_apis[number] = apis[0]
     return open_apis

@@ -5,7 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from evaljournal.journal.events import BatchCollected, TrialCompleted
+from evaljournal.journal import read
+from evaljournal.journal.events import BatchCollected, BatchPrepared, TrialCompleted
 from evaljournal.runner.batches import batcher
 from tests.batch_servers import BatchServer, connect_in_memory
 from tests.runner_cli.commands import evaljournal
@@ -128,6 +129,19 @@ def test_another_api_key(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -
     assert ([], []) == (collected(), server.ledger("t", "cancel"))
     resume()
     assert 1 == len(server.ledger("t", "create"))
+
+
+def test_a_lost_api_key(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork from a record before the batch sends its lines with another API key."""
+    leave("-")
+    monkeypatch.setenv("KEY", "sk-second-key-of-the-tests")
+    seq = next(record.seq for record in read(RUN) if isinstance(record.event, BatchPrepared))
+    forked = evaljournal("fork", RUN, "--at", seq - 1, "-o", "fork")
+    resumed = evaljournal("resume", "fork", "--wait")
+
+    assert 0 == forked.exit_code, forked.output
+    assert 0 == resumed.exit_code, resumed.output
+    assert [CASES, CASES] == [len(record["lines"]) for record in server.ledger("t", "create")]
 
 
 def test_a_foreign_run(server: BatchServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
