@@ -26,6 +26,7 @@ function errorsSection(run, { onTrials, onSeq }) {
 
 // How far each scorer agrees with the labels of people, and the outputs on which they disagree.
 function reviewSection(run, { onTrial }) {
+  if (!run.info.review.length) return [];
   return [sectionHead("review-title", "Review", "scores compared with the labels of people"),
     ...run.info.review.map(({ name, basis, corrected, confusion, rows, trials }) => el("div", { class: "review" }, name ? el("h3", { text: oneLine(name, 60) }) : "",
       el("p", { class: "hint", text: escapeInvisible(basis) }), corrected ? el("p", { text: escapeInvisible(corrected) }) : "",
