@@ -145,7 +145,8 @@ class Rescoring(Session):
             recorder.finish()
         else:
             recorder.record(RunStopped(reason=reason or cast("StopReason", old_outcome)))
-        return Outcome(self.path, state, recorder.journal.head, reason or "", executor.shutdown.detail)
+        detail = self._with_batches(state, reason, executor.shutdown.detail) if reason else ""
+        return Outcome(self.path, state, recorder.journal.head, reason or "", detail)
 
     def _unscored_trials(self, state: RunState) -> Iterator[tuple[str, frozenset[str]]]:
         """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""

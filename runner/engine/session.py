@@ -21,7 +21,7 @@ from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.render.ending import ending_text, final_report, final_summary
 from evaljournal.replay.state.trial import failing_trials
-from evaljournal.replay.text import printable
+from evaljournal.replay.text import plural, printable
 from evaljournal.runner.data.dataset import as_strings
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import GateResult, gate_problems, gate_results, problems
@@ -40,7 +40,7 @@ from evaljournal.runner.errors import RunFailed, UsageError
 from evaljournal.runner.run_paths import sealed_head
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.secrets import add_environment
-from evaljournal.runner.suggest import suggest
+from evaljournal.runner.suggest import command, suggest
 from evaljournal.runner.tasks import Task
 from evaljournal.runner.workers.driver import Workers
 from evaljournal.runner.workers.streams import print_error
@@ -430,7 +430,15 @@ class Session:
             return Outcome(self.path, state, recorder.journal.head, "", "")
         share = self.options.budget_share if reason == "budget" else None
         recorder.record(RunStopped(reason=reason, other_runs=None if share is None else share.blocked_by))
-        return Outcome(self.path, state, recorder.journal.head, reason, detail)
+        return Outcome(self.path, state, recorder.journal.head, reason, self._with_batches(state, reason, detail))
+
+    def _with_batches(self, state: RunState, reason: str, detail: str) -> str:
+        """Return the details of a stop, and that batches are still running, unless the reason says so."""
+        count = sum(batch.is_submitted for batch in state.batch_lines.open.values())
+        if not count or reason == "batches":
+            return detail
+        batches = f"still running at the provider: {plural(count, 'batch', 'batches')}"
+        return "; ".join(filter(None, [detail, f"{batches} ({command('cancel', self.path)} cancels)"]))
 
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
         """Record the start of the run and of the session; return the changed settings, old and new values, for the observer."""
