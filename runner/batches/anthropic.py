@@ -47,7 +47,7 @@ _COUNTS: Final = ("succeeded", "errored", "canceled", "expired", "processing")
 class AnthropicBatches:
     """The batches of a workspace at Anthropic."""
 
-    _calls: BatchCalls
+    calls: BatchCalls
     max_lines: int = 100_000
     max_bytes: int = 100_000_000
     """Anthropic allows 256 MB; more than this would only take more memory."""
@@ -57,11 +57,11 @@ class AnthropicBatches:
     @property
     def address(self) -> str:
         """The URL of the batches, with secrets masked."""
-        return f"{self._calls.url}{_PATH}"
+        return f"{self.calls.url}{_PATH}"
 
     def account(self, run: str) -> str:
         """Return a digest of the endpoint and the API key for a run with this id, the same in all processes."""
-        return self._calls.account(run)
+        return self.calls.account(run)
 
     def encode(self, custom_id: str, body: Mapping[str, Any]) -> bytes:
         """Return a line, without its end, for the body of a live call."""
@@ -70,7 +70,7 @@ class AnthropicBatches:
     async def submit(self, batch: PreparedBatch, lines: Sequence[bytes]) -> Submitted:
         """Create a batch of the lines."""
         del batch
-        reply = await self._calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines))
+        reply = await self.calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines))
         try:
             return _submitted(reply)
         except InvalidReply as exc:
@@ -79,7 +79,7 @@ class AnthropicBatches:
     async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
         """Find a batch that was created since and whose results have the prefix; it may be one of as many lines in progress."""
         running: list[str] = []
-        for job in await self._calls.list_since(_PATH, batch.prepared_at - _CLOCK_MARGIN, "after_id", "limit=1000"):
+        for job in await self.calls.list_since(_PATH, batch.prepared_at - _CLOCK_MARGIN, "after_id", "limit=1000"):
             job_id = identifier(job.get("id"))
             if job_id in known_ids:
                 continue
@@ -94,24 +94,24 @@ class AnthropicBatches:
     async def _has_prefix(self, batch_id: str, prefix: str) -> bool:
         """Return whether one of the first lines of the results has a `custom_id` with this prefix."""
         content = b""
-        async with self._calls.open(f"{_PATH}/{batch_id}/results") as response:
+        async with self.calls.open(f"{_PATH}/{batch_id}/results") as response:
             while content.count(b"\n") < _FIRST_LINES and len(content) < _MAX_READ and (chunk := await response.read()):
                 content += chunk
         return f'"{prefix}'.encode() in content
 
     async def poll(self, batch_id: str) -> BatchStatus:
         """Return the status of a batch."""
-        return _status(await self._calls.call_batch("GET", f"{_PATH}/{identifier(batch_id)}", batch_id), batch_id)
+        return _status(await self.calls.call_batch("GET", f"{_PATH}/{identifier(batch_id)}", batch_id), batch_id)
 
     async def results(self, status: BatchStatus) -> Results:
         """Download the results of an ended batch. The server's `results_url` is not called: it may name another host."""
         if status.is_archived:
             raise ResultsArchived(f"the results of batch {status.id} were deleted: Anthropic keeps them for 29 days")
-        return await self._calls.download([f"{_PATH}/{identifier(status.id)}/results"], status.id, _line_result)
+        return await self.calls.download([f"{_PATH}/{identifier(status.id)}/results"], status.id, _line_result)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
         """Cancel a batch, which takes a while."""
-        await self._calls.cancel(f"{_PATH}/{identifier(batch_id)}/cancel", batch_id)
+        await self.calls.cancel(f"{_PATH}/{identifier(batch_id)}/cancel", batch_id)
         return await self.poll(batch_id)
 
 

@@ -48,7 +48,7 @@ _BOUNDARY: Final = "evaljournal-lines"
 class OpenAiBatches:
     """The batches of an account at OpenAI or a provider with the same API."""
 
-    _calls: BatchCalls
+    calls: BatchCalls
     endpoint: str
     """Path of the live call in each line: `/v1/chat/completions`."""
     max_lines: int = 50_000
@@ -66,11 +66,11 @@ class OpenAiBatches:
     @property
     def address(self) -> str:
         """The URL of the batches, with secrets masked."""
-        return f"{self._calls.url}/batches"
+        return f"{self.calls.url}/batches"
 
     def account(self, run: str) -> str:
         """Return a digest of the endpoint and the API key for a run with this id, the same in all processes."""
-        return self._calls.account(run)
+        return self.calls.account(run)
 
     def encode(self, custom_id: str, body: Mapping[str, Any]) -> bytes:
         """Return a line, without its end, for the body of a live call."""
@@ -85,7 +85,7 @@ class OpenAiBatches:
             raise not_submitted(exc) from exc
         metadata = {"metadata": _metadata(batch)} if self.has_metadata else {}
         request = {"input_file_id": file, "endpoint": self.endpoint, "completion_window": "24h", **metadata}
-        reply = await self._calls.create("/batches", orjson.dumps(request))
+        reply = await self.calls.create("/batches", orjson.dumps(request))
         try:
             return _submitted(_job(reply))
         except InvalidReply as exc:
@@ -97,37 +97,37 @@ class OpenAiBatches:
         if self.upload_path != "/files":  # Together
             fields |= {"file_name": _file_name(batch), "file_type": "jsonl"}
         form, media = _multipart(fields, _file_name(batch), lines), f"multipart/form-data; boundary={_BOUNDARY}"
-        reply = await self._calls.call("POST", self.upload_path, form, media=media)
+        reply = await self.calls.call("POST", self.upload_path, form, media=media)
         file = identifier(reply.get("id"))
         while text_of(reply.get("status")).lower() in _UNREADY_STATES:
             await trio.sleep(_FILE_WAIT)
-            reply = await self._calls.call("GET", f"/files/{file}")
+            reply = await self.calls.call("GET", f"/files/{file}")
         return file
 
     async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
         """Find a batch by its metadata, or by the name of its file."""
-        jobs = await self._calls.list_since("/batches", batch.prepared_at - _CLOCK_MARGIN, "after", "limit=100")
+        jobs = await self.calls.list_since("/batches", batch.prepared_at - _CLOCK_MARGIN, "after", "limit=100")
         jobs = [job for job in jobs if job.get("id") not in known_ids]
         for job in jobs:
             if fields_of(job.get("metadata")).items() >= _metadata(batch).items():
                 return _submitted(job)
         if all(job.get("metadata") for job in jobs):
             return None
-        files = await self._calls.list_since("/files", None, "after", f"purpose={self.purpose}")
+        files = await self.calls.list_since("/files", None, "after", f"purpose={self.purpose}")
         file_ids = {text_of(file.get("id")) for file in files if file.get("filename") == _file_name(batch)}
         return next((_submitted(job) for job in jobs if job.get("input_file_id") in file_ids), None)
 
     async def poll(self, batch_id: str) -> BatchStatus:
         """Return the status of a batch."""
-        return _status(await self._calls.call_batch("GET", f"/batches/{identifier(batch_id)}", batch_id), batch_id)
+        return _status(await self.calls.call_batch("GET", f"/batches/{identifier(batch_id)}", batch_id), batch_id)
 
     async def results(self, status: BatchStatus) -> Results:
         """Download both files of an ended batch; either may be missing."""
-        return await self._calls.download([f"/files/{file}/content" for file in status.files], status.id, _line_result)
+        return await self.calls.download([f"/files/{file}/content" for file in status.files], status.id, _line_result)
 
     async def cancel(self, batch_id: str) -> BatchStatus:
         """Cancel a batch, which takes a while."""
-        await self._calls.cancel(f"/batches/{identifier(batch_id)}/cancel", batch_id)
+        await self.calls.cancel(f"/batches/{identifier(batch_id)}/cancel", batch_id)
         return await self.poll(batch_id)
 
 
