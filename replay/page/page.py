@@ -36,6 +36,7 @@ from evaljournal.replay.render.phrases import (
     estimate_text,
     mean_text,
     p_text,
+    pairwise_text,
     pass_at_k_texts,
     power_text,
     score_value_text,
@@ -206,6 +207,7 @@ def _score_tiles(summary: Summary, review: Sequence[Mapping[str, Any]]) -> list[
         estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
         bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
         note_lines = [text.basis, text.interval, text.labels, corrected.get(scorer, ""), *estimates, text.answers, text.notes]
+        note_lines += [pairwise_text(summary.pairwise[scorer])] if scorer in summary.pairwise else []
         fails = 0 if score.passed is None else score.numbers - score.passed
         tile = {"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar}
         tiles.append({**tile, "name": scorer, "kind": score.kind, "fails": fails})

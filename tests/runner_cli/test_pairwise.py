@@ -16,6 +16,7 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.events import Noted, ScoringFailed
 from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.runner.page import read_page_run
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.scorers import judge
 from tests.judge_server import JudgeServer, judge_server
@@ -68,6 +69,7 @@ def test_a_win_needs_both_orders(server: JudgeServer) -> None:
     state = fold(read(b))
     result = orjson.loads(evaljournal("status", b, "--json").stdout)["pairwise"]["judge-vs-0001"]
     compared = orjson.loads(evaljournal("compare", a, b, "--json").stdout)
+    tiles = {tile["name"]: tile["notes"] for tile in read_page_run(b).data()["scores"]}
 
     assert (0, 8) == (code, len(server.prompts)), err
     assert {"long": "win", "short": "loss", "same": "tie", "unsure": "tie"} == scores(b, "judge-vs-0001")
@@ -77,6 +79,7 @@ def test_a_win_needs_both_orders(server: JudgeServer) -> None:
     assert result == compared["pairwise_b"]["judge-vs-0001"]
     assert "1 win, 1 loss, 2 ties against runs/qa/0001; no difference found" in out
     assert "position flips: 1 of 4 (25.0 %), 1 to the first output" in evaljournal("compare", a, b).stdout
+    assert any("1 win, 1 loss, 2 ties against runs/qa/0001" in note for note in tiles["judge-vs-0001"])
     assert "4 outputs compared by judge-vs-0001" in err
     assert 8_000 == state.usage["judge.input_tokens"]
     assert verify(b).ok
