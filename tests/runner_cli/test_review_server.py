@@ -1,17 +1,25 @@
 """The server of `evaljournal review` accepts labels from its own page only, and acknowledges them when they are on disk."""
 
+import itertools
+import subprocess
+import threading
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import orjson
 import pytest
 import trio
 import trio.testing
 
+from evaljournal.journal import verify
 from evaljournal.replay.review.labels import read_review
 from evaljournal.runner.cli.commands.annotate import open_intact_run
 from evaljournal.runner.cli.commands.review import current_sample
 from evaljournal.runner.cli.review_server import ReviewServer
+from tests.processes import Process, wait_until
+from tests.runner_cli.commands import COMMAND
 
 PORT = 4711
 TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
@@ -104,3 +112,35 @@ def test_blind_details_have_no_scores(run: Path) -> None:
 
     assert [True, False] == [bool(item["scores"]) for item in details]
     assert {"trial", "input", "expected", "output", "trajectory", "scores"} == details[0].keys()
+
+
+def test_killed_between_labels(run: Path) -> None:
+    """Of a server that is killed with kill -9 while reviewers send labels, every label that it acknowledged is recorded."""
+    acknowledged: list[tuple[str, str]] = []
+
+    def send_labels(address: str, reviewer: str) -> None:
+        headers = {"Origin": address[: address.index("/", 7)], "Content-Type": "application/json"}
+        for number in itertools.count():
+            label = {**LABEL, "note": str(number), "reviewer": reviewer}
+            try:
+                urlopen(Request(f"{address}label", orjson.dumps(label), headers), timeout=60).read()  # noqa: S310  # our own server
+            except (OSError, HTTPException):
+                return
+            acknowledged.append((reviewer, label["note"]))
+
+    with Process([*COMMAND, "review", str(run), "--sample", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        reviewers = [threading.Thread(target=send_labels, args=(address, name)) for name in ("ada", "grace")]
+        for reviewer in reviewers:
+            reviewer.start()
+        wait_until(lambda: len(acknowledged) >= 20)
+        server.kill()
+        server.wait()
+        for reviewer in reviewers:
+            reviewer.join()
+    recorded = {(label.reviewer, label.note) for label in read_review(run).history}
+
+    assert set(acknowledged) <= recorded
+    assert len(recorded) - len(acknowledged) <= len(reviewers)
+    assert verify(run / "review").ok
