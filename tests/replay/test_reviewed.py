@@ -9,11 +9,12 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import Noted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
-from evaljournal.replay.review.judge import Agreement, Cell, Consistency, agreement
+from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, agreement
 from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed, SampleUse, corrected_differences, open_review
 from evaljournal.replay.review.text import agreement_lines, corrected_text
 from tests.journal.samples import finished, session, started, write_sync
 from tests.replay.reviewed_run import RUN, annotation, sampled, write_review, write_reviewed_run, write_run
+from tests.replay.test_pairwise import NOTE, cases, judged
 from tests.replay.trial_events import answered
 
 
@@ -243,6 +244,17 @@ def test_own_family(tmp_path: Path) -> None:
     assert family is not None
 
     assert (40, 0.5) == pytest.approx((family.n, family.slope))
+
+
+def test_position_flips(tmp_path: Path) -> None:
+    """The flips of a pairwise judge are those of the pairs that it was shown in both orders."""
+    events = judged(cases(win=6, flip=2, tie=1))
+    write_sync(tmp_path / "run", [started(), session(), *events, finished(9)], confirm=False, run=RUN)
+    write_review(tmp_path / "run", [annotation("0000", "win", output="Lima", name=NOTE["scorer"])])
+    result = agreement_of(tmp_path / "run", str(NOTE["scorer"]))
+
+    assert PositionFlips(pairs=9, flips=2, to_first=2) == result.position_flips
+    assert any("2 of 9 pairs (22.2 %), 2 to the first position" in line for line in agreement_lines(result, limit=1))
 
 
 def test_corrected_difference(tmp_path: Path) -> None:

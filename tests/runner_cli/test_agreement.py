@@ -2,6 +2,8 @@
 
 import html
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +84,18 @@ def test_status_without_a_review(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [True, False])
 
     assert as_json("status", tmp_path / "run")["corrected"] is None
+
+
+def test_status_without_a_review_reads_none(tmp_path: Path) -> None:
+    """Without a review, `status` does not even import the modules of reviews."""
+    write_run(tmp_path / "run", [True, False])
+    program = (
+        "import sys; from evaljournal.runner.cli import cli; cli(['status', 'run'], standalone_mode=False); "
+        "print([name for name in sys.modules if name.startswith('evaljournal.replay.review')])"
+    )
+    output = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert output.endswith("\n[]\n")
 
 
 def test_status_of_a_variant(tmp_path: Path) -> None:
