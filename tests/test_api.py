@@ -60,7 +60,7 @@ def test_run_options_are_the_settings_and_the_session_options() -> None:
     settings, options = ({field.name for field in attrs.fields(kind)} for kind in (Settings, Options))
 
     assert settings == set(SettingOptions.__annotations__)
-    internal = {"state", "ignore_recorded", "trials", "wait_ready", "budget_share"}
+    internal = {"state", "ignore_recorded", "trials", "wait_ready", "budget_share", "cancel_batches"}
     assert settings | options - internal == set(RunOptions.__annotations__)
 
 
