@@ -114,6 +114,12 @@ class Drawer {
         el("td", { class: `reason${reason?.error ? " error-text" : ""}`, dir: "auto", text: reason ? escapeInvisible(reason.error ?? fullText(reason)) : "" })), judgeRow(run, trial, name, calls, reason?.error ? null : reason)];
     })).flat();
     sides.forEach(([run, trial], side) => rows.push(...[...callsBySide[side]].map(([name, calls]) => judgeRow(run, trial, name, calls, null)))); // Of scorers that have no score, or whose name is unknown.
+    for (const [run, trial] of sides) {
+      for (const { name, value, reviewer, note, carried_from: origin } of run.labels?.[run.trials.name[trial]] ?? []) {
+        rows.push(el("tr", { class: "label-row" }, el("th", { scope: "row", text: `label ${escapeInvisible(name)}` }), el("td", {}, scoreMark(value)),
+          el("td", { class: "reason", dir: "auto", text: escapeInvisible(`${reviewer}${origin ? ", carried over from another run" : ""}${note ? `: ${note}` : ""}`) })));
+      }
+    }
     return rows.length ? el("table", { class: "scores" }, el("tbody", {}, rows)) : "";
   }
 

@@ -11,6 +11,7 @@ import html
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from itertools import islice, product
 from pathlib import Path
@@ -51,6 +52,7 @@ from evaljournal.replay.results.summary_types import ScoreSummary, Summary
 from evaljournal.replay.results.table import Row, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.review.judge import agreement
+from evaljournal.replay.review.labels import labels_by_trial, read_review
 from evaljournal.replay.review.reviewed import open_review
 from evaljournal.replay.review.text import agreement_rows, confusion_table, corrected_text
 from evaljournal.replay.review.text import basis_text as agreement_basis
@@ -119,6 +121,19 @@ class PageRun:
     since: Mapping[str, Any] | None = None
     """What changed since the previous run, from `since_data`."""
 
+    def _labels(self) -> dict[str, Any]:
+        """Return the labels of outputs by trial; nothing without labels, or if the review is damaged."""
+        with suppress(JournalError):
+            if labels := labels_by_trial(self.run, read_review(self.run.path)):
+                fields = ("name", "value", "reviewer", "note", "carried_from")
+                return {
+                    "labels": {
+                        trial: [{name: getattr(label, name) for name in fields} for label in own_labels]
+                        for trial, own_labels in labels.items()
+                    }
+                }
+        return {}
+
     def data(self, cursor: PageCursor = PageCursor()) -> dict[str, Any]:  # noqa: B008  # immutable
         """Return the data of the page, with all columns or only the changes since the cursor."""
         state, path, run_started = self.run.state, self.run.path, self.run.state.started
@@ -157,6 +172,7 @@ class PageRun:
             "sessions": [view_json(session) for session in state.sessions],
             "variants": self.variants,
             "since": self.since,
+            **({} if cursor.seq else self._labels()),
             "columns": columns(self.content, state, cursor),
         }
 

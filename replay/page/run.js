@@ -64,8 +64,9 @@ class Run {
   }
 
   update(data) {
-    const { columns, ...info } = data;
+    const { columns, labels, ...info } = data;
     this.info = info;
+    if (labels) this.labels = labels; // Trial → its labels; an update has none.
     const { types, stages, outcomes, scorers, variants, limits, limit_changes: limitChanges, pace_changes: paceChanges, pauses, error_groups: errorGroups } = columns;
     Object.assign(this, { types, stages, outcomes, scorers, variants, limits, limitChanges, paceChanges, pauses, errorGroups });
     this.effects = types.map((type) => EFFECTS[type]);

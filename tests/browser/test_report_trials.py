@@ -20,6 +20,7 @@ from tests.browser.pages import capitals, command_json, write_report
 from tests.journal.samples import session, started, write_sync
 from tests.replay.eventful_run import eventful_run
 from tests.replay.trial_events import answered, failed
+from tests.runner_cli.commands import evaljournal
 
 
 def trial(name: str, *, output: str, expected: str, passed: bool = False, question: str = "capital") -> list[Event]:
@@ -588,3 +589,15 @@ def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> Non
     write_sync(path, [started(), session(), *events[:2], note, *events[2:]])
 
     assert "1 truncated by the token limit" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")
+
+
+def test_labels_in_the_drawer(tmp_path: Path, open_tab: OpenTab) -> None:
+    """The drawer shows the labels of people with reviewer and note below the scores; markup in them is text."""
+    path = capitals(tmp_path / "run")
+    note = "<img src=x onerror=alert(1)>"
+    evaljournal("annotate", path, "peru", "exact=no", "tone=polite", "--reviewer", "ada", "--note", note)
+    tab = open_tab(write_report(tmp_path / "report.html", path) + "#trial=peru")
+
+    assert ["label exact", "label tone"] == tab.texts("#drawer .label-row th")
+    assert [f"ada: {note}"] * 2 == tab.texts("#drawer .label-row .reason")
+    assert 0 == tab.page.locator("#drawer img").count()
