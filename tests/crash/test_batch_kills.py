@@ -145,8 +145,7 @@ def test_killed_again_and_again(forks: Forks, server: BatchServerProcess, seed: 
         if not killed_at(rng, process, server, name):
             break
 
-    if server.ledger(name, "create"):
-        server.set_plan(name, f"lines:{fates}")
+    server.set_plan(name, f"lines:{fates}")
     process = start(forks, *(["resume", RUN, "--wait"] if prepared_batches() else arguments))
     code, _, error = process.end()
 
