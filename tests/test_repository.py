@@ -42,7 +42,9 @@ def test_only_packages_of_compat_are_optional() -> None:
         "evaljournal": "ray",
         "google_genai": "google",
         "openai_agents": "agents",
+        "ppi_python": "ppi_py",
         "pydantic_ai_slim": "pydantic_ai",
+        "scikit_learn": "sklearn",
     }
     assert OPTIONAL_PACKAGES == {imported.get(name, name) for name in compat}
     assert ".[test]" in (ROOT / "README.md").read_text()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.journal.samples import flip, segment
+from tests.processes import TIMEOUT
 from tests.replay.reviewed_run import annotation, sampled, write_review, write_reviewed_run, write_run
 from tests.runner_cli.commands import evaljournal
 
@@ -68,7 +69,10 @@ def test_a_damaged_review(run: Path) -> None:
     flip(segment(run / "review"), 400)
 
     assert 4 == evaljournal("agreement", run).exit_code
-    assert 0 == evaljournal("show", run, "c0").exit_code
+    shown, status = evaljournal("show", run, "c0"), evaljournal("status", run)
+    assert (0, 0) == (shown.exit_code, status.exit_code)
+    assert "no labels: " in shown.stderr
+    assert "\n  no corrected scores: " in status.stdout
 
 
 def test_status(run: Path) -> None:
@@ -93,7 +97,9 @@ def test_status_without_a_review_reads_none(tmp_path: Path) -> None:
         "import sys; from evaljournal.runner.cli import cli; cli(['status', 'run'], standalone_mode=False); "
         "print([name for name in sys.modules if name.startswith('evaljournal.replay.review')])"
     )
-    output = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=TIMEOUT
+    ).stdout
 
     assert output.endswith("\n[]\n")
 

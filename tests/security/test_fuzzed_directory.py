@@ -130,6 +130,26 @@ def event_samples() -> list[dict[str, Any]]:
         events.AttemptStarted(**trial_2, attempt=1, slot=1),
         events.AttemptFailed(**trial_2, attempt=1, error="E", message="m", category="fatal", elapsed=0.5),
         events.TrialFailed(**trial_2, attempts=1, reason="fatal"),
+        events.BatchPrepared(
+            batch=1,
+            trials=["case-3"],
+            scorer="",
+            version="",
+            model="m",
+            api="openai",
+            address="http://x",
+            prefix="p-",
+            digest="d",
+            bytes=5,
+            reserved={"cost": 0.5},
+            tokens=5,
+            account="a",
+        ),
+        events.BatchSubmitted(batch=1, id="b", file="f", expires="2027-01-16T08:00:00Z"),
+        events.BatchChanged(
+            batch=1, state="expired", completed=0, failed=1, total=1, expires="2027-01-16T08:00:00Z", message="m"
+        ),
+        events.BatchCollected(batch=1, state="expired", results=0, missing=1, unused=0, message="m"),
         events.TrialWithdrawn(trial="case-3", reason="removed"),
         events.Extension(type="x-weather", data={"sun": 1}),
         events.RunFinished(completed=1, failed=1, withdrawn=1, head="", elapsed=5.0),
@@ -318,13 +338,29 @@ def test_replaced_files(forks: Forks, tmp_path: Path, part: int | None) -> None:
         check_files(forks, tmp_path, cases, 4)
 
 
+IDENTIFIERS = {
+    "value",
+    "attempt",
+    "attempts",
+    "session",
+    "step",
+    "parent",
+    "continues",
+    "call",
+    "batch",
+    "line",
+    "results",
+    "missing",
+}
+
+
 def write_extreme(run: Path, kind: str) -> None:
     """Write a run in which every number that does not identify anything is the largest or the smallest that is valid."""
     samples = event_samples()[:-1]
     for fields in samples[1:]:
         for field in fields_of(EVENT_TYPES[fields["type"]]) if fields["type"] in EVENT_TYPES else ():
             numbers = {int, float} & {field.type, *get_args(field.type)}
-            if numbers and field.name not in {"value", "attempt", "attempts", "session", "step", "parent", "continues", "call"}:
+            if numbers and field.name not in IDENTIFIERS:
                 fields[field.name] = 0 if kind == "smallest" else MAX_TIME if float in numbers else MAX_INTEGER
     forge(run, samples)
 
@@ -339,7 +375,7 @@ def test_extreme_numbers(forks: Forks, tmp_path: Path, kind: str) -> None:
 def write_later_version(run: Path, kind: str) -> None:
     """Write a run with an extension; or with an event, and all reasons and categories, that only a later version has."""
     samples = event_samples()[:-1]
-    samples.insert(5, {"type": "x-batch" if kind == "known" else "batch_submitted", "trials": 3, "reason": "size"})
+    samples.insert(5, {"type": "x-tariff" if kind == "known" else "tariff_changed", "trials": 3, "reason": "size"})
     for fields in samples if kind == "later" else ():
         fields.update({name: "of_a_later_version" for name in ("reason", "category") if name in fields})
     forge(run, samples)

@@ -16,7 +16,7 @@ from tests.processes import ROOT
 from tests.replay.eventful_run import eventful_run
 
 SAFE = re.search(r"^(`status`(?:.+\n)+)", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
-EXECUTING = {"run", "resume", "rescore"}
+EXECUTING = {"run", "resume", "rescore", "cancel"}
 
 
 def test_every_command_is_listed() -> None:

@@ -41,6 +41,7 @@ from evaljournal.replay.text import (
 )
 from evaljournal.runner.cli.arguments import TrialType, run_and_trial
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run, print_json, print_table
+from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, line_width
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import suggest
@@ -130,7 +131,11 @@ def show(  # noqa: PLR0917  # the options
     else:
         trial_details = view.trial(matching_trials[0])
         problem = trial_details.problem or problem
-        labels = labels_by_trial(view, read_review(path)).get(trial_details.trial, [])
+        try:
+            labels = labels_by_trial(view, read_review(path)).get(trial_details.trial, [])
+        except JournalError as exc:  # The run itself can be shown.
+            labels = []
+            echo(f"no labels: {render(exc)}", err=True)
         if as_json:
             version = view.state.task_version(view.state.trials[trial_details.trial])
             label_fields = [view_json(label) for label in labels]

@@ -132,7 +132,12 @@ def review_of(view: LoadedRun) -> "Reviewed | None":
 
 def corrected_lines(view: LoadedRun, variant: str | None = None) -> Iterator[str]:
     """Yield a line for each corrected score of a variant, or of a run: of each of its variants, if it has any."""
-    if (reviewed := review_of(view)) is None:
+    try:
+        reviewed = review_of(view)
+    except JournalError as exc:  # The run itself can be shown.
+        yield f"no corrected scores: {render(exc)}"
+        return
+    if reviewed is None:
         return
     from evaljournal.replay.review import text  # noqa: PLC0415  # most runs have no review
 
