@@ -693,15 +693,15 @@ class ReviewStarted:
 
 @fact
 class ReviewSampled:
-    """Trials were drawn at random, to be labelled from now on."""
+    """Trials were drawn at random, to be labeled from now on."""
 
     sample: int
     """Number of the sample, from 1."""
     name: str
     """Name of the labels to give: that of the scorer that they check, or another question."""
     method: Literal["uniform", "stratified", "disagreements"]
-    """`uniform`: every output is equally likely. `stratified`: the same number of each score. `disagreements`: outputs whose
-    scores or labels contradict each other, or those of other repeats, first."""
+    """`uniform`: every output is equally likely. `stratified`: the same number of each score. `disagreements`: half
+    of the sample from outputs whose scores or labels contradict each other or those of other repeats."""
     n: int
     """Number of outputs to draw; all if there are fewer."""
     seed: int
@@ -711,7 +711,7 @@ class ReviewSampled:
     population: int
     """Number of outputs that it was drawn from."""
     trials: Json
-    """Trial → probability that it was drawn, in the order in which they are labelled."""
+    """Trial → probability that it was drawn, in the order in which they are labeled."""
 
 
 @fact
@@ -734,7 +734,7 @@ class Annotated:
     is_blind: bool = False
     """Whether the scores were hidden from the reviewer."""
     sample: int = 0
-    """The sample that the trial was labelled for; 0: it was not drawn, but chosen."""
+    """The sample that the trial was labeled for; 0: it was not drawn, but chosen."""
     replaces: int = 0
     """The record with the reviewer's earlier label of this name for the same output, which no longer counts; 0: none."""
     carried_from: str = ""

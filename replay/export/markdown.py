@@ -142,7 +142,7 @@ def _add_differences(document: _Document, comparison: Comparison) -> None:
 
 
 def _add_review(document: _Document, source: Source, variant: str | None) -> None:
-    """Add the corrected scores, and how far scorers agree with people, if the run has a review."""
+    """Add the corrected scores, and how well scorers agree with human labels, if the run has a review."""
     if (reviewed := open_review(source.run)) is None:
         return
     side = Side(source.state, variant=variant)

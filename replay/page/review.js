@@ -24,7 +24,7 @@ class Review {
   }
 
   get item() { return this.trials[this.index]; }
-  get labelled() { return this.trials.filter(({ label }) => label !== null).length; }
+  get labeled() { return this.trials.filter(({ label }) => label !== null).length; }
 
   // Go to the next output without a label after this one; when there is none, to one that was skipped.
   next(from) {
@@ -51,14 +51,14 @@ class Review {
   }
 
   draw() {
-    const left = this.trials.length - this.labelled;
-    const head = el("header", {}, el("h1", { text: `${oneLine(this.question, 60)}: ${groupDigits(this.labelled)} of ${plural(this.trials.length, "output")} labelled` }),
+    const left = this.trials.length - this.labeled;
+    const head = el("header", {}, el("h1", { text: `${oneLine(this.question, 60)}: ${groupDigits(this.labeled)} of ${plural(this.trials.length, "output")} labeled` }),
       el("button", { type: "button", class: "quiet", "aria-label": "Keys", text: "?", onclick: () => this.showKeys() }),
       el("label", {}, "reviewer ", el("input", { id: "reviewer", size: 12, maxlength: 100, value: this.reviewer, onchange: (event) => this.changeReviewer(event.target.value) })));
-    const progress = el("progress", { max: this.trials.length, value: this.labelled, "aria-label": "Labelled outputs" });
+    const progress = el("progress", { max: this.trials.length, value: this.labeled, "aria-label": "Labeled outputs" });
     const facts = el("p", { class: "eyebrow" }, el("span", { text: oneLine(this.path, 120) }), el("span", { text: this.sample }), this.is_blind ? el("span", { text: "blind: scores are hidden" }) : "");
     if (this.index < 0) {
-      this.main.replaceChildren(head, progress, facts, el("p", { class: "done", role: "status", text: left ? "" : "All outputs of the sample are labelled." }), el("p", { class: "faint" }, "Results: ", el("code", { text: escapeInvisible(this.command) })), this.bar());
+      this.main.replaceChildren(head, progress, facts, el("p", { class: "done", role: "status", text: left ? "" : "All outputs of the sample are labeled." }), el("p", { class: "faint" }, "Results: ", el("code", { text: escapeInvisible(this.command) })), this.bar());
       return;
     }
     const details = this.details.get(this.index);

@@ -24,10 +24,10 @@ function errorsSection(run, { onTrials, onSeq }) {
     groups.length > SHOWN_ERRORS ? el("p", { class: "faint", text: `and ${plural(groups.length - SHOWN_ERRORS, "more group")}` }) : ""];
 }
 
-// How far each scorer agrees with the labels of people, and the outputs on which they disagree.
+// How well each scorer agrees with human labels, and the outputs on which they disagree.
 function reviewSection(run, { onTrial }) {
   if (!run.info.review.length) return [];
-  return [sectionHead("review-title", "Review", "scores compared with the labels of people"),
+  return [sectionHead("review-title", "Review", "scores compared with human labels"),
     ...run.info.review.map(({ name, basis, corrected, confusion, rows, trials }) => el("div", { class: "review" }, name ? el("h3", { text: oneLine(name, 60) }) : "",
       el("p", { class: "hint", text: escapeInvisible(basis) }), corrected ? el("p", { text: escapeInvisible(corrected) }) : "",
       confusion.length ? table("confusion", confusion[0].map((cell) => escapeInvisible(cell)), confusion.slice(1).map(([score, ...counts]) => el("tr", {}, el("th", { scope: "row", text: escapeInvisible(score) }), counts.map(numberCell)))) : "",

@@ -54,11 +54,11 @@ class ReviewAuditor:
         run, heads = LoadedRun(run_path), {review.head: [self._started]}
         for sample in review.samples.values():
             heads.setdefault(sample.head, []).append(sample.seq)
-        labelled, outputs = {label.trial for label in review.history}, defaultdict[str, set[OutputKey]](set)
+        labeled, outputs = {label.trial for label in review.history}, defaultdict[str, set[OutputKey]](set)
         for record in read(run_path, load_blobs=False):
             event = record.event
             run.apply(record)
-            if isinstance(event, AttemptSucceeded) and event.trial in labelled:
+            if isinstance(event, AttemptSucceeded) and event.trial in labeled:
                 trial = run.state.trials[event.trial]
                 outputs[event.trial].add(OutputKey(trial.case, trial.fingerprint, digest(event.output)))
             if heads.pop(record.h, None):

@@ -1,4 +1,4 @@
-"""Corrected scores: the mean of a judge over all trials, corrected by people's labels of a random sample of them.
+"""Corrected scores: the mean of a judge over all trials, corrected by human labels of a random sample of them.
 
 Prediction-powered inference (PPI++, Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453), in the form of survey sampling's
 regression estimator, which gives the same numbers: the mean of the labels, plus a slope times the judge's mean over all trials
@@ -30,7 +30,7 @@ Kind = Literal["pass", "number"]
 
 
 class Observation(NamedTuple):
-    """A trial: the judge's score, the label of people, and the weight of the label."""
+    """A trial: the judge's score, the human label, and the weight of the label."""
 
     judge: float
     label: float | None = None
@@ -45,7 +45,7 @@ Case = tuple[Observation, ...]
 
 @attrs.frozen(kw_only=True)
 class Correction:
-    """The mean that people would give, estimated from the judge and a sample of labels."""
+    """The mean that human labels would give, estimated from the judge and a sample of labels."""
 
     method: Literal["ppi", "labels"]
     """`ppi`: corrected; `labels`: the mean of the labels alone, because there are too few of them."""

@@ -1,4 +1,4 @@
-"""How far a scorer agrees with people's labels, and what the journal alone shows about it."""
+"""How well a scorer agrees with human labels, and what the journal alone shows about it."""
 
 import math
 import re
@@ -61,7 +61,7 @@ class Cell:
 
 @attrs.frozen(kw_only=True)
 class Disagreement:
-    """An output on which the scorer and people disagree."""
+    """An output on which the scorer and a human label disagree."""
 
     trial: str
     judge: Value
@@ -105,7 +105,7 @@ class Bias:
 
 @attrs.frozen(kw_only=True)
 class Agreement:
-    """How far a scorer agrees with people."""
+    """How well a scorer agrees with human labels."""
 
     question: str
     """Name of the scorer and of the labels."""
@@ -130,7 +130,7 @@ class Agreement:
     alpha: Coefficient | None
     """Krippendorff's α of the scorer and all reviewers: nominal, or interval for numbers."""
     alpha_reviewers: Coefficient | None
-    """The same of the reviewers alone; None without outputs that two have labelled."""
+    """The same of the reviewers alone; None without outputs that two have labeled."""
     true_pass_rate: Rate | None
     """Share of the outputs that pass by their label which the scorer lets pass."""
     true_fail_rate: Rate | None

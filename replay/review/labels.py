@@ -64,7 +64,7 @@ class Label:
 
 @attrs.frozen(kw_only=True)
 class Sample:
-    """Trials that were drawn at random before they were labelled."""
+    """Trials that were drawn at random before they were labeled."""
 
     seq: int
     """Its record in the journal of the review."""
@@ -81,11 +81,11 @@ class Sample:
     population: int
     """Number of outputs that it was drawn from."""
     probabilities: Mapping[str, float]
-    """Trial → probability that it was drawn, in the order in which they are labelled."""
+    """Trial → probability that it was drawn, in the order in which they are labeled."""
 
     @property
     def trials(self) -> Sequence[str]:
-        """The trials, in the order in which they are labelled."""
+        """The trials, in the order in which they are labeled."""
         return tuple(self.probabilities)
 
 
@@ -194,7 +194,7 @@ def fold_review(path: Path) -> Review:
 
 
 def has_output(trial: TrialState) -> bool:
-    """Return whether a trial has an output that can be labelled."""
+    """Return whether a trial has an output that can be labeled."""
     return trial.output_location is not None and trial.stage in {"scoring", "completed"}
 
 

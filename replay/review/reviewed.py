@@ -30,7 +30,7 @@ class SampleUse:
 
 @attrs.frozen(kw_only=True)
 class CorrectedScore:
-    """What people would give instead of a scorer, estimated from the labels of a random sample; never part of a mean."""
+    """The score that human labels would give, estimated from the labels of a random sample; never part of a mean."""
 
     method: Literal["ppi", "labels", "none"]
     """`ppi`: the scorer's mean, corrected; `labels`: that of the labels alone, because they are too few; `none`: no label is of

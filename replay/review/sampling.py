@@ -1,4 +1,4 @@
-"""Which outputs are labelled: a random sample that anyone can compute again from its seed and the records.
+"""Which outputs are labeled: a random sample that anyone can compute again from its seed and the records.
 
 The random order is that of the SHA-256 of seed and trial, so it does not depend on a random number generator.
 """
@@ -27,7 +27,7 @@ def population(trials: Mapping[str, TrialState], name: str) -> list[str]:
 def draw(
     trials: Mapping[str, TrialState], labels: Mapping[str, Sequence[Label]], *, name: str, method: str, n: int, seed: int
 ) -> dict[str, float]:
-    """Return the drawn trials in the order in which they are labelled, each with the probability that it was drawn.
+    """Return the drawn trials in the order in which they are labeled, each with the probability that it was drawn.
 
     Every stratum gets the same number; of a small one, all are drawn, and the others get more. So every output has a positive
     probability, unless there are more strata than outputs to draw: then there is only one.

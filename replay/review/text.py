@@ -1,4 +1,4 @@
-"""The review of a run as text and Markdown: corrected scores, and how far a scorer agrees with people."""
+"""The review of a run as text and Markdown: corrected scores, and how well a scorer agrees with human labels."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -35,10 +35,10 @@ def corrected_text(score: CorrectedScore) -> str:
 
 
 def samples_text(score: CorrectedScore) -> str:
-    """Return the samples of the labels: `uniform sample 1`, `uniform sample 1 and stratified sample 2 (40 of 50 labelled)`."""
+    """Return the samples of the labels: `uniform sample 1`, `uniform sample 1 and stratified sample 2 (40 of 50 labeled)`."""
     texts = []
     for sample in score.samples:
-        open_note = f" ({sample.labeled:,} of {sample.drawn:,} labelled)" if sample.labeled < sample.drawn else ""
+        open_note = f" ({sample.labeled:,} of {sample.drawn:,} labeled)" if sample.labeled < sample.drawn else ""
         texts.append(f"{printable(sample.method, 20)} sample {sample.id}{open_note}")
     return " and ".join(texts)
 
@@ -69,7 +69,7 @@ def coefficient_text(coefficient: Coefficient | None) -> str:
 def rate_text(rate: Rate | None) -> str:
     """Return a rate: `91.2 % (95 % CI 84.0–95.4 %, n = 68)`."""
     if rate is None:
-        return "no such label"
+        return "undefined: no output has this label"
     return f"{mean_text('pass', rate.mean)} (95 % CI {interval_text('pass', rate.low, rate.high)} %, n = {rate.n:,})"
 
 
@@ -84,8 +84,8 @@ def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
     if agreement.alpha_reviewers is not None or len(agreement.reviewers) > 1:
         yield "α of the reviewers alone", coefficient_text(agreement.alpha_reviewers)
     if agreement.kind == "pass" and has_scores:
-        yield "true pass rate", rate_text(agreement.true_pass_rate)
-        yield "true fail rate", rate_text(agreement.true_fail_rate)
+        yield "true pass rate (TPR)", rate_text(agreement.true_pass_rate)
+        yield "true fail rate (TNR)", rate_text(agreement.true_fail_rate)
     if agreement.consistency is not None:
         same, pairs = agreement.consistency.same, agreement.consistency.pairs
         yield (
@@ -111,16 +111,16 @@ def _bias_text(bias: Bias, kind: str, condition: str) -> str:
 
 
 def basis_text(agreement: Agreement) -> str:
-    """Return which labels are used: `60 outputs, labelled by ada (60) and grace (20); 12 saw the score`."""
+    """Return which labels are used: `60 outputs, labeled by ada (60) and grace (20); 12 saw the score`."""
     names = [f"{printable(name, _NAME_CHARS)} ({count:,})" for name, count in islice(agreement.reviewers.items(), 5)]
     names += [f"{len(agreement.reviewers) - 5:,} others"] if len(agreement.reviewers) > len(names) else []
-    parts = [f"{plural(agreement.labels, 'output')} labelled by {' and '.join(names)}"]
+    parts = [f"{plural(agreement.labels, 'output')} labeled by {' and '.join(names)}"]
     if agreement.unblinded:
         parts.append(f"{agreement.unblinded:,} with the score visible")
     if agreement.tied:
         parts.append(f"{agreement.tied:,} without a majority, used for α only")
     if not agreement.is_sampled:
-        parts.append("not of a random sample, so this says nothing about other outputs")
+        parts.append("not a random sample: the figures do not apply to other outputs")
     elif agreement.unsampled:
         parts.append(f"not used: {plural(agreement.unsampled, 'label')} of outputs that are in no random sample")
     return "; ".join(parts)

@@ -8,8 +8,9 @@
    None both times: no such batch exists. `OwnerUnknown`: ask again after a while, as long as that takes.
 4. `poll` until `is_ended`; then read `results` once. They are complete: a line that is not among them has no reply.
 
-Any method may also raise what a call of a model raises (`BadStatus`, `NoResponse`, `InvalidReply`, …): `classify` tells whether
-to wait and repeat the method; this is safe for all but `submit`. All texts of a server are shortened, with secrets masked.
+Any method may also raise what a call of a model raises (`BadStatus`, `NoResponse`, `InvalidReply`, …): `classify` returns
+whether to wait and repeat the method; this is safe for all but `submit`. All texts of a server are shortened, with secrets
+masked.
 """
 
 import hashlib
@@ -80,7 +81,7 @@ class BatchError(Exception):
 
 
 class NotSubmitted(BatchError):
-    """The batch certainly does not exist, and may be submitted again; `classify` tells when, or that there is no credit."""
+    """The batch certainly does not exist, and may be submitted again; `classify` returns when, or that there is no credit."""
 
 
 class TokenLimitExceeded(NotSubmitted):

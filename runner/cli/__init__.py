@@ -46,7 +46,7 @@ _GROUPS: Final = {
     "Review": {
         "review": "Draw outputs at random for people to label.",
         "annotate": "Give an output a label, or import labels.",
-        "agreement": "Show how far scorers agree with the labels of people.",
+        "agreement": "Show how well scorers agree with human labels.",
     },
     "Compare": {
         "compare": "Compare two runs trial by trial, or several in one table.",

@@ -1,7 +1,7 @@
 """Gates: minimum scores of a run, such as `exact=0.9`, or `exact>=0.9@lower` for the lower end of the confidence interval.
 
-`agreement:judge>=0.7@lower` and `corrected:judge>=0.9@lower` are about the review of a run: how far its judge agrees with
-people, and the score that they would give. They are undecided without enough labels of a random sample.
+`agreement:judge>=0.7@lower` and `corrected:judge>=0.9@lower` are about the review of a run: how well its judge agrees with
+human labels, and the corrected score. They are undecided without enough labels of a random sample.
 """
 
 import re

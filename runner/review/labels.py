@@ -90,7 +90,7 @@ class LabelRow:
     note: str
     reviewer: str
     output: Any = None
-    """The labelled output, if the file has it."""
+    """The labeled output, if the file has it."""
 
 
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[LabelRow]:

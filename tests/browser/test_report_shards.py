@@ -1,4 +1,4 @@
-"""The report of a merged run: shards side by side on one axis of wall time, each with its own labelled lanes."""
+"""The report of a merged run: shards side by side on one axis of wall time, each with its own labeled lanes."""
 
 import itertools
 from pathlib import Path

@@ -592,7 +592,7 @@ def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> Non
 
 
 def test_labels_in_the_drawer(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The drawer shows the labels of people with reviewer and note below the scores; markup in them is text."""
+    """The drawer shows human labels with reviewer and note below the scores; markup in them is text."""
     path = capitals(tmp_path / "run")
     note = "<img src=x onerror=alert(1)>"
     evaljournal("annotate", path, "peru", "exact=no", "tone=polite", "--reviewer", "ada", "--note", note)

@@ -57,9 +57,9 @@ def recorded_run(count: int = 60) -> Path:
 
 
 def press(tab: Tab, key: str, saved: int) -> None:
-    """Press a key and wait until this number of outputs is labelled, and the next one is shown."""
+    """Press a key and wait until this number of outputs is labeled, and the next one is shown."""
     tab.page.keyboard.press(key)
-    tab.page.wait_for_function("count => review.labelled === count && !review.isSaving", arg=saved)
+    tab.page.wait_for_function("count => review.labeled === count && !review.isSaving", arg=saved)
     tab.page.wait_for_function("() => review.index < 0 || review.details.has(review.index)")
 
 
@@ -81,8 +81,8 @@ def test_50_labels_by_keyboard(start_review: StartReview, open_tab: OpenTab) -> 
         expected[trial] = is_right
 
     review = read_review(path)
-    assert "All outputs of the sample are labelled." == tab.text(".done")
-    assert "judge: 50 of 50 outputs labelled" == tab.text("h1")
+    assert "All outputs of the sample are labeled." == tab.text(".done")
+    assert "judge: 50 of 50 outputs labeled" == tab.text("h1")
     assert expected == labels(path)
     assert (50, {("ada", False, 1)}) == (len(review.history), {(x.reviewer, x.is_blind, x.sample) for x in review.labels})
     assert verify(path).ok
@@ -162,7 +162,7 @@ def test_on_a_phone(start_review: StartReview, open_tab: OpenTab, width: int) ->
     tab.page.wait_for_selector(".output")
     sizes = tab.evaluate("() => [...document.querySelectorAll('.label-buttons button')].map(each => each.offsetHeight)")
     tab.page.click(".label-buttons [data-label=no]")
-    tab.page.wait_for_function("() => review.labelled === 1 && !review.isSaving")
+    tab.page.wait_for_function("() => review.labeled === 1 && !review.isSaving")
     tab.page.screenshot(path="phone.png")
 
     assert min(sizes) >= 40
@@ -182,7 +182,7 @@ def test_two_reviewers_at_once(start_review: StartReview, open_tab: OpenTab) -> 
         grace.page.keyboard.press("2")
         assert 0 == evaljournal("annotate", path, trial, "judge=yes", "--reviewer", "alan").exit_code
         for tab in (ada, grace):
-            tab.page.wait_for_function("count => review.labelled === count && !review.isSaving", arg=count)
+            tab.page.wait_for_function("count => review.labeled === count && !review.isSaving", arg=count)
             tab.page.wait_for_function("() => review.index < 0 || review.details.has(review.index)")
     counted = [(label.reviewer, label.value) for label in read_review(path).labels]
 
@@ -198,7 +198,7 @@ def test_another_reviewer_in_the_same_browser(start_review: StartReview, open_ta
     press(tab, "1", 1)
     tab.page.fill("#reviewer", "grace")
     tab.page.press("#reviewer", "Enter")
-    tab.page.wait_for_function("() => review.reviewer === 'grace' && review.labelled === 0")
+    tab.page.wait_for_function("() => review.reviewer === 'grace' && review.labeled === 0")
     tab.page.evaluate("() => document.activeElement.blur()")
     press(tab, "2", 1)
 
@@ -222,7 +222,7 @@ def test_the_server_is_killed(start_review: StartReview, open_tab: OpenTab) -> N
 
     assert tab.text(".saved").startswith("not saved: no connection to the server")
     assert set(acknowledged) == set(labels(path))
-    assert (5, 5) == (len(acknowledged), new_tab.evaluate("() => review.labelled"))
+    assert (5, 5) == (len(acknowledged), new_tab.evaluate("() => review.labeled"))
     assert new_tab.evaluate("() => review.item.trial") not in acknowledged
     press(new_tab, "2", 6)
     assert 6 == len(labels(path))

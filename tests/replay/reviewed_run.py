@@ -1,4 +1,4 @@
-"""Runs with a judge and the labels of people, written to disk."""
+"""Runs with a judge and human labels, written to disk."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

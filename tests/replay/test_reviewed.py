@@ -100,11 +100,11 @@ def test_too_few_labels(tmp_path: Path) -> None:
 
 
 def test_an_open_sample(tmp_path: Path) -> None:
-    """A sample that is not completely labelled is used as far as it goes, and the text says how far."""
+    """A sample that is not completely labeled is used as far as it goes, and the text says how far."""
     names = write_run(tmp_path / "run", [True, False] * 100)
     write_review(tmp_path / "run", [sampled(dict.fromkeys(names[:100], 0.5)), *labels(names, [True, False] * 20, sample=1)])
 
-    assert "40 of 200 reviewed, uniform sample 1 (40 of 100 labelled)" in corrected_text(corrected(tmp_path / "run"))
+    assert "40 of 200 reviewed, uniform sample 1 (40 of 100 labeled)" in corrected_text(corrected(tmp_path / "run"))
 
 
 def test_labels_before_the_sample_are_not_of_it(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_labels_before_the_sample_are_not_of_it(tmp_path: Path) -> None:
 
 
 def test_a_label_of_another_output_does_not_count(tmp_path: Path) -> None:
-    """If the trial has another output than the one that was labelled, the label is not used."""
+    """If the trial has another output than the one that was labeled, the label is not used."""
     names = write_run(tmp_path / "run", [True, False] * 20)
     other = [annotation(name, value=True, output="another", sample=1) for name in names]
     write_review(tmp_path / "run", [sampled(dict.fromkeys(names, 1.0)), *other])

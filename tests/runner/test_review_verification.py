@@ -121,7 +121,7 @@ def test_a_forged_review_is_reported(tmp_path: Path, change: Any, check: str, me
 
 
 def test_a_sample_after_its_labels_is_reported(tmp_path: Path) -> None:
-    """A sample that was drawn after its outputs were labelled does not have these labels."""
+    """A sample that was drawn after its outputs were labeled does not have these labels."""
     run = reviewed_run(tmp_path / "run")
     events = events_of(run / "review")
     sample = next(event for event in events if isinstance(event, ReviewSampled))

@@ -36,8 +36,8 @@ def test_agreement(run: Path) -> None:
     result = evaljournal("agreement", run)
 
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"judge: 66 outputs labelled by ada (66); 66 with the score visible\n  {CORRECTED}\n")
-    assert "Gwet's AC1        0.71 (95 % CI 0.5" in result.stdout
+    assert result.stdout.startswith(f"judge: 66 outputs labeled by ada (66); 66 with the score visible\n  {CORRECTED}\n")
+    assert "Gwet's AC1            0.71 (95 % CI 0.5" in result.stdout
     assert "… and 1 more; --all lists them" in result.stdout
     assert "c50: score pass, label fail" in evaljournal("agreement", run, "--all").stdout
 

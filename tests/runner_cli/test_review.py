@@ -63,7 +63,7 @@ def test_the_list_is_for_people(run: Path) -> None:
     assert ["case-1", "yes", "yes", "(ada)", "Lima"] == next(
         line.split() for line in result.stdout.splitlines() if line.startswith("case-1")
     )
-    assert "sample 1 of exact: 2 outputs of 2, uniform, seed 1; 0 labelled" in result.stderr
+    assert "sample 1 of exact: 2 outputs of 2, uniform, seed 1; 0 labeled" in result.stderr
 
 
 def test_blind_hides_the_scores(run: Path) -> None:

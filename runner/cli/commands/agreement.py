@@ -26,7 +26,7 @@ _MAX_LISTED: Final = 10
 @click.option("--all", "show_all", is_flag=True, help="List every disagreement.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of agreements as JSON.")
 def agreement(run: RunReference, question: str | None, show_all: bool, as_json: bool) -> None:
-    """Show how far the scorers of a run, or of one variant (RUN@VARIANT), agree with the labels of people.
+    """Show how well the scorers of a run, or of one variant (RUN@VARIANT), agree with human labels.
 
     For each scorer with labels: the confusion table, Gwet's AC1, Cohen's κ and Krippendorff's α with 95 % confidence
     intervals, the rates of true passes and fails, the corrected score, and the outputs on which they disagree. Also what the

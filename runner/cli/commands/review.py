@@ -146,7 +146,7 @@ def _print_list(run: LoadedRun, own_review: Review, sample: Sample, labels: dict
     print_table(rows)
     answered = len({label.trial for label in own_review.answers(sample)})
     drawn = f"{plural(len(sample.probabilities), 'output')} of {sample.population:,}, {sample.method}, seed {sample.seed}"
-    echo(f"sample {sample.id} of {printable(sample.name)}: {drawn}; {answered:,} labelled", err=True)
+    echo(f"sample {sample.id} of {printable(sample.name)}: {drawn}; {answered:,} labeled", err=True)
     echo(f"next: {command('annotate', run.path, f' TRIAL {sample.name}=yes')}", err=True)
 
 
