@@ -46,7 +46,6 @@ from evaljournal.runner.batches.api import (
 from evaljournal.runner.batches.results import Results
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.batch_line import BatchLine, Unsent
-from evaljournal.runner.http.reply import InvalidReply
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.suggest import command
@@ -60,7 +59,7 @@ _BYTES_PER_TOKEN: Final = 4
 """Bytes of text per token, to compare the tokens of batches with the limit of an account."""
 _READ_AHEAD: Final = 100
 """Collected replies that are kept in memory at a time."""
-_CANCELED: Final = frozenset({"cancelled", "canceled", "cancelling", "canceling"})
+_CANCELLED: Final = frozenset({"cancelled", "canceled", "cancelling", "canceling"})
 _PREFIX: Final = "ej-"
 """Beginning of the id of every line; the run, the batch and the line follow."""
 _MAX_DIGITS: Final = 10
@@ -256,8 +255,6 @@ class Batcher(Generic[J]):
         if self._lines.line_of(*job.line_key) is not None:
             self._jobs[job.line_key] = job
             return True
-        if job.line is not None and job.line.failure is not None:
-            return False
         job.line = None
         if self._options.cancels and (not job.line_key[1] or self._engine.target_of(job) is not None):
             return True  # The session ends with the batches.
@@ -272,13 +269,12 @@ class Batcher(Generic[J]):
         return True
 
     async def run(self) -> None:
-        """Submit, poll and collect, until cancelled."""
-        while True:
+        """Submit, poll and collect, until the session is stopped."""
+        while not self._engine.is_stopping:
             self._wake_event = trio.Event()
-            if not self._engine.is_stopping:
-                await self._check_open_batches()
-                await self._submit_held()
-                self._stop_if_left()
+            await self._check_open_batches()
+            await self._submit_held()
+            self._stop_if_left()
             with trio.move_on_after(self._wait_seconds()):
                 await self._wake_event.wait()
 
@@ -393,8 +389,8 @@ class Batcher(Generic[J]):
             return
         if status.is_over_token_limit:
             self._make_smaller(group, status.total or len(open_lines), status.message)
-        elif open_lines and status.state in _CANCELED:
-            text = f"batch {number} was canceled at the provider; `resume` sends its {plural(len(open_lines), 'line')} again"
+        elif open_lines and status.state in _CANCELLED:
+            text = f"batch {number} was cancelled at the provider; `resume` sends its {plural(len(open_lines), 'line')} again"
             self._engine.stop("interrupted", text)
         elif status.state == "failed" and open_lines:
             self._engine.stop("interrupted", f"batch {number} failed: {status.message or 'the provider gives no reason'}")
@@ -443,11 +439,11 @@ class Batcher(Generic[J]):
             if (job := self._jobs.pop((trial, scorer), None)) is None:
                 continue
             job.missed_batches += state not in {"not_sent", "failed"}
-            if job.missed_batches > self._retry.errors:
-                job.line = BatchLine(
-                    failure=InvalidReply(f"{plural(job.missed_batches, 'batch', 'batches')} had no result for it")
-                )
-            if not self.hold(job):
+            if job.missed_batches > self._retry.errors and not self._options.fallback:
+                text = f"no result in {plural(job.missed_batches, 'batch', 'batches')}"
+                job.line = BatchLine(failure=Fatal(text))
+                self._engine.put_live(job)
+            elif not self.hold(job):
                 self._engine.put_live(job)
         self._engine.end_if_done()
 
@@ -594,6 +590,9 @@ class Batcher(Generic[J]):
         is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
         if self._options.leave and self._open and is_waiting and self._engine.is_quiet and not self._engine.is_stopping:
             self._engine.stop("batches", self._problem)
+        if self._open and not self.has_work and self._engine.is_quiet and self._wait_seconds() == math.inf:
+            text = "an open batch has results for trials that are not part of this session; resume without --only-variant"
+            self._engine.stop("batches", text)
 
 
 def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path) -> dict[int, BatchApi]:
@@ -612,7 +611,7 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path)
                 if is_other_account
                 else f"has calls of {owner}, which is not part of this session or has changed"
             )
-            hint = "use the same one to collect or cancel it" if is_other_account else _other_hint(path)
+            hint = "use the endpoint and API key that submitted it" if is_other_account else _other_hint(path)
             raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
         open_apis[number] = apis[0]
     return open_apis

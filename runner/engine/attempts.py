@@ -300,7 +300,7 @@ class Attempts:
             return False
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored_outputs += 1
-        work.has_output = True
+        work.has_output, work.line = True, None
         work.output = json_round_trip(output)  # Scorers get the same value before and after a resume.
         return True
 

@@ -154,7 +154,7 @@ class TrialExecutor:
             nursery.start_soon(self.scheduler.timer.run)
             nursery.start_soon(self._timeouts.run)
             if self._batcher is not None:
-                nursery.start_soon(self._batcher.run)
+                nursery.start_soon(self._run_batches, self._batcher)
             if self._settings.deadline is not None:
                 nursery.start_soon(self._stop_at_deadline, self._settings.deadline)
             await self.shutdown.wait_over()
@@ -162,6 +162,10 @@ class TrialExecutor:
             if self.unresponsive_calls and on_unresponsive is not None:
                 await on_unresponsive()
             nursery.cancel_scope.cancel()
+
+    async def _run_batches(self, batcher: "Batcher[Job]") -> None:
+        await batcher.run()
+        self._idle_event.set()
 
     def _note_worker_end(self, worker: str, reason: WorkerEnd, detail: str) -> None:
         if not self.shutdown.is_over:
@@ -275,6 +279,8 @@ class TrialExecutor:
         else:
             self.scheduler.queues.close_attempts()
         self.scheduler.request_admission()
+        if self._batcher is not None:
+            self._batcher.wake()
         self._nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:

@@ -31,6 +31,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import audit, fold
 from evaljournal.runner.batches.api import NotSubmitted, TokenLimitExceeded, WrongAccount
+from evaljournal.runner.batches.batcher import Batcher
 from evaljournal.runner.batches.results import LineResult
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.errors import RunChanged
@@ -184,13 +185,13 @@ async def test_a_missing_line_is_sent_again(disk: SimulatedDisk, provider: Memor
 
 
 async def test_a_line_is_not_sent_for_ever(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A line that is missing from more batches than errors are retried ends its trial with an error, without a call."""
+    """A line that is missing from more batches than errors are retried ends its trial with one error, without a call."""
     provider.respond = lambda *_: None
     outcome = await run_virtual(define_batches(numbered_cases(1), retry=Retry(errors=1)), disk)
 
     assert [(1, "completed", 0, 1, 0), (2, "completed", 0, 1, 0)] == collected(disk)
     assert (0, 1) == (outcome.state.completed, outcome.state.failed)
-    assert all("had no result" in event.message for event in events(disk, AttemptFailed))
+    assert ["no result in 2 batches"] == [event.message for event in events(disk, AttemptFailed)]
 
 
 async def test_foreign_and_repeated_results_are_not_used(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -205,15 +206,15 @@ async def test_foreign_and_repeated_results_are_not_used(disk: SimulatedDisk, pr
     assert "" == outcome.stop_reason
 
 
-async def test_a_batch_that_was_canceled_elsewhere_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """Results of a canceled batch are used; its other lines are sent again by `resume`, not by the run that waited."""
+async def test_a_batch_that_was_cancelled_elsewhere_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """Results of a cancelled batch are used; its other lines are sent again by `resume`, not by the run that waited."""
     provider.respond = lambda body, times: answer("yes") if prompt_of(body) == "case-0" or times > 1 else None
     provider.state = "cancelled"
     defined = define_batches(numbered_cases(2))
     outcome = await run_virtual(defined, disk)
 
     assert ("interrupted", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert "batch 1 was canceled at the provider" in outcome.detail
+    assert "batch 1 was cancelled at the provider" in outcome.detail
     outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
 
@@ -458,6 +459,39 @@ async def test_an_interrupt_lets_a_submission_end(disk: SimulatedDisk, provider:
     assert 1 == provider.submissions
 
 
+async def test_an_interrupted_submission_ends_the_session(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """When the submission has ended, the session does; the rest of the grace period is not waited for."""
+    started = trio.current_time()
+    await run_virtual(define_batches(numbered_cases(2), grace=500.0), disk, **signal_after(1.5))
+
+    assert trio.current_time() - started < 10
+
+
+async def test_a_stopped_session_looks_for_nothing(
+    disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a session that is stopped scores its last outputs, its batcher does nothing."""
+    waits: list[float] = []
+    wait_seconds = Batcher._wait_seconds
+
+    def count_waits(self: Batcher[Any]) -> float:
+        waits.append(trio.current_time())
+        return wait_seconds(self)
+
+    monkeypatch.setattr(Batcher, "_wait_seconds", count_waits)
+    provider.seconds = 50
+    defined = define_batches(numbered_cases(2), grace=500.0)
+
+    @defined.score
+    async def slow(output: str) -> bool:
+        await trio.sleep(300)
+        return bool(output)
+
+    await run_virtual(defined, disk, **signal_after(150))
+
+    assert [] == [time for time in waits if time > 151]
+
+
 async def test_a_deadline_leaves_the_batches_running(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A deadline ends the session while its batch is open."""
     outcome = await run_virtual(define_batches(numbered_cases(2), deadline=100), disk)
@@ -531,6 +565,25 @@ async def test_a_request_that_cannot_be_rendered_is_an_error(
     assert {"case-1": 1} == provider.submitted
 
 
+async def test_a_request_is_rendered_again(
+    disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an attempt whose request could not be rendered, the retry is rendered again, and is a line of a batch."""
+    read_attachments, renderings = OpenChat._read_attachments, Counter[str]()
+
+    async def read_or_fail(self: OpenChat, messages: Any, case: Case[Any, Any]) -> Any:
+        renderings[case.name] += 1
+        if case.name == "case-0" and renderings[case.name] <= 2:
+            raise ConnectionError("a share that is not reachable now")
+        return await read_attachments(self, messages, case)
+
+    monkeypatch.setattr(OpenChat, "_read_attachments", read_or_fail)
+    outcome = await run_virtual(define_batches(numbered_cases(1)), disk)
+
+    assert ("", 1, 2) == (outcome.stop_reason, outcome.state.completed, outcome.state.attempts)
+    assert [(0, 0), (1, 1)] == [(event.batch, event.line) for event in events(disk, AttemptStarted)]
+
+
 async def test_a_rescoring_sends_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """`rescore` sends the calls of a judge in a batch; the same re-scoring collects it later."""
     provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
@@ -573,6 +626,24 @@ async def test_a_session_of_one_variant_keeps_the_results_of_others(disk: Simula
     outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 4, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
     assert [(1, "completed", 4, 0, 0)] == collected(disk)
+    assert audit(read(PATH, files=disk)).ok
+
+
+async def test_a_session_of_one_variant_ends_without_its_results(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """If an ended batch has results only for trials outside the session, the session stops; a complete one sends the others."""
+    chat = Chat("small", base_url="http://batches.example/v1", prompt="{input}", max_tokens=10)
+    variants = {"short": {"system": "Be short."}, "long": {"system": "Be long."}}
+    defined = evaluation(cases=numbered_cases(2), variants=variants, batch=True)(chat)
+    provider.respond = lambda body, _: None if "short" in str(body) and provider.submissions == 1 else answer("yes")
+    await run_virtual(defined, disk, leave=True)
+    with trio.fail_after(10_000):
+        outcome = await run_virtual(defined, disk, resume=True, only_variants="short")
+
+    assert ("batches", 0, []) == (outcome.stop_reason, outcome.state.completed, collected(disk))
+    assert "--only-variant" in outcome.detail
+    outcome = await run_virtual(defined, disk, resume=True)
+    assert ("", 4, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert [(1, "completed", 2, 2, 0), (2, "completed", 2, 0, 0)] == collected(disk)
     assert audit(read(PATH, files=disk)).ok
 
 

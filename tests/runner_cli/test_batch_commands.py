@@ -137,14 +137,14 @@ def test_waiting_without_batches_is_a_usage_error() -> None:
 
 @pytest.mark.usefixtures("dataset")
 def test_open_batches_need_their_key(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`resume` with another key is a usage error that names `cancel`; nothing is lost."""
+    """`resume` with another key is a usage error that says which one to use; nothing is lost."""
     evaljournal("run", *chat(), "--batch", "--leave")
     monkeypatch.setenv("KEY", "sk-another-key-of-the-tests")
     result = evaljournal("resume", RUN)
 
     assert 2 == result.exit_code
     assert "another API key" in result.output
-    assert "evaljournal cancel" in result.output
+    assert "use the endpoint and API key that submitted it" in result.output
     monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
     assert (0, 3) == (evaljournal("resume", RUN).exit_code, lines(server))
 
