@@ -742,6 +742,14 @@ class Annotated:
 
 
 @fact
+class ReviewSaved:
+    """A writer of the review has synced its records, which `d` confirms: later changes to them are damage, not a torn tail."""
+
+    labels: int
+    """Number of `annotated` records so far."""
+
+
+@fact
 class Extension:
     """An event of another program, whose type starts with `x-`, or of a later minor version. It is kept and not interpreted."""
 
@@ -768,7 +776,7 @@ TrialEvent = (
     | TrialWithdrawn
 )
 
-ReviewEvent = ReviewStarted | ReviewSampled | Annotated
+ReviewEvent = ReviewStarted | ReviewSampled | Annotated | ReviewSaved
 """Events of a review; they are never in the same journal as those of a run."""
 
 FileEvent = SegmentOpened | SegmentSealed

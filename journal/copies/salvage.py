@@ -157,7 +157,7 @@ def _session_of(event: events.Event, lifecycle: Lifecycle) -> int:
             return number - 1
         case events.RunStarted() | events.JournalRecovered() | events.Extension():
             return 0
-        case events.ReviewStarted() | events.ReviewSampled() | events.Annotated():
+        case events.ReviewStarted() | events.ReviewSampled() | events.Annotated() | events.ReviewSaved():
             return 0
         case _:
             return lifecycle.sessions + (lifecycle.stage != "in_session")
@@ -184,7 +184,7 @@ def _first_record(source: Path, files: Files) -> tuple[events.Record, bytes, Jou
             if first_record is None and not isinstance(event, events.FileEvent | events.JournalRecovered):
                 first_record = record
         if first_record is not None:
-            is_review = isinstance(first_record.event, events.ReviewSampled | events.Annotated)
+            is_review = isinstance(first_record.event, events.ReviewEvent)
             return first_record, run, problem, _review_start(source.parent, files) if is_review else _replacement(scorers)
     raise NotSalvageable(problem, sorted(scan.unreadable_files))
 

@@ -88,6 +88,7 @@ RUN_RULES: Final[dict[type[Event], dict[str, str]]] = {
     events.ReviewStarted: {"new": "in_review"},
     events.ReviewSampled: {"in_review": "in_review"},
     events.Annotated: {"in_review": "in_review"},
+    events.ReviewSaved: {"in_review": "in_review"},
 }
 """The same for the run, and for the journal of a review, which contains no run.
 

@@ -14,7 +14,7 @@ import trio
 from evaljournal.journal import Event, Journal, writing
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import JournalExists, JournalLocked
-from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted
+from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.review.labels import (
     Label,
@@ -100,8 +100,13 @@ async def writing_review(run: LoadedRun) -> AsyncGenerator[OpenReview]:
         if journal.lifecycle.stage == "new":
             evaluation = run.state.started.evaluation if run.state.started else ""
             review.append(ReviewStarted(run=run_id(run.path), head=run.state.head, evaluation=evaluation))
-        yield review
-        await journal.wait_durable(journal.appended_seq)
+        try:
+            yield review
+        finally:
+            if journal.appended_seq > journal.initial_seq and journal.failure is None:
+                with trio.CancelScope(shield=True):
+                    await journal.wait_durable(journal.appended_seq)
+                review.append(ReviewSaved(labels=len(review.review.history)))  # Its `d` confirms all records before it.
 
 
 async def _open(exits: AsyncExitStack, path: Path) -> Journal:

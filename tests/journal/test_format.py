@@ -38,6 +38,7 @@ from evaljournal.journal.events import (
     RateLimitSeen,
     RetryScheduled,
     ReviewSampled,
+    ReviewSaved,
     RunFinished,
     RunStopped,
     ScorerCallFailed,
@@ -364,6 +365,7 @@ def review_events() -> list[Event]:
         annotated("quito", value=True, sample=1, replaces=5),
         annotated("lima", value=4.5, name="fluency", reviewer="grace"),
         annotated("sucre", value="unclear ✓", carried_from="fedcba9876543210fedcba9876543210"),
+        ReviewSaved(labels=5),
     ]
 
 

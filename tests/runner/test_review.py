@@ -8,15 +8,27 @@ import pytest
 import trio
 
 from evaljournal.journal import Event, read, verify
-from evaljournal.journal.errors import JournalError, JournalLocked
-from evaljournal.journal.events import TrialEnqueued, TrialWithdrawn
+from evaljournal.journal.errors import JournalDamaged, JournalError, JournalLocked
+from evaljournal.journal.events import ReviewSaved, TrialEnqueued, TrialWithdrawn
 from evaljournal.replay import load
 from evaljournal.replay.review.labels import Label, labels_by_trial, read_review, review_path
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.review import journal as review_journal
 from evaljournal.runner.review.journal import Annotation, annotate, writing_review
 from evaljournal.runner.run_paths import runs_under
-from tests.journal.samples import annotated, complete_run, content, enqueued, session, started, trial, write_sync
+from tests.journal.samples import (
+    annotated,
+    complete_run,
+    content,
+    enqueued,
+    flip,
+    overwrite,
+    segment,
+    session,
+    started,
+    trial,
+    write_sync,
+)
 
 
 def write_run(path: Path, *events: Event, run: str = "1" * 32) -> Path:
@@ -38,11 +50,47 @@ def test_a_label_is_recorded_in_the_review(tmp_path: Path) -> None:
     (recorded,) = label(run, note="right", is_blind=True)
     review = read_review(run)
 
-    assert annotated("case-1", note="right", is_blind=True) == [record.event for record in read(run / "review")][-1]
+    assert annotated("case-1", note="right", is_blind=True) == [record.event for record in read(run / "review")][-2]
     assert [recorded] == review.labels == review.history
     assert ("1" * 32, load(run).state.head, "capitals") == (review.run, review.head, review.evaluation)
     assert before == {name: data for name, data in content(run).items() if not name.startswith("review/")}
     assert verify(run / "review").ok
+
+
+def test_damage_to_the_newest_labels_is_found(tmp_path: Path) -> None:
+    """A changed byte in any label of the last writer is damage, not a torn tail: the next writer stops and moves nothing."""
+    run = write_run(tmp_path / "run")
+    annotations = [Annotation(trial="case-1", name="exact", value=True, reviewer=f"reviewer {number}") for number in range(60)]
+    trio.run(annotate, load(run), annotations)
+    file = segment(run / "review")
+    intact = file.read_bytes()
+    for line in (3, 20, 62):
+        overwrite(file, intact)
+        flip(file, sum(map(len, intact.splitlines(keepends=True)[: line - 1])) + 60)
+        damaged = content(run / "review")
+        with pytest.raises(JournalDamaged, match=f"damaged at record {line} "):
+            read_review(run)
+        with pytest.raises(JournalDamaged):
+            label(run)
+
+        assert not verify(run / "review").ok
+        assert damaged == content(run / "review")
+
+
+def test_labels_before_an_error_are_confirmed(tmp_path: Path) -> None:
+    """If a writer ends with an error, the labels that it has recorded are confirmed, too."""
+    run = write_run(tmp_path / "run")
+
+    async def main() -> None:
+        async with writing_review(load(run)) as review:
+            review.append(annotated("case-1"))
+            raise RuntimeError("an error in the block")
+
+    with pytest.raises(RuntimeError):
+        trio.run(main)
+    *_, last_record = read(run / "review")
+
+    assert (ReviewSaved(labels=1), last_record.seq - 1) == (last_record.event, last_record.d)
 
 
 def test_a_second_label_of_a_reviewer_replaces_the_first(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_review_is_valid_while_its_run_goes_on(tmp_path: Path) -> None:
         (
             changing(Annotated, replaces=0),
             "label",
-            "it replaces record 0, but the reviewer's newest label for this output is record 5",
+            "it replaces record 0, but the reviewer's newest label for this output is record 7",
         ),
         (changing(Annotated, sample=2), "label", "it was given for sample 2, but its trial was last drawn for sample 0"),
         (changing(Annotated, sample=0), "label", "it was given for sample 0, but its trial was last drawn for sample 1"),
@@ -140,7 +140,7 @@ def test_a_sample_with_wrong_values_is_invalid(tmp_path: Path, trials: Any) -> N
 
     assert "invalid" == verification.verdict
     assert verification.review is not None
-    assert "record 4" in str(verification.review.journal.problem)
+    assert "record 5" in str(verification.review.journal.problem)
 
 
 def test_damage_of_a_review_is_found(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_damage_of_a_review_is_found(tmp_path: Path) -> None:
 
 
 def test_a_label_that_was_removed_from_the_middle_is_found(tmp_path: Path) -> None:
-    """Removed lines are found by the watermark of those after them; the end is not protected, as in every journal."""
+    """Removed lines are found by the watermark of those after them; the very end is not protected, as in every journal."""
     run = reviewed_run(tmp_path / "run")
     file = segment(run / "review")
     lines = file.read_bytes().splitlines(keepends=True)

@@ -380,14 +380,14 @@ def test_verify_reports_the_review(timed_run: Path) -> None:
     evaljournal("annotate", timed_run, "case-1", "exact=no", "--reviewer", "ada")
     result = evaljournal("verify", timed_run)
 
-    assert "review OK: 4 records, 1 label by 1 reviewer; 1 sample drawn again; head " in result.stdout
+    assert "review OK: 6 records, 1 label by 1 reviewer; 1 sample drawn again; head " in result.stdout
     write_sync(timed_run / "review", [annotated("case-2", replaces=3, sample=1)], new=False)
     forged = evaljournal("verify", timed_run)
 
     assert (4, "") == (forged.exit_code, forged.stdout)
     assert "(label): it replaces record 3" in forged.stderr
     review = orjson.loads(evaljournal("verify", timed_run, "--json").stdout)["review"]
-    assert (False, [(5, "label")]) == (review["ok"], [(finding["seq"], finding["check"]) for finding in review["findings"]])
+    assert (False, [(7, "label")]) == (review["ok"], [(finding["seq"], finding["check"]) for finding in review["findings"]])
 
 
 def test_merged_shards_have_their_labels() -> None:
@@ -444,4 +444,5 @@ def test_a_damaged_review_of_another_run_does_not_matter() -> None:
     flip(segment(Path("runs/1/review")), 60)
 
     assert 0 == evaljournal("show", "runs/2", "case-1").exit_code
-    assert 4 == evaljournal("show", "runs/1", "case-1").exit_code
+    assert "no labels: runs/1/review is damaged at record 1 " in evaljournal("show", "runs/1", "case-1").stderr
+    assert 4 == evaljournal("annotate", "runs/1", "case-1", "exact=no", "--reviewer", "ada").exit_code
