@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.replay.results.decision import decide
-from evaljournal.replay.results.pairing import PairedDifference, compare_values, score
+from evaljournal.replay.results.pairing import PairedDifference, compare_values
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.statistics import quantile
@@ -71,11 +71,11 @@ def pairwise_summaries(state: RunState, variant: str | None = None) -> dict[str,
     results: dict[str, PairwiseSummary] = {}
     for scorer, note in _notes(state):
         trials = [trial for trial in state.trials.values() if variant is None or trial.variant == variant]
-        verdicts = [(trial, value) for trial in trials if (value := _verdict(trial, scorer)) is not None]
+        verdicts = [(trial, value) for trial in trials if (value := _verdict(trial, scorer, note)) is not None]
         if not verdicts:
             continue
         counts = Counter(value for _, value in verdicts)
-        orders = [tuple(_verdict(trial, order) for order in note["orders"]) for trial, _ in verdicts]
+        orders = [tuple(_verdict(trial, order, note) for order in note["orders"]) for trial, _ in verdicts]
         against = note["against"]
         results[scorer] = PairwiseSummary(
             model=str(note["judge"]["model"]),
@@ -99,7 +99,7 @@ def pairwise_summaries(state: RunState, variant: str | None = None) -> dict[str,
 def _notes(state: RunState) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the notes of pairwise judges that have the expected form; a journal may be foreign."""
     for scorer, note in state.pairwise.items():
-        judge, against, orders = (note.get(name) for name in ("judge", "against", "orders"))
+        judge, against, orders, versions = (note.get(name) for name in ("judge", "against", "orders", "versions"))
         if (
             isinstance(judge, dict)
             and {"model", "version"} <= judge.keys()
@@ -108,13 +108,17 @@ def _notes(state: RunState) -> Iterator[tuple[str, Mapping[str, Any]]]:
             and isinstance(orders, list)
             and len(orders) == 2  # noqa: PLR2004
             and all(isinstance(order, str) for order in orders)
+            and isinstance(versions, dict)
+            and {scorer, *orders} <= versions.keys()
         ):
             yield scorer, note
 
 
-def _verdict(trial: TrialState, scorer: str) -> str | None:
-    value = score(trial, scorer)
-    return value if value in (WIN, LOSS, TIE) and isinstance(value, str) else None
+def _verdict(trial: TrialState, scorer: str, note: Mapping[str, Any]) -> str | None:
+    """Return a verdict of the judge of the note; None if there is none, or only one of another judge or against another run."""
+    version, value = trial.score(scorer) or ("", None)
+    is_current = version == note["versions"][scorer]
+    return value if is_current and value in (WIN, LOSS, TIE) and isinstance(value, str) else None
 
 
 def _difference(verdicts: Iterable[tuple[TrialState, str]]) -> PairedDifference:
@@ -167,7 +171,7 @@ def rankings(states: Iterable[RunState]) -> list[Ranking]:
             paths |= {own_run: str(note.get("path")), other_run: str(against["path"])}
             cases = judges[str(judge["model"]), str(judge["version"])]
             for trial in state.trials.values():
-                if (verdict := _verdict(trial, scorer)) is not None:
+                if (verdict := _verdict(trial, scorer, note)) is not None:
                     variant = trial.variant if against["variant"] is None else str(against["variant"])
                     counts = cases[trial.case].setdefault(((own_run, trial.variant), (other_run, variant)), [0.0, 0.0, 0.0])
                     counts[(WIN, LOSS, TIE).index(verdict)] += 1

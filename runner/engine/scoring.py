@@ -43,6 +43,7 @@ class Scoring:
     def __init__(
         self, scorers: Sequence[OpenScorer], scheduler: Scheduler, late_recorder: LateRecorder, in_thread: InThread
     ) -> None:
+        self._versions = {scorer.scorer.name: scorer.scorer.version for scorer in scorers}
         self._combining_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.combines]
         self._local_scorers = [scorer.scorer for scorer in scorers if scorer.scorer.is_local and not scorer.scorer.combines]
         self._called_scorers = [scorer for scorer in scorers if not scorer.scorer.is_local]
@@ -269,8 +270,10 @@ class Scoring:
         """Record the scores that combine others, and complete the trial."""
         for scorer in self._combining_scorers:
             if scorer.name not in work.done_scorers:
+                scores = work.state.scores.items()
+                values = {name: value for name, (version, value) in scores if version == self._versions.get(name)}
                 try:
-                    score = scorer.function.combine(work.state.scores)  # type: ignore[attr-defined]  # as `combines` promises
+                    score = scorer.function.combine(values)  # type: ignore[attr-defined]  # as `combines` promises
                 except Fatal as exc:
                     self._record_failure(scorer, work, describe(exc), 0.0)
                 else:

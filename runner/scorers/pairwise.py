@@ -6,13 +6,13 @@ combines the two verdicts. Nothing of the other run is executed: its outputs are
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, cast
 
 import attrs
 
-from evaljournal.journal import read
+from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.readers.reader import fetch
 from evaljournal.replay import RunState, fold
@@ -52,8 +52,12 @@ class OtherRun:
     def __init__(self, path: Path, variant: str | None = None) -> None:
         records = read(path, load_blobs=False)
         self.path, self.variant = path, variant
-        self.state = fold(records)
+        outputs: dict[str, list[int]] = {}
+        """Trial → the records of its outputs."""
+        self.state = fold(_note_outputs(records, outputs))
         self.run = records.run
+        self.replaced = {trial: seqs[-1] for trial, seqs in sorted(outputs.items()) if len(seqs) > 1}
+        """Trial whose output replaced another one → the record of the last; part of the judge's version."""
         if variant is not None and variant not in self.state.variants:
             raise UsageError(f"{path} has no variant {variant!r}{suggest(variant, self.state.variants)}")
         self.pairs: dict[str, str] = {}
@@ -122,8 +126,16 @@ class OtherRun:
             if scorer.combines:
                 judge = cast("PairJudge", scorers[scorer.combines[0]].function)
                 definition = {"model": judge.chat.model, "version": judge.judge_fingerprint}
-                note = {"scorer": name, "orders": list(scorer.combines), "judge": definition, "pairs": len(self.pairs)}
-                yield {**note, "run": own_run, "path": str(path), "against": against}
+                versions = {own_name: scorers[own_name].version for own_name in (name, *scorer.combines)}
+                note = {"scorer": name, "orders": list(scorer.combines), "versions": versions, "judge": definition}
+                yield {**note, "pairs": len(self.pairs), "run": own_run, "path": str(path), "against": against}
+
+
+def _note_outputs(records: Iterable[Record], outputs: dict[str, list[int]]) -> Iterator[Record]:
+    for record in records:
+        if isinstance(record.event, AttemptSucceeded):
+            outputs.setdefault(record.event.trial, []).append(record.seq)
+        yield record
 
 
 @attrs.frozen(kw_only=True)
@@ -150,9 +162,10 @@ class PairJudge(Judge):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the judge, the other run and the order."""
+        """Digest of the judge, the other run, the outputs that were replaced in it, and the order."""
         other_run = self.other_run
-        return digest(canonical([self.judge_fingerprint, other_run.run, other_run.variant, self.order], "the judge"))
+        parts = [self.judge_fingerprint, other_run.run, other_run.variant, self.order]
+        return digest(canonical([*parts, other_run.replaced] if other_run.replaced else parts, "the judge"))
 
     def scorer_prompt(self, scorer_input: ScorerInput) -> str:
         """Return the prompt with both outputs."""
@@ -191,12 +204,12 @@ class BothOrders:
         """Raise an error: it needs the scores of a trial."""
         raise NotImplementedError
 
-    def combine(self, scores: Mapping[str, tuple[str, Any]]) -> Score:
-        """Return the score of a trial that has these scores: scorer → version and value."""
+    def combine(self, scores: Mapping[str, Any]) -> Score:
+        """Return the score of a trial that has these values of the current scorers."""
         missing = [name for name in self.combines if name not in scores]
         if missing:
             raise Fatal(f"no verdict of {' and '.join(missing)}")
-        first, second = (scores[name][1] for name in self.combines)
+        first, second = (scores[name] for name in self.combines)
         return Score(combine(first, second), f"first: {first}, second: {second}")
 
 

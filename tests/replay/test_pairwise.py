@@ -17,6 +17,7 @@ from tests.replay.trial_events import answered, run_state
 NOTE: dict[str, Any] = {
     "scorer": "judge",
     "orders": ["judge-first", "judge-second"],
+    "versions": {"judge": "v1", "judge-first": "v1", "judge-second": "v1"},
     "judge": {"model": "m", "version": "1"},
     "run": "b",
     "path": "runs/b",
@@ -73,13 +74,28 @@ def test_repeats_of_a_case_count_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{"judge": 1}, {"orders": ["a"]}, {"orders": [1, 2]}, {"against": None}, {"against": {}}, {"judge": []}]
+    "value",
+    [
+        *({"judge": 1}, {"judge": []}, {"orders": ["a"]}, {"orders": [1, 2]}, {"against": None}, {"against": {}}),
+        *({"versions": None}, {"versions": {"judge": "v1"}}),
+    ],
 )
 def test_a_foreign_note(value: Any) -> None:
     """A note in another form is ignored."""
     state = run_state([*judged(cases(win=1)), Noted(name=PAIRWISE, value={**NOTE, **value})])
 
     assert ({}, []) == (pairwise_summaries(state), rankings([state]))
+
+
+def test_verdicts_of_another_judge() -> None:
+    """Verdicts of a judge, or against a run, that is not that of the last note count in no summary and no ranking."""
+    events = judged([("a", 1, "win"), ("b", 1, "loss")])
+    versions = dict.fromkeys(NOTE["versions"], "v2")
+    new_verdict = answered("c", dict.fromkeys(versions, "tie"), version="v2")
+    state = run_state([*events, Noted(name=PAIRWISE, value={**NOTE, "versions": versions}), *new_verdict])
+    result = pairwise_summaries(state)["judge"]
+
+    assert (0, 0, 1) == (result.wins, result.losses, result.ties)
 
 
 def compared(run: str, other_run: str, **counts: int) -> RunState:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -182,6 +183,50 @@ def test_an_order_without_a_verdict() -> None:
 
     assert (1, ["judge-vs-0001-first", "judge-vs-0001"]) == (code, failed)
     assert (0, 1, {"long": "win"}) == (repeated_code, repeated_calls, scores(b, "judge-vs-0001"))
+
+
+def test_another_run_with_the_same_name() -> None:
+    """A verdict against another run is not combined with a new one, and is not counted as one of the new comparison."""
+    outputs = {"long": ("ab", "abcd")}
+    other, a, b = record_run(0, "other", outputs), record_run(0, outputs=outputs), record_run(1, outputs=outputs)
+    is_broken = False
+
+    def answer(prompt: str) -> str:
+        return "no idea" if is_broken and (ANSWERS.findall(prompt) or ["ab"])[0] == "ab" else longer(prompt)
+
+    with judge_server(answer) as server:
+        compare_outputs(server, b, other)
+        is_broken = True
+        code, _, _ = compare_outputs(server, b, a)
+        results = orjson.loads(evaljournal("status", b, "--json").stdout)["pairwise"]
+        is_broken = False
+        compare_outputs(server, b, a)
+    result = orjson.loads(evaljournal("status", b, "--json").stdout)["pairwise"]["judge-vs-0001"]
+
+    assert (1, {}) == (code, results)
+    assert ["judge-vs-0001-second", "judge-vs-0001"] == [event.scorer for event in events(b, ScoringFailed)]
+    assert (1, str(a)) == (result["wins"], result["path"])
+
+
+def test_a_replaced_output_is_compared_again(server: JudgeServer) -> None:
+    """If A has another output of a trial under the same id, the pair is judged again."""
+    cases = [Case(name="one", input="q")]
+
+    def record(lengths: dict[str, int], **options: Any) -> Path:
+        @evaluation(cases=cases, name="sizes", variants={name: {"size": size} for name, size in lengths.items()})
+        def answer(_: str, size: int) -> str:
+            return "x" * size
+
+        return run(answer, quiet=True, **options).path
+
+    a, b = record({"v": 2}), record({"v": 4})
+    compare_outputs(server, b, a)
+    before = scores(b, "judge-vs-0001")
+    assert a == record({"v": 9}, path=a, resume=True, adopt=True)
+    _, _, err = compare_outputs(server, b, a)
+
+    assert ({"one@v": "win"}, {"one@v": "loss"}) == (before, scores(b, "judge-vs-0001")), err
+    assert "0 outputs compared" in compare_outputs(server, b, a)[2]
 
 
 def test_killed_and_repeated() -> None:
