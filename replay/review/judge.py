@@ -116,7 +116,7 @@ class Agreement:
     is_sampled: bool
     """Whether these are of a random sample, weighted; otherwise all labels are used, and nothing holds for other outputs."""
     unsampled: int
-    """Outputs with a label that are in no sample; not used if `is_sampled`."""
+    """Labels that count for no sample; not used if `is_sampled`."""
     unblinded: int
     """Outputs with a label whose reviewer saw the scores."""
     tied: int
@@ -159,7 +159,6 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
     if scores:
         labels = {trial: own for trial, own in labels.items() if trial in scores}
     weights = {trial: weight for trial, weight in reviewed.weights(name).items() if trial in labels}
-    unsampled = sum(trial not in weights for trial in labels)
     if is_sampled := bool(weights):
         labels = {trial: own for trial, own in labels.items() if trial in weights}
     kind = _kind(label.value for own in labels.values() for label in own)
@@ -178,7 +177,7 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
         kind=kind,
         labels=len(labels),
         is_sampled=is_sampled,
-        unsampled=unsampled,
+        unsampled=reviewed.unused(name, side),
         unblinded=sum(any(not label.is_blind for label in own) for own in labels.values()),
         tied=len(labels) - len(consensus),
         reviewers=dict(Counter(label.reviewer for own in labels.values() for label in own).most_common()),

@@ -3,7 +3,8 @@
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from itertools import takewhile
+from typing import Any, Literal
 
 import attrs
 
@@ -11,7 +12,8 @@ from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.pairing import Pairing, score
 from evaljournal.replay.review.correction import Case, Kind, Observation, correct, correct_difference
-from evaljournal.replay.review.labels import Label, Review, Sample, labels_by_trial, read_review, review_path
+from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, read_review, review_path
+from evaljournal.replay.review.sampling import population
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.statistics import Estimate
@@ -26,6 +28,15 @@ class SampleUse:
     """How it was drawn: `uniform`, `stratified` or `disagreements`."""
     drawn: int
     labeled: int
+    counted: int
+    """Outputs whose labels count: in the order of a uniform sample, those before the first one without a label; of other
+    samples, all or none."""
+    missing: str = ""
+    """The first output without a label; empty if there is none."""
+    population: int
+    """Outputs that it was drawn from."""
+    outputs: int
+    """Outputs that could be drawn now; if there are more, the others had no chance, and no label counts."""
 
 
 @attrs.frozen(kw_only=True)
@@ -33,8 +44,8 @@ class CorrectedScore:
     """The score that human labels would give, estimated from the labels of a random sample; never part of a mean."""
 
     method: Literal["ppi", "labels", "none"]
-    """`ppi`: the scorer's mean, corrected; `labels`: that of the labels alone, because they are too few; `none`: no label is of
-    a random sample."""
+    """`ppi`: the scorer's mean, corrected; `labels`: that of the labels alone, because they are too few; `none`: no label
+    counts for a random sample."""
     kind: Kind
     judge: float | None
     """Mean of the scorer over all trials."""
@@ -52,7 +63,7 @@ class CorrectedScore:
     """Cases with a label that is used."""
     samples: Sequence[SampleUse] = ()
     unsampled: int
-    """Outputs with a label that is not used, because they are in no sample."""
+    """Labels that are not used, because they count for no sample."""
 
 
 @attrs.frozen
@@ -81,28 +92,61 @@ class Reviewed:
         labels = {trial: [label for label in self.labels.get(trial, ()) if label.name == name] for trial in names}
         return {trial: own for trial, own in labels.items() if own}
 
-    def answers(self, name: str) -> dict[int, list[str]]:
-        """Return the trials of each sample that have a label: one given after it was drawn, or carried over."""
-        return {
-            sample.id: [
-                trial
-                for trial in sample.probabilities
-                if any(label.seq > sample.seq or label.carried_from for label in self.labels_of(name, [trial]).get(trial, ()))
-            ]
-            for sample in self.samples(name)
-        }
+    def uses(self, name: str) -> list[tuple[SampleUse, list[str]]]:
+        """Return each sample of a question, with its trials whose labels count.
+
+        A label is an answer if it was given after the sample was drawn, or carried over. Reviewers may have chosen which
+        outputs to label, so only those before the first gap in the random order count, up to the last one that has a label of
+        its own instead of one of an equal output. A sample with strata is not random before it is complete.
+        """
+        labels, outputs, results = self.labels_of(name), population(self.run.state.trials, name), []
+        current_trials, own_trials = set(outputs), {label.seq: label.trial for label in self.review.newest.values()}
+        for sample in self.samples(name):
+            trials = [trial for trial in sample.probabilities if trial in current_trials]
+            answers = {
+                trial: own
+                for trial in trials
+                if (own := labels.get(trial)) and any(label.seq > sample.seq or label.carried_from for label in own)
+            }
+            counted_trials = list(takewhile(answers.__contains__, trials))
+            missing = trials[len(counted_trials)] if len(counted_trials) < len(trials) else ""
+            while (
+                missing and counted_trials and all(own_trials[a.seq] != counted_trials[-1] for a in answers[counted_trials[-1]])
+            ):
+                counted_trials.pop()
+            if len(outputs) > sample.population or (missing and sample.method != "uniform"):
+                counted_trials = []
+            use = SampleUse(
+                id=sample.id,
+                method=sample.method,
+                drawn=len(trials),
+                labeled=len(answers),
+                counted=len(counted_trials),
+                missing=missing,
+                population=sample.population,
+                outputs=len(outputs),
+            )
+            results.append((use, counted_trials))
+        return results
 
     def weights(self, name: str) -> dict[str, float]:
-        """Return the weight of each sampled trial with a label: the inverse of the probability with which it was drawn.
+        """Return the weight of each trial whose label counts: the inverse of the probability with which it was drawn.
 
         Of several samples, each counts in proportion to its labels.
         """
-        answers, weights = self.answers(name), defaultdict[str, float](float)
-        total = sum(map(len, answers.values()))
-        for sample_id, trials in answers.items():
+        uses, weights = self.uses(name), defaultdict[str, float](float)
+        total = sum(use.counted for use, _ in uses)
+        for use, trials in uses:
             for trial in trials:
-                weights[trial] += len(trials) / total / self.review.samples[sample_id].probabilities[trial]
+                probability = self.review.samples[use.id].probabilities[trial] * use.counted / use.drawn
+                weights[trial] += use.counted / total / probability
         return weights
+
+    def unused(self, name: str, side: Side) -> int:
+        """Return the number of labels that count for no sample; one that also holds for equal outputs is one label."""
+        labels, weights = self.labels_of(name, side.ids.values()), self.weights(name)
+        used = {label.seq for trial, own in labels.items() if trial in weights for label in own}
+        return len({label.seq for own in labels.values() for label in own} - used)
 
     def corrected(self, side: Side) -> dict[str, CorrectedScore]:
         """Return the corrected scores of the run or of a variant: those of scorers with labels that are no texts."""
@@ -110,7 +154,6 @@ class Reviewed:
         return {name: result for name, result in results.items() if result is not None}
 
     def _corrected(self, name: str, side: Side) -> CorrectedScore | None:
-        labels = self.labels_of(name, side.ids.values())
         observations, kind = self.observations(name, side)
         tally = side.totals.scores.get(name)
         if kind is None or tally is None or not observations:
@@ -119,17 +162,13 @@ class Reviewed:
         for trial, observation in observations.items():
             cases[side.state.trials[trial].case].append(observation)
         correction = correct(Counter(map(tuple, cases.values())), kind)
-        answers = self.answers(name)
-        sampled_trials = {trial for trials in answers.values() for trial in trials}
-        unsampled = sum(trial not in sampled_trials for trial in labels)
+        fields: dict[str, Any] = {
+            "samples": [use for use, _ in self.uses(name) if use.labeled],
+            "unsampled": self.unused(name, side),
+        }
         if correction is None:
-            return CorrectedScore(method="none", kind=kind, judge=tally.mean, trials=len(observations), unsampled=unsampled)
-        samples = [
-            SampleUse(id=sample.id, method=sample.method, drawn=len(sample.probabilities), labeled=len(answers[sample.id]))
-            for sample in self.samples(name)
-            if answers[sample.id]
-        ]
-        return CorrectedScore(**attrs.asdict(correction), samples=samples, unsampled=unsampled)
+            return CorrectedScore(method="none", kind=kind, judge=tally.mean, trials=len(observations), **fields)
+        return CorrectedScore(**attrs.asdict(correction), **fields)
 
     def observations(self, name: str, side: Side) -> tuple[dict[str, Observation], Kind | None]:
         """Return the score and the label of each trial with a score, and the kind of the labels; None: they are texts."""
@@ -149,7 +188,7 @@ class Reviewed:
 
 
 def open_review(run: LoadedRun) -> Reviewed | None:
-    """Return a run with the labels of its review; None if it has none, which takes no time.
+    """Return a run with the labels of its review, which do not depend on other runs; None if it has none.
 
     Raises:
         JournalError: The journal of the review is damaged.
@@ -157,7 +196,7 @@ def open_review(run: LoadedRun) -> Reviewed | None:
     if not is_run(review_path(run.path)):
         return None
     review = read_review(run.path)
-    return Reviewed(run, review, labels_by_trial(run, review))
+    return Reviewed(run, review, labels_of_outputs(run, review.newest.values()))
 
 
 def corrected_differences(a: tuple[Reviewed | None, Side], b: tuple[Reviewed | None, Side]) -> dict[str, Estimate]:

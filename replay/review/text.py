@@ -8,7 +8,7 @@ from evaljournal.replay.render.phrases import difference_interval, interval_text
 from evaljournal.replay.review.agreement import Coefficient
 from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS
 from evaljournal.replay.review.judge import Agreement, Bias, Rate
-from evaljournal.replay.review.reviewed import CorrectedScore
+from evaljournal.replay.review.reviewed import CorrectedScore, SampleUse
 from evaljournal.replay.statistics import Estimate
 from evaljournal.replay.text import one_line, plural, printable
 
@@ -18,9 +18,10 @@ _NOTE_CHARS: Final = 80
 
 def corrected_text(score: CorrectedScore) -> str:
     """Return a corrected score with its evidence: `corrected 71.5 % (95 % CI 65.0–78.0 %, 60 of 1,200 reviewed, sample 1)`."""
-    unsampled = f"{plural(score.unsampled, 'label')} of outputs that are in no random sample" if score.unsampled else ""
+    unsampled = _unused_text(score.unsampled)
     if score.method == "none":
-        return f"not corrected: only {unsampled}; draw one with `evaljournal review RUN --sample {MIN_LABELS * 2}`"
+        reason = samples_text(score) or f"only {unsampled}; draw one with `evaljournal review RUN --sample {MIN_LABELS * 2}`"
+        return f"not corrected: {reason}"
     interval = interval_text(score.kind, score.low, score.high)
     details = [f"95 % CI {interval}{' %' if score.kind == 'pass' else ''}" if interval else "no interval"]
     details += [f"{score.labels:,} of {score.trials:,} reviewed", samples_text(score)]
@@ -35,12 +36,24 @@ def corrected_text(score: CorrectedScore) -> str:
 
 
 def samples_text(score: CorrectedScore) -> str:
-    """Return the samples of the labels: `uniform sample 1`, `uniform sample 1 and stratified sample 2 (40 of 50 labeled)`."""
-    texts = []
-    for sample in score.samples:
-        open_note = f" ({sample.labeled:,} of {sample.drawn:,} labeled)" if sample.labeled < sample.drawn else ""
-        texts.append(f"{printable(sample.method, 20)} sample {sample.id}{open_note}")
-    return " and ".join(texts)
+    """Return the samples of the labels: `uniform sample 1`, `uniform sample 1 and uniform sample 2 (40 of 50 labeled)`."""
+    return " and ".join(_sample_text(sample) for sample in score.samples)
+
+
+def _sample_text(sample: SampleUse) -> str:
+    """Return a sample, and why labels of it do not count, such as `(77 of 100 labeled, 12 count: next is c7)`."""
+    notes = [f"{sample.labeled:,} of {sample.drawn:,} labeled"] if sample.missing else []
+    if sample.outputs > sample.population:
+        notes = [f"drawn when {sample.population:,} of {sample.outputs:,} outputs existed: draw another sample"]
+    elif sample.missing and sample.method != "uniform":
+        notes.append(f"none counts before all are, next is {printable(sample.missing, _NAME_CHARS)}")
+    elif sample.counted < sample.labeled:
+        notes.append(f"{sample.counted:,} count: label them in order, next is {printable(sample.missing, _NAME_CHARS)}")
+    return f"{printable(sample.method, 20)} sample {sample.id}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def _unused_text(labels: int) -> str:
+    return f"{plural(labels, 'label')} that {'counts' if labels == 1 else 'count'} for no random sample" if labels else ""
 
 
 def corrected_lines(scores: Mapping[str, CorrectedScore]) -> Iterator[str]:
@@ -122,7 +135,7 @@ def basis_text(agreement: Agreement) -> str:
     if not agreement.is_sampled:
         parts.append("not a random sample: the figures do not apply to other outputs")
     elif agreement.unsampled:
-        parts.append(f"not used: {plural(agreement.unsampled, 'label')} of outputs that are in no random sample")
+        parts.append(f"not used: {_unused_text(agreement.unsampled)}")
     return "; ".join(parts)
 
 

@@ -22,13 +22,18 @@ def annotation(trial: str, value: Any, *, output: Any, reviewer: str = "ada", **
 
 
 def sampled(
-    probabilities: Mapping[str, float], *, sample: int = 1, method: Any = "uniform", name: str = "judge"
+    probabilities: Mapping[str, float],
+    *,
+    sample: int = 1,
+    method: Any = "uniform",
+    name: str = "judge",
+    population: int = 2_000,
 ) -> ReviewSampled:
     """Return a sample of trials."""
     head = "0123456789abcdef0123456789abcdef"
     trials = dict(probabilities)
     return ReviewSampled(
-        sample=sample, name=name, method=method, n=len(trials), seed=1, head=head, population=1_000, trials=trials
+        sample=sample, name=name, method=method, n=len(trials), seed=1, head=head, population=population, trials=trials
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from evaljournal.journal import Event
-from evaljournal.journal.events import Noted
+from evaljournal.journal.events import Noted, ReviewStarted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, agreement
@@ -56,7 +56,8 @@ def test_a_corrected_score(tmp_path: Path) -> None:
     score = corrected(tmp_path / "run")
 
     assert ("ppi", 66, 1_066, 66, 0) == (score.method, score.labels, score.trials, score.cases, score.unsampled)
-    assert [SampleUse(id=1, method="uniform", drawn=66, labeled=66)] == score.samples
+    use = SampleUse(id=1, method="uniform", drawn=66, labeled=66, counted=66, population=2_000, outputs=1_066)
+    assert [use] == score.samples
     assert score.judge == pytest.approx(748 / 1_066)
     assert corrected_text(score) == "corrected 63.5 % (95 % CI 53.4–72.6 %, 66 of 1,066 reviewed, uniform sample 1)"
 
@@ -76,7 +77,7 @@ def test_labels_outside_the_sample_are_not_used(tmp_path: Path) -> None:
     after = corrected(tmp_path / "chosen")
 
     assert (before.mean, before.low, 10) == (after.mean, after.low, after.unsampled)
-    assert corrected_text(after).endswith("; not used: 10 labels of outputs that are in no random sample")
+    assert corrected_text(after).endswith("; not used: 10 labels that count for no random sample")
 
 
 def test_labels_without_a_sample(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_labels_without_a_sample(tmp_path: Path) -> None:
     score = corrected(tmp_path / "run")
 
     assert ("none", None, 80) == (score.method, score.mean, score.unsampled)
-    assert corrected_text(score).startswith("not corrected: only 80 labels of outputs that are in no random sample; draw one")
+    assert corrected_text(score).startswith("not corrected: only 80 labels that count for no random sample; draw one")
 
 
 def test_too_few_labels(tmp_path: Path) -> None:
@@ -105,6 +106,88 @@ def test_an_open_sample(tmp_path: Path) -> None:
     write_review(tmp_path / "run", [sampled(dict.fromkeys(names[:100], 0.5)), *labels(names, [True, False] * 20, sample=1)])
 
     assert "40 of 200 reviewed, uniform sample 1 (40 of 100 labeled)" in corrected_text(corrected(tmp_path / "run"))
+
+
+def write_sampled_run(path: Path, scores: list[bool], labeled: list[int], **fields: Any) -> list[str]:
+    """Write a run and a sample of its first 100 trials, of which those with these numbers have the label of their score."""
+    names = write_run(path, scores)
+    chosen = labels([names[index] for index in labeled], [scores[index] for index in labeled], sample=1)
+    write_review(path, [sampled(dict.fromkeys(names[:100], 0.5), **fields), *chosen])
+    return names
+
+
+def test_labels_after_a_gap_do_not_count(tmp_path: Path) -> None:
+    """If reviewers label the passes of a sample only, no label after the first output that they left out counts."""
+    scores = [index % 20 != 12 and index % 4 != 3 for index in range(200)]
+    scores[3] = scores[7] = scores[11] = True
+    write_sampled_run(tmp_path / "run", scores, [index for index in range(100) if scores[index]])
+    score = corrected(tmp_path / "run")
+
+    assert ("labels", 12, 61) == (score.method, score.labels, score.unsampled)
+    assert "uniform sample 1 (73 of 100 labeled, 12 count: label them in order, next is c12)" in corrected_text(score)
+    assert corrected_text(score).endswith("; not used: 61 labels that count for no random sample")
+
+
+def test_nothing_counts_before_the_first_output_is_labeled(tmp_path: Path) -> None:
+    """Without a label of the first output of a sample, no label counts."""
+    write_sampled_run(tmp_path / "run", [True, False] * 100, list(range(1, 100)))
+    score = corrected(tmp_path / "run")
+
+    assert ("none", 99) == (score.method, score.unsampled)
+    assert corrected_text(score) == (
+        "not corrected: uniform sample 1 (99 of 100 labeled, 0 count: label them in order, next is c0)"
+    )
+
+
+@pytest.mark.parametrize("method", ["stratified", "disagreements"])
+def test_an_open_sample_with_strata(tmp_path: Path, method: str) -> None:
+    """A sample with strata counts when all of its outputs are labeled: its order does not mix the strata evenly."""
+    write_sampled_run(tmp_path / "open", [True, False] * 100, list(range(99)), method=method)
+    write_sampled_run(tmp_path / "complete", [True, False] * 100, list(range(100)), method=method)
+
+    assert ["none", "ppi"] == [corrected(tmp_path / name).method for name in ("open", "complete")]
+    assert corrected_text(corrected(tmp_path / "open")) == (
+        f"not corrected: {method} sample 1 (99 of 100 labeled, none counts before all are, next is c99)"
+    )
+
+
+def test_a_sample_of_an_unfinished_run(tmp_path: Path) -> None:
+    """A sample that was drawn before all outputs existed does not apply to the later ones, so it corrects nothing."""
+    write_sampled_run(tmp_path / "run", [True, False] * 100, list(range(100)), population=120)
+    score = corrected(tmp_path / "run")
+
+    assert ("none", 100) == (score.method, score.unsampled)
+    assert corrected_text(score) == (
+        "not corrected: uniform sample 1 (drawn when 120 of 200 outputs existed: draw another sample)"
+    )
+
+
+def test_labels_of_equal_outputs_do_not_extend_a_sample(tmp_path: Path) -> None:
+    """A label also holds for equal outputs, but those after the last output that was labeled itself do not count."""
+    names = write_run(tmp_path / "run", [True, False] * 40, repeats=4, output="same")
+    order = [*names[0::4], *names[1::4], *names[2::4]]
+    given = [annotation(name, index % 2 == 0, output="same", sample=1) for index, name in enumerate(names[0::4])]
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(order, 0.75)), *given[:15]])
+    before = corrected(tmp_path / "run")
+    write_run(tmp_path / "all", [True, False] * 40, repeats=4, output="same")
+    write_review(tmp_path / "all", [sampled(dict.fromkeys(order[:25], 0.3)), *given])
+    complete = corrected(tmp_path / "all")
+
+    assert (15, 0) == (before.labels, before.unsampled)
+    assert "(45 of 60 labeled, 15 count" in corrected_text(before)
+    assert 25 == complete.labels
+
+
+def test_labels_of_other_runs_are_not_read(tmp_path: Path) -> None:
+    """A corrected score depends on the review of its run only: other runs can be added, damaged or deleted."""
+    names = write_reviewed_run(tmp_path / "run", (40, 3, 8, 15))
+    before = corrected(tmp_path / "run")
+    write_run(tmp_path / "other", [True] * 66)
+    start = ReviewStarted(run="3" * 32, head=load(tmp_path / "other").state.head, evaluation="capitals")
+    other_labels = labels(names, [False] * 66, reviewer="grace")
+    write_sync(tmp_path / "other" / "review", [start, *other_labels], confirm=False, run="4" * 32)
+
+    assert before == corrected(tmp_path / "run")
 
 
 def test_labels_before_the_sample_are_not_of_it(tmp_path: Path) -> None:
