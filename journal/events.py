@@ -597,7 +597,7 @@ class BatchSubmitted:
     file: str = ""
     """The provider's id of the input file, if there is one."""
     expires: str = ""
-    """When the provider gives up lines that are not finished, as an ISO time; empty: unknown."""
+    """When unfinished lines expire, as an ISO time; empty: unknown."""
 
 
 @fact

@@ -147,6 +147,11 @@ def next_command(state: RunState, path: Path | str) -> str:
 
 
 def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -> str:
+    for number in filter(state.is_rescored, state.batch_lines.open):
+        prepared = state.batches[number].prepared
+        is_own = state.started is not None and prepared.scorer in state.started.scorers
+        model = f"{'anthropic:' if prepared.api == 'anthropic' else ''}{prepared.model}"
+        return f"evaljournal rescore {quote(path)} {'' if is_own else f'--judge {quote(model)} '}--batch"
     if repair is not None:
         return repair.new_run or _resume_command(state, path, repair.options)
     if state.outcome != "finished":

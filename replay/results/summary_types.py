@@ -202,7 +202,7 @@ class BatchSummary:
     prepared_at: str
     submitted_at: str | None
     expires: str | None
-    """When the provider gives up unfinished lines."""
+    """When unfinished lines expire."""
     ended_at: str | None
     cost: float | None
     """Dollars that its results cost, at the batch price; None if no price is known."""

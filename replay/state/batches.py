@@ -30,7 +30,7 @@ class BatchState:
     file: str = ""
     """The provider's id of the input file."""
     expires: str = ""
-    """When the provider gives up lines that are not finished, as an ISO time; empty: unknown."""
+    """When unfinished lines expire, as an ISO time; empty: unknown."""
     state: str = "prepared"
     """`prepared`, `submitted`, then the provider's own word, or the state in `batch_collected`."""
     completed: int = 0

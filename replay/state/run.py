@@ -259,6 +259,11 @@ class RunState(Totals):
         usages = self._usage_in_flight.get(name, ())
         return any(isinstance(usage, dict) and any("token" in key or "cost" in key for key in usage) for usage in usages)
 
+    def is_rescored(self, batch: int) -> bool:
+        """Return whether an open batch has calls of a judge for completed trials, so that only `rescore` uses its results."""
+        trials = self.batch_lines.open_lines(batch).values()
+        return bool(self.batch_lines.open[batch].scorer) and any(self.trials[trial].stage == "completed" for trial in trials)
+
     def is_over_budget(self, name: str, usage: Any = None) -> bool:
         """Return whether a trial exceeds the budget per trial; `usage` is not recorded yet and counts, too."""
         return self.budget is not None and bool(self.budget.over_trial_limit(name, usage))

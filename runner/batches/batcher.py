@@ -350,9 +350,8 @@ class Batcher(Generic[J]):
         if isinstance(exc, BatchNotFound | ResultsArchived) and self._options.cancels:
             self._end(number, "deleted" if isinstance(exc, BatchNotFound) else "archived", message=str(exc))
         elif isinstance(exc, BatchNotFound | ResultsArchived):
-            self._engine.stop(
-                "batches", f"{exc}; `evaljournal cancel` records the batch as ended, then `resume` sends it again"
-            )
+            cancel = "the same command with --cancel" if self._state.is_rescored(number) else "`evaljournal cancel`"
+            self._engine.stop("batches", f"{exc}; {cancel} records the batch as ended, then its lines can be sent again")
         elif isinstance(exc, WrongAccount) or failure.stop_reason is not None:
             self._engine.stop(failure.stop_reason or "unauthorized", self._problem)
         else:
@@ -390,7 +389,8 @@ class Batcher(Generic[J]):
         if status.is_over_token_limit:
             self._make_smaller(group, status.total or len(open_lines), status.message)
         elif open_lines and status.state in _CANCELLED:
-            text = f"batch {number} was cancelled at the provider; `resume` sends its {plural(len(open_lines), 'line')} again"
+            count = plural(len(open_lines), "line")
+            text = f"batch {number} was cancelled at the provider; the next session sends its {count} again"
             self._engine.stop("interrupted", text)
         elif status.state == "failed" and open_lines:
             self._engine.stop("interrupted", f"batch {number} failed: {status.message or 'the provider gives no reason'}")
@@ -595,13 +595,20 @@ class Batcher(Generic[J]):
             self._engine.stop("batches", text)
 
 
-def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path) -> dict[int, BatchApi]:
-    """Return the APIs of the open batches of a run by number; raise a `UsageError` if `targets` do not include one of them."""
+def open_batch_apis(
+    state: RunState, targets: Iterable[BatchTarget], path: Path, *, rescores: bool = False
+) -> dict[int, BatchApi]:
+    """Return the APIs of the open batches of a run by number; raise a `UsageError` if `targets` do not include one of them.
+
+    The batches of a re-scoring belong only to a session that `rescores`.
+    """
     open_apis: dict[int, BatchApi] = {}
     targets = list(targets)
     for number in state.batch_lines.open:
         prepared = state.batches[number].prepared
         owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
+        is_rescored = state.is_rescored(number)
+        owners = owners if rescores or not is_rescored else []
         apis = [api for api in owners if api.account(_run_of(state.batches[number])) == prepared.account]
         if not apis:
             is_other_account = bool(owners)
@@ -611,14 +618,20 @@ def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path)
                 if is_other_account
                 else f"has calls of {owner}, which is not part of this session or has changed"
             )
-            hint = "use the endpoint and API key that submitted it" if is_other_account else _other_hint(path)
+            hint = (
+                "use the endpoint and API key that submitted it"
+                if is_other_account
+                else _other_hint(path, is_rescored=is_rescored)
+            )
             raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
         open_apis[number] = apis[0]
     return open_apis
 
 
-def _other_hint(path: Path) -> str:
-    return f"{command('resume', path, ' --wait')} or the same `rescore` collects it, {command('cancel', path)} cancels it"
+def _other_hint(path: Path, *, is_rescored: bool) -> str:
+    if is_rescored:
+        return "the `rescore` command that submitted it collects it; with --cancel, it cancels it"
+    return f"{command('resume', path, ' --wait')} collects it, {command('cancel', path)} cancels it"
 
 
 def _run_of(batch: BatchState) -> str:

@@ -191,7 +191,8 @@ class Settings(Selection):
 
     batch: bool = field(default=False, validator=_of_type(bool))
     """Whether the calls of a chat model and of judges are sent in batches of the provider: at half the price, within 24 hours.
-    Retries, scores, budgets and views are the same; latencies and rate limits do not exist."""
+    Retries, scores, budgets and views are the same; latencies are not recorded, and rate limits do not
+    apply."""
     batch_fallback: bool = field(default=False, validator=_of_type(bool))
     """Whether calls that had no result in a batch, or an error that is retried, are made live, at the full price. Choose it if
     the rest of a run should not wait for another batch."""
@@ -199,7 +200,7 @@ class Settings(Selection):
     """Maximum input tokens in all open batches together, if your account has a limit of enqueued tokens. None: smaller batches
     are sent only after the provider has rejected one."""
     batch_poll: float = field(default=60.0, converter=as_float, validator=rule(is_duration, DURATION_PROBLEM))
-    """Seconds between two questions to the provider whether a batch has ended; ten times as many while nothing changes."""
+    """Polling interval for open batches in seconds; it doubles, up to ten times this value, while nothing changes."""
 
     def with_values(self, values: Mapping[str, Any]) -> "Settings":
         """Return a copy with these values; `retry` may be a mapping with some of its numbers."""

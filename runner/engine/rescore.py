@@ -106,6 +106,8 @@ class Rescoring(Session):
         for trial, _ in trials:
             check_name(state.trials[trial].case)
         gate_results(state)
+        if self.options.cancel_batches and not state.batch_lines.open:
+            raise UsageError(f"{self.path} has no open batches; remove --cancel")
         if not trials and not state.batch_lines.open:
             return None
         settings, keys = _settings(state.settings), TaskKeys(None, {}, {}, {})
@@ -139,7 +141,8 @@ class Rescoring(Session):
 
     def _record_end(self, recorder: Recorder, _: object, executor: TrialExecutor) -> Outcome:
         state, self._scored_outputs = recorder.state, executor.scheduler.completed
-        reason = None if self._scored_outputs == self._total else executor.shutdown.reason
+        is_cancelled = self.options.cancel_batches and not state.batch_lines.open
+        reason = None if is_cancelled or self._scored_outputs == self._total else executor.shutdown.reason
         old_outcome = "finished" if _is_finished(state) else state.sessions[-2].outcome or "interrupted"
         if reason is None and old_outcome == "finished":
             recorder.finish()
@@ -147,6 +150,10 @@ class Rescoring(Session):
             recorder.record(RunStopped(reason=reason or cast("StopReason", old_outcome)))
         detail = self._with_batches(state, reason, executor.shutdown.detail) if reason else ""
         return Outcome(self.path, state, recorder.journal.head, reason or "", detail)
+
+    @property
+    def _cancel_command(self) -> str:
+        return "the same command with --cancel"
 
     def _unscored_trials(self, state: RunState) -> Iterator[tuple[str, frozenset[str]]]:
         """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""

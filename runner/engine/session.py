@@ -328,7 +328,7 @@ class Session:
 
         evaluation = plan.evaluation
         targets = BatchTargets.of(evaluation) if plan.variants else BatchTargets.of_scorers(evaluation.scorers)
-        return targets, open_batch_apis(state, targets, self.path)
+        return targets, open_batch_apis(state, targets, self.path, rescores=not plan.variants)
 
     def _batch_setup(self, recorder: Recorder, plan: Plan) -> "BatchSetup | None":
         batches, settings = self._batches(plan, recorder.state), plan.settings
@@ -438,7 +438,11 @@ class Session:
         if not count or reason == "batches":
             return detail
         batches = f"still running at the provider: {plural(count, 'batch', 'batches')}"
-        return "; ".join(filter(None, [detail, f"{batches} ({command('cancel', self.path)} cancels)"]))
+        return "; ".join(filter(None, [detail, f"{batches} ({self._cancel_command} cancels)"]))
+
+    @property
+    def _cancel_command(self) -> str:
+        return command("cancel", self.path)
 
     def _record_start(self, recorder: Recorder, plan: Plan) -> dict[str, tuple[Any, Any]]:
         """Record the start of the run and of the session; return the changed settings, old and new values, for the observer."""

@@ -7,6 +7,7 @@ import pytest
 
 from evaljournal.journal import read
 from evaljournal.journal.events import BatchCollected, BatchPrepared, TrialCompleted
+from evaljournal.replay import load
 from evaljournal.runner.batches import batcher
 from tests.batch_servers import BatchServer, connect_in_memory
 from tests.runner_cli.commands import evaljournal
@@ -103,6 +104,27 @@ def test_a_batch_whose_reply_was_lost(server: BatchServer) -> None:
     assert 0 == cancelled.exit_code, cancelled.output
     assert [("not_sent", 0, CASES)] == collected()
     assert [] == server.ledger("t", "cancel")
+
+
+def test_a_batch_of_a_rescoring(server: BatchServer) -> None:
+    """Only the `rescore` that submitted a batch collects or cancels it; other commands say so, and change nothing."""
+    leave("-")
+    resume()
+    url = "http://127.0.0.1:1/j/polls:never,reply:correct/v1"
+    rescore = ["rescore", RUN, "--judge", "large", "--judge-url", url, "--judge-key-env", "KEY", "--batch"]
+    left = evaljournal(*rescore, "--leave")
+    others = [evaljournal("cancel", RUN), evaljournal("resume", RUN, "--wait")]
+
+    assert (3, [2, 2]) == (left.exit_code, [result.exit_code for result in others])
+    assert f"next: evaljournal rescore {RUN} --judge large --batch" in left.output
+    assert all("with --cancel, it cancels it" in result.output for result in others)
+    cancelled = evaljournal(*rescore, "--leave", "--cancel")
+    assert 0 == cancelled.exit_code, cancelled.output
+    assert "cancelled" == collected()[-1][0]
+    assert "finished" == load(RUN).state.outcome
+    again = evaljournal(*rescore, "--cancel")
+    assert (2, True) == (again.exit_code, "no open batches" in again.output)
+    assert 0 == evaljournal("verify", RUN).exit_code
 
 
 def test_without_open_batches(server: BatchServer) -> None:

@@ -63,9 +63,20 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 @grouped_option(
     "Scoring", "--batch", is_flag=True, help="Send the calls of judges in batches of the provider, at half the price."
 )
-@leave_option("Scoring")
+@leave_option("Scoring", "the same command collects the results")
 @grouped_option(
-    "Scoring", "--batch-poll", type=float, metavar="S", help="Seconds between two questions whether a batch has ended."
+    "Scoring",
+    "--batch-poll",
+    type=float,
+    metavar="S",
+    help="Polling interval for open batches in seconds (default: 60); it doubles, up to ten times this value, while nothing "
+    "changes.",
+)
+@grouped_option(
+    "Scoring",
+    "--cancel",
+    is_flag=True,
+    help="Cancel the batches that this command has submitted, use the results of finished lines, and send nothing.",
 )
 @grouped_option("Output", "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 def rescore(
@@ -80,6 +91,7 @@ def rescore(
     batch: bool,
     leave: bool,
     batch_poll: float | None,
+    cancel: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -114,8 +126,9 @@ def rescore(
                 evaluation, other_run = pairwise_evaluation(evaluation, judges, against.path, against.variant)
         else:
             evaluation, reference = locate_evaluation(path, reference, verb="rescore", trust=trust)
-        session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference, "leave": leave}
-        session_options |= {"batch": batch} if batch_poll is None else {"batch": batch, "batch_poll": batch_poll}
+        session_options: dict[str, Any] = {"slots": slots, "only_variants": only_variant, "task": reference}
+        session_options |= {"cancel_batches": True} if cancel else {"batch": batch, "leave": leave}
+        session_options |= {} if batch_poll is None else {"batch_poll": batch_poll}
         session = Rescoring(evaluation, path, all_outputs=all_outputs, other_run=other_run, **session_options)
         with handle_signals(lambda *_: session.interrupt(), *STOP_SIGNALS):
             result = run_in_trio(session.rescore)
@@ -126,7 +139,8 @@ def rescore(
         text = f"{plural(result.outputs, 'output')} compared by {', '.join(names)}"
         text += f"; not compared: {other_run.unpaired_text}" if other_run.unpaired else ""
     text += f"; {result.already_scored:,} already scored" if result.already_scored else ""
-    text += f"; {result.unscored:,} not scored; run the same command again" if result.unscored else ""
+    hint = "" if cancel else "; run the same command again"
+    text += f"; {result.unscored:,} not scored{hint}" if result.unscored else ""
     echo(text, err=True)
     state = outcome.state
     stop_reason = outcome.stop_reason or ("" if state.outcome == "finished" else state.outcome or "interrupted")

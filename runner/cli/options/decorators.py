@@ -93,9 +93,9 @@ def only_variant_option(group: str, text: str) -> Callable[[F], F]:
     return lambda function: _add_option(ONLY_VARIANT, function, group, text)
 
 
-def leave_option(group: str) -> Callable[[F], F]:
+def leave_option(group: str, how: str = "`resume` collects the results") -> Callable[[F], F]:
     """Add the option that does not wait for batches."""
-    text = "Submit the batches, print when to come back, and exit with 3; `resume` collects them."
+    text = f"Submit the batches and exit with code 3 instead of waiting; {how}."
     return grouped_option(group, "--leave", is_flag=True, help=text)
 
 

@@ -364,7 +364,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--batch-tokens N", "Maximum input tokens in all open batches.", "settings", "2000000", default="no limit"),
         Option(
             "--batch-poll S",
-            "Seconds between two questions whether a batch has ended; ten times as many while nothing changes.",
+            "Polling interval for open batches in seconds; it doubles, up to ten times this value, while nothing changes.",
             "settings",
             "60",
         ),
