@@ -324,7 +324,11 @@ def pairwise_text(result: "PairwiseSummary", subject: str = "") -> str:
 
 def ranking_lines(ranking: "Ranking") -> Iterator[str]:
     """Yield a ranking as lines: the strength of each side with its interval, and its wins, losses and ties."""
-    yield f"ranking by {printable(ranking.model, 40)} (Bradley-Terry with ties, {plural(ranking.cases, 'case')}):"
+    model = printable(ranking.model, 40)
+    if not ranking.strengths:
+        yield f"no ranking by {model}: it compared {ranking.sides:,} runs and variants; at most 50 are ranked"
+        return
+    yield f"ranking by {model} (Bradley-Terry with ties, {plural(ranking.cases, 'case')}):"
     names = [printable(strength.name, 40) for strength in ranking.strengths]
     width = max(map(len, names))
     for name, strength in zip(names, ranking.strengths, strict=True):

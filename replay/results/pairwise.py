@@ -151,7 +151,10 @@ class Ranking:
 
     model: str
     cases: int
+    sides: int
+    """Number of the runs and variants."""
     strengths: Sequence[Strength]
+    """Empty if there are more than `MAX_RANKED`."""
 
 
 _Side = tuple[str, str]
@@ -178,7 +181,7 @@ def rankings(states: Iterable[RunState]) -> list[Ranking]:
     results: list[Ranking] = []
     for (model, _), cases in judges.items():
         for sides in _components({pair for counts in cases.values() for pair in counts}):
-            if 3 <= len(sides) <= MAX_RANKED:  # noqa: PLR2004 - for two, the sign test is enough
+            if len(sides) >= 3:  # noqa: PLR2004 - for two, the sign test is enough
                 own_cases = [
                     {pair: counts for pair, counts in case_counts.items() if pair[0] in sides}
                     for _, case_counts in sorted(cases.items())
@@ -188,15 +191,17 @@ def rankings(states: Iterable[RunState]) -> list[Ranking]:
 
 
 def _components(pairs: Iterable[tuple[_Side, _Side]]) -> list[list[_Side]]:
-    """Return the groups of sides that are connected by comparisons."""
+    """Return the groups of sides that are connected by comparisons, in alphabetical order."""
     groups: dict[_Side, set[_Side]] = {}
     for pair in pairs:
         group = {*pair}.union(*(groups.get(side, ()) for side in pair))
         groups |= dict.fromkeys(group, group)
-    return [sorted(group) for group in {id(group): group for group in groups.values()}.values()]
+    return sorted(sorted(group) for group in {id(group): group for group in groups.values()}.values())
 
 
 def _ranking(model: str, sides: Sequence[_Side], cases: Sequence[_Counts], paths: Mapping[str, str]) -> Ranking:
+    if len(sides) > MAX_RANKED:
+        return Ranking(model, len(cases), len(sides), ())
     totals = _sum(cases)
     estimate = _fit(sides, totals)
     blocks = [_sum(cases[start::_BLOCKS]) for start in range(min(_BLOCKS, len(cases)))]
@@ -216,7 +221,7 @@ def _ranking(model: str, sides: Sequence[_Side], cases: Sequence[_Counts], paths
         name = variant if has_one_run else f"{paths[run]}@{variant}" if variant else paths[run]
         interval = quantile(values, 0.025), quantile(values, 0.975)
         strengths.append(Strength(name, estimate[index], *interval, int(wins), int(losses), int(ties)))
-    return Ranking(model, len(cases), sorted(strengths, key=lambda strength: -strength.strength))
+    return Ranking(model, len(cases), len(sides), sorted(strengths, key=lambda strength: -strength.strength))
 
 
 def _sum(counts_of_cases: Iterable[_Counts]) -> _Counts:

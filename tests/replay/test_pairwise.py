@@ -9,6 +9,7 @@ import pytest
 
 from evaljournal.journal.events import Noted
 from evaljournal.replay import RunState
+from evaljournal.replay.render.phrases import ranking_lines
 from evaljournal.replay.results.pairwise import combine, pairwise_summaries, rankings
 from evaljournal.replay.state.run import PAIRWISE
 from evaljournal.replay.statistics import mcnemar
@@ -144,3 +145,18 @@ def test_only_ties() -> None:
 def test_sides_without_a_connection() -> None:
     """Two sides have no ranking, and those that were never compared, directly or through others, are not ranked together."""
     assert [] == rankings([compared("a", "b", win=3), compared("c", "d", win=3)])
+
+
+def test_rankings_have_an_order() -> None:
+    """Several rankings of one judge are in the order of their runs, whatever the order of the comparisons."""
+    states = [compared(f"{group}{number}", f"{group}0", win=2, loss=1) for group in "cabd" for number in (1, 2)]
+
+    assert ["a", "b", "c", "d"] == [min(side.name for side in ranking.strengths)[5] for ranking in rankings(states)]
+
+
+def test_too_many_sides() -> None:
+    """More sides than can be ranked are reported."""
+    (ranking,) = rankings(compared(f"run{number}", "a", win=1) for number in range(50))
+
+    assert (51, ()) == (ranking.sides, ranking.strengths)
+    assert ["no ranking by m: it compared 51 runs and variants; at most 50 are ranked"] == list(ranking_lines(ranking))
