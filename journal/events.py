@@ -606,7 +606,7 @@ class BatchChanged:
 
     batch: int
     state: str
-    """The provider's own word."""
+    """The provider's own word; `deleted`, `archived` or `incomplete`: it has no results, or not all."""
     completed: int
     """Lines with a result."""
     failed: int

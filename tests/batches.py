@@ -58,6 +58,8 @@ class MemoryBatches:
     """How long a batch takes."""
     state: str = "completed"
     """State of ended batches."""
+    completed: int | None = None
+    """Results that it counts; None: as many as there are."""
     max_lines: int = 50_000
     max_bytes: int = 100_000_000
     on_submit: Callable[[int, "MemoryBatches"], None] = lambda _, __: None
@@ -127,9 +129,10 @@ class MemoryBatches:
             raise BatchNotFound(f"batch {batch_id} does not exist")
         is_ended, lines = self._is_ended(batch), len(batch.bodies)
         state = (batch.state or self.state) if is_ended else "in_progress"
-        return BatchStatus(
-            id=batch_id, state=state, is_ended=is_ended, completed=lines if is_ended else 0, failed=0, total=lines
-        )
+        bodies = batch.bodies if is_ended and state != "failed" else []
+        answers = [self.respond(body, self.submitted[prompt_of(body)]) for body in bodies]
+        completed = self.completed if is_ended and self.completed is not None else len(answers) - answers.count(None)
+        return BatchStatus(id=batch_id, state=state, is_ended=is_ended, completed=completed, failed=0, total=lines)
 
     async def results(self, status: BatchStatus) -> "MemoryResults":
         await trio.sleep(0.1)

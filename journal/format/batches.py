@@ -4,7 +4,9 @@
 or network here.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
@@ -14,6 +16,8 @@ from evaljournal.journal.events import Event
 
 TASK = ""
 """The place of a scorer's name for the lines of the task."""
+_UNPROCESSED: Final = frozenset({"not_sent", "forked", "failed", "cancelled", "canceled"})
+"""States in `batch_collected` of a batch whose lines without a result were not processed: they cost nothing."""
 
 
 @attrs.define(eq=False)
@@ -41,10 +45,16 @@ class BatchLines:
         """Scorer → trial → batch and line that is not used."""
         self._in_flight: dict[tuple[str, str], tuple[int, int]] = {}
         """Trial and scorer → batch and line that its attempt or call in flight uses."""
+        self._missed = Counter[tuple[str, str]]()
+        """Trial and scorer → batches since its last attempt or call that had its line and no result for it."""
 
     def line_of(self, trial: str, scorer: str = TASK) -> tuple[int, int] | None:
         """Return the batch and the line that a trial waits for; None if it waits for none."""
         return self._lines.get(scorer, {}).get(trial)
+
+    def missed_batches(self, trial: str, scorer: str = TASK) -> int:
+        """Return how many batches had a line for a trial and no result, since its last attempt or call."""
+        return self._missed[trial, scorer]
 
     def is_in_use(self, trial: str, scorer: str = TASK) -> bool:
         """Return whether an attempt or a call in flight uses a line for a trial."""
@@ -125,6 +135,8 @@ class BatchLines:
         for line, trial in enumerate(batch.trials, 1):
             if lines.get(trial) == (event.batch, line):
                 del lines[trial]
+                if event.state not in _UNPROCESSED:
+                    self._missed[trial, batch.scorer] += 1
         batch.open_lines = 0
         del self.open[event.batch]
 
@@ -134,11 +146,13 @@ class BatchLines:
             if line is not None:
                 reason = f"it waits for line {line[1]} of batch {line[0]}"
                 raise IllegalEvent(type(event).__name__, reason, trial=event.trial)
+            self._missed.pop((event.trial, scorer), None)
             return
         if line != (event.batch, event.line) or not self.open[event.batch].is_submitted:
             reason = f"it does not wait for line {event.line} of batch {event.batch}"
             raise IllegalEvent(type(event).__name__, reason, trial=event.trial)
         del self._lines[scorer][event.trial]
+        self._missed.pop((event.trial, scorer), None)
         self._in_flight[event.trial, scorer] = line
         batch = self.open[event.batch]
         batch.open_lines -= 1

@@ -19,6 +19,8 @@ def waiting_text(state: RunState) -> str:
     batches = [batch for batch in batches_of(state) if batch.is_open]
     if not batches:
         return "waiting for batches"
+    if lost := sum(batch.is_lost for batch in state.batches.values()):
+        return f"stopped ({'a batch has' if lost == 1 else f'{lost:,} batches have'} no results to collect)"
     done, lines = sum(batch.completed + batch.failed for batch in batches), sum(batch.lines for batch in batches)
     ends = [end for batch in batches if (end := _time(batch.expires)) is not None]
     count, subject = ("a batch", "") if len(batches) == 1 else (plural(len(batches), "batch", "batches"), "the first ")

@@ -151,12 +151,16 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
         prepared = state.batches[number].prepared
         is_own = state.started is not None and prepared.scorer in state.started.scorers
         model = f"{'anthropic:' if prepared.api == 'anthropic' else ''}{prepared.model}"
-        return f"evaljournal rescore {quote(path)} {'' if is_own else f'--judge {quote(model)} '}--batch"
+        cancel = " --cancel" if state.batches[number].is_lost else ""
+        return f"evaljournal rescore {quote(path)} {'' if is_own else f'--judge {quote(model)} '}--batch{cancel}"
     if repair is not None:
         return repair.new_run or _resume_command(state, path, repair.options)
     if state.outcome != "finished":
         options = ["--adopt", "--retry-failed"] if state.outcome == "same_error" else []
-        if state.batch_lines.open:
+        open_batches = [state.batches[number] for number in state.batch_lines.open]
+        if open_batches and all(batch.is_lost for batch in open_batches):
+            return cancel_command(state, path)
+        if open_batches and _has_command(state):
             options.append("--wait")
         if state.outcome == "budget":
             options += [budget_options(state, (total_trials(state) or state.total) - state.done)]
@@ -169,10 +173,21 @@ def report_command(path: Path | str) -> str:
     return f"evaljournal report {quote(path)} --open"
 
 
+def cancel_command(state: RunState, path: Path | str) -> str:
+    """Return the command that cancels the open batches of a run."""
+    has_task = state.started is not None and state.started.task
+    return f"evaljournal cancel {quote(path)}{'' if has_task else ' --task FILE.py:NAME'}"
+
+
+def _has_command(state: RunState) -> bool:
+    """Return whether a run is resumed from the command line: it records where its task is, or that it was replaced."""
+    return state.started is None or bool(state.started.task) or state.started.is_replacement
+
+
 def _resume_command(state: RunState, path: Path | str, options: Iterable[str]) -> str:
     """Return the command that resumes a run; for one started from Python, which does not record where its task is, the call."""
     started, line = state.started, " ".join(options)
-    if started is None or started.task or started.is_replacement:
+    if started is None or _has_command(state):
         has_task = started is not None and started.task
         words = ["evaljournal resume", quote(path), line, "" if has_task else "--task FILE.py:NAME"]
         return " ".join(word for word in map(str.strip, words) if word)

@@ -9,6 +9,8 @@ from evaljournal.journal import events
 
 UNSENT_STATES: Final = frozenset({"not_sent", "forked"})
 """States in `batch_collected` of a batch that was not submitted."""
+LOST_STATES: Final = frozenset({"deleted", "archived", "incomplete"})
+"""States in `batch_changed` of a batch that the provider does not have, or not with all of its results."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -52,3 +54,8 @@ class BatchState:
     def is_open(self) -> bool:
         """Whether it was prepared and has not ended."""
         return not self.ended_at
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is open, and its results were not available when they were last asked for; `cancel` ends it."""
+        return self.is_open and self.state in LOST_STATES

@@ -134,9 +134,10 @@ def _status(job: Mapping[str, Any], batch_id: str) -> BatchStatus:
         raise InvalidReply("the reply has no status of a batch")
     counts = fields_of(job.get("request_counts"))
     completed = count_of(counts.get("succeeded"))
+    unprocessed = (name for name in ("canceled", "expired") if state == "ended" and count_of(counts.get(name)))
     return BatchStatus(
         id=batch_id,
-        state=state,
+        state=next(unprocessed, state),
         is_ended=state == "ended",
         completed=completed,
         failed=sum(count_of(counts.get(name)) for name in ("errored", "canceled", "expired")),

@@ -55,7 +55,8 @@ class BatchStatus:
 
     id: str
     state: str
-    """The provider's own word, in lower case: `in_progress`, `completed`, `ended`, …"""
+    """The provider's own word, in lower case: `in_progress`, `completed`, `ended`, …; one of Anthropic that has ended
+    is `canceled` or `expired` if a line is."""
     is_ended: bool
     """Whether its results are final."""
     completed: int

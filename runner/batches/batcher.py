@@ -87,8 +87,6 @@ class BatchedJob(Protocol):
     """An attempt or a scorer call that can be a line of a batch."""
 
     line: BatchLine | None
-    missed_batches: int
-    """Batches that had its line and no result for it."""
 
     @property
     def line_key(self) -> tuple[str, str]:
@@ -97,7 +95,7 @@ class BatchedJob(Protocol):
 
     @property
     def was_sent(self) -> bool:
-        """Whether it was a line of a batch, or a live call, before."""
+        """Whether it was attempted or called before."""
         ...
 
 
@@ -258,8 +256,11 @@ class Batcher(Generic[J]):
         job.line = None
         if self._options.cancels and (not job.line_key[1] or self._engine.target_of(job) is not None):
             return True  # The session ends with the batches.
-        target = self._engine.target_of(job) if self._options.sends else None
-        if target is None or (self._options.fallback and job.was_sent):
+        target, missed = self._engine.target_of(job) if self._options.sends else None, self._lines.missed_batches(*job.line_key)
+        if target is None or (self._options.fallback and (job.was_sent or missed)):
+            return False
+        if missed > self._retry.errors:
+            job.line = BatchLine(failure=Fatal(f"no result in {plural(missed, 'batch', 'batches')}"))
             return False
         group = self._groups.get(target.group)
         if group is None:
@@ -325,33 +326,52 @@ class Batcher(Generic[J]):
             self._handle_problem(number, batch, exc)
             return
         batch.is_checked, batch.is_cancelled, self._problem = True, self._options.cancels, ""
-        event = BatchChanged(
-            batch=number,
-            state=status.state,
-            completed=status.completed,
-            failed=status.failed,
-            total=status.total,
-            expires=status.expires,
-            message=status.message,
-        )
         is_changed = (state.state, state.completed, state.failed) != (status.state, status.completed, status.failed)
-        if is_changed or (status.message and status.message != state.message):
-            self._record(event)
+        is_asked_again = state.state == "incomplete" and status.is_ended
+        if not is_asked_again and (is_changed or (status.message and status.message != state.message)):
+            self._record_change(number, status, status.state, status.message)
             batch.interval = 0.0
         if status.is_ended:
             batch.status = status
         else:
             self._postpone(batch)
 
+    def _record_change(self, number: int, counts: BatchStatus | BatchState, state: str, message: str) -> None:
+        total = counts.total if isinstance(counts, BatchStatus) else counts.lines
+        self._record(
+            BatchChanged(
+                batch=number,
+                state=state,
+                completed=counts.completed,
+                failed=counts.failed,
+                total=total,
+                expires=counts.expires,
+                message=message,
+            )
+        )
+
+    def _lose(self, number: int, batch: _OpenBatch, state: str, message: str, *, is_final: bool = True) -> None:
+        """Record that a batch has no results, or not all; ask again later, or in the next session if it `is_final`."""
+        last = self._state.batches[number]
+        if (last.state, last.message) != (state, message):
+            self._record_change(number, last, state, message)
+        cancel = "the same command with --cancel" if self._state.is_rescored(number) else "`evaljournal cancel`"
+        self._problem = f"{message}; {cancel} records the batch as ended, then its lines can be sent again"
+        batch.status, batch.is_checked = None, True
+        self._postpone(batch)
+        if is_final:
+            batch.due = math.inf
+
     def _handle_problem(self, number: int, batch: _OpenBatch, exc: Exception) -> None:
         """Stop if a call about a batch would fail again; otherwise repeat it later."""
         failure, error = self._retry.classify_and_describe(exc, now=self._wall())
         self._problem = f"{error.type}: {error.message}"
-        if isinstance(exc, BatchNotFound | ResultsArchived) and self._options.cancels:
-            self._end(number, "deleted" if isinstance(exc, BatchNotFound) else "archived", message=str(exc))
-        elif isinstance(exc, BatchNotFound | ResultsArchived):
-            cancel = "the same command with --cancel" if self._state.is_rescored(number) else "`evaljournal cancel`"
-            self._engine.stop("batches", f"{exc}; {cancel} records the batch as ended, then its lines can be sent again")
+        if isinstance(exc, BatchNotFound | ResultsArchived):
+            state = "deleted" if isinstance(exc, BatchNotFound) else "archived"
+            if self._options.cancels:
+                self._end(number, state, message=str(exc))
+            else:
+                self._lose(number, batch, state, str(exc))
         elif isinstance(exc, WrongAccount) or failure.stop_reason is not None:
             self._engine.stop(failure.stop_reason or "unauthorized", self._problem)
         else:
@@ -381,6 +401,11 @@ class Batcher(Generic[J]):
         if lines & open_lines.keys():  # Trials that are not part of this session; another one uses their results.
             batch.status, batch.due = None, math.inf
             self._engine.end_if_done()
+            return
+        counted = min(status.completed, self._state.batches[number].lines)
+        if len(lines) < counted and open_lines and not self._options.cancels:
+            text = f"batch {number} has {plural(len(lines), 'result')}, but the provider counts {counted:,} and may charge all"
+            self._lose(number, batch, "incomplete", text, is_final=batch.interval >= _MAX_POLL * self._options.poll)
             return
         group = self._group_of(number)
         self._end(number, status.state, unused=unused, message=status.message)
@@ -438,12 +463,7 @@ class Batcher(Generic[J]):
         for trial in lines.values():
             if (job := self._jobs.pop((trial, scorer), None)) is None:
                 continue
-            job.missed_batches += state not in {"not_sent", "failed"}
-            if job.missed_batches > self._retry.errors and not self._options.fallback:
-                text = f"no result in {plural(job.missed_batches, 'batch', 'batches')}"
-                job.line = BatchLine(failure=Fatal(text))
-                self._engine.put_live(job)
-            elif not self.hold(job):
+            if not self.hold(job):
                 self._engine.put_live(job)
         self._engine.end_if_done()
 
@@ -588,7 +608,9 @@ class Batcher(Generic[J]):
         if self._options.cancels and not self._open and not self._engine.collected_jobs and not self._engine.is_stopping:
             self._engine.stop("interrupted", "its batches were cancelled")
         is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
-        if self._options.leave and self._open and is_waiting and self._engine.is_quiet and not self._engine.is_stopping:
+        has_lost = any(self._state.batches[number].is_lost for number in self._open)
+        is_left = self._options.leave or (has_lost and not self.has_work)
+        if is_left and self._open and is_waiting and self._engine.is_quiet and not self._engine.is_stopping:
             self._engine.stop("batches", self._problem)
         if self._open and not self.has_work and self._engine.is_quiet and self._wait_seconds() == math.inf:
             text = "an open batch has results for trials that are not part of this session; resume without --only-variant"

@@ -47,8 +47,6 @@ class _QueuedJob:
     """Name of the worker that ran its last call."""
     line: BatchLine | None = None
     """The line of a batch that its next call is; None if it is made live."""
-    missed_batches: int = 0
-    """Batches that had its line and no result for it."""
 
     @property
     def is_collected(self) -> bool:
@@ -102,8 +100,8 @@ class TrialWork(_QueuedJob):
 
     @property
     def was_sent(self) -> bool:
-        """Whether it was attempted, or was a line of a batch, before."""
-        return self.state.attempts > 0 or self.missed_batches > 0
+        """Whether it was attempted before."""
+        return self.state.attempts > 0
 
     @property
     def failures(self) -> int:
@@ -139,8 +137,8 @@ class ScorerCall(_QueuedJob):
 
     @property
     def was_sent(self) -> bool:
-        """Whether it was called, or was a line of a batch, before."""
-        return self.number > 0 or self.missed_batches > 0
+        """Whether it was called before."""
+        return self.number > 0
 
     @property
     def needs_place(self) -> bool:

@@ -12,6 +12,7 @@ from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptStarted,
     BatchChanged,
+    BatchCollected,
     BatchPrepared,
     BatchSubmitted,
     Event,
@@ -22,6 +23,7 @@ from evaljournal.journal.events import (
     TrialScored,
     TrialWithdrawn,
 )
+from evaljournal.journal.format.batches import BatchLines
 from evaljournal.journal.format.lifecycle import Lifecycle
 from tests.journal.samples import collected, enqueued, from_line, prepared, session, started, submitted, write
 from tests.journal.test_lifecycle import in_session, rejection
@@ -134,6 +136,17 @@ def test_lines_of_an_ended_batch_are_free() -> None:
     lifecycle = after(*submitted("a", "b"), *from_line("a", 1), collected(1, 1), prepared("b", batch=2))
 
     assert (2, 1) == lifecycle.batch_lines.line_of("b")
+
+
+@pytest.mark.parametrize(("state", "expected"), [("completed", 1), ("expired", 1), ("canceled", 0), ("not_sent", 0)])
+def test_batches_without_a_result_are_counted(state: str, expected: int) -> None:
+    """A batch that was processed and had no result for a line counts until the next attempt."""
+    lines = BatchLines()
+    for event in (prepared("a"), BatchCollected(batch=1, state=state, results=0, missing=1)):
+        lines.advance(event)
+    assert expected == lines.missed_batches("a")
+    lines.advance(START)
+    assert 0 == lines.missed_batches("a")
 
 
 async def test_a_large_batch_fits_into_a_record(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
-from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.ending import final_report, next_command
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.runs.idle import reasons
 from evaljournal.replay.runs.timeline import Timeline
@@ -219,6 +220,17 @@ def test_a_run_that_waits_says_for_what() -> None:
     assert heading == lines[0]
     assert "  batch 1: in progress, 1 of 3 done, 2 h old, expires in 22 h" in lines
     assert "next: evaljournal resume runs/a/1 --wait" == lines[-1]
+
+
+def test_the_next_call_in_python() -> None:
+    """A run from Python that waits for a batch is resumed by a call, which waits; a lost batch is cancelled by a command."""
+    waiting = waiting_state()
+    assert waiting.started is not None
+    waiting.started = evolve_fact(waiting.started, task="", evaluation="chat")
+
+    assert "run(chat, 'runs/a/1', resume=True)" == next_command(waiting, "runs/a/1")
+    waiting.batches[1].state = "incomplete"
+    assert "evaljournal cancel runs/a/1 --task FILE.py:NAME" == next_command(waiting, "runs/a/1")
 
 
 def test_collected_batches_are_summed() -> None:

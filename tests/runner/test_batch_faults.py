@@ -71,10 +71,10 @@ FAULTS = {
     "poll:500+lost+429": ({1: CASES}, ["completed"], ["ended"]),
     "download:500+cut": ({1: CASES}, ["completed"], ["ended"]),
     "polls:5": ({1: CASES}, ["completed"], ["ended"]),
-    "end:expired": ({1: 2, 2: 2}, ["expired", "completed"], ["ended", "ended"]),
+    "end:expired": ({1: 2, 2: 2}, ["expired", "completed"], ["expired", "ended"]),
     "lines:ok+429": ({1: 2, 2: 2}, ["completed", "completed"], ["ended", "ended"]),
     "lines:ok+500": ({1: 2, 2: 2}, ["completed", "completed"], ["ended", "ended"]),
-    "lines:ok+expired": ({1: 2, 2: 2}, ["completed", "completed"], ["ended", "ended"]),
+    "lines:ok+expired": ({1: 2, 2: 2}, ["completed", "completed"], ["expired", "ended"]),
     "lines:ok+missing": ({1: 2, 2: 2}, ["completed", "completed"], ["ended", "ended"]),
     "lines:double": ({1: CASES}, ["completed"], ["ended"]),
     "lines:foreign": ({1: CASES}, ["completed"], ["ended"]),
@@ -115,17 +115,18 @@ STOPS = {
     "lines:always+400": ("", ""),
     "lines:always+401": ("unauthorized", "401"),
     "end:invalid": ("interrupted", "failed"),
-    "end:cancelled": ("interrupted", "canceled"),
+    "end:cancelled": ("interrupted", "cancelled"),
     "batch:deleted": ("batches", "cancel"),
     "results:gone": ("batches", "cancel"),
+    "files:none": ("batches", "the provider counts 4"),
 }
 """Plan of the server → why the run stops, and a word of the reason."""
 
 
-@pytest.mark.parametrize("plan", STOPS)
-async def test_a_fault_stops_the_run(disk: SimulatedDisk, server: BatchServer, plan: str) -> None:
+@pytest.mark.parametrize(("dialect", "plan"), [*(("chat", plan) for plan in STOPS), ("anthropic", "end:cancelled")])
+async def test_a_fault_stops_the_run(disk: SimulatedDisk, server: BatchServer, dialect: str, plan: str) -> None:
     """A fault that would be repeated stops the run, nothing is sent twice, and the next session continues."""
-    outcome = await run_virtual(define("chat", plan, stop_on_same_error=None), disk)
+    outcome = await run_virtual(define(dialect, plan, stop_on_same_error=None), disk)
 
     reason, word = STOPS[plan]
     assert reason == outcome.stop_reason

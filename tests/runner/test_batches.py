@@ -194,6 +194,50 @@ async def test_a_line_is_not_sent_for_ever(disk: SimulatedDisk, provider: Memory
     assert ["no result in 2 batches"] == [event.message for event in events(disk, AttemptFailed)]
 
 
+async def test_missing_results_are_counted_across_sessions(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The batches without a result for a line are counted from the journal, so that no session sends it once more."""
+    provider.respond, provider.seconds = lambda *_: None, 0.0
+    defined = define_batches(numbered_cases(1), retry=Retry(errors=2))
+    outcomes = [await run_virtual(defined, disk, leave=True, resume=number > 0) for number in range(6)]
+
+    assert 3 == provider.submissions
+    assert [(number, "completed", 0, 1, 0) for number in (1, 2, 3)] == collected(disk)
+    assert ("", 1) == (outcomes[-1].stop_reason, outcomes[-1].state.failed)
+
+
+async def test_canceled_lines_are_not_counted(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A line of a canceled batch costs nothing, and may be sent any number of times."""
+    provider.respond, provider.state = lambda _, times: answer("yes") if times == 5 else None, "canceled"
+    defined = define_batches(numbered_cases(1), retry=Retry(errors=1))
+    outcomes = [await run_virtual(defined, disk, resume=number > 0) for number in range(5)]
+
+    assert [*["interrupted"] * 4, ""] == [outcome.stop_reason for outcome in outcomes]
+    assert (5, 1) == (provider.submissions, outcomes[-1].state.completed)
+
+
+async def test_results_that_come_late(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """While the provider counts more results than it has, it is asked again, and nothing is sent again."""
+    provider.respond = lambda *_: answer("yes") if provider.polls > 3 else None
+    provider.seconds, provider.completed = 0.0, 2
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert 1 == [event.state for event in events(disk, BatchChanged)].count("incomplete")
+
+
+async def test_a_deleted_batch_does_not_hide_another(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """The run stops because of a deleted batch when the results of the others are collected."""
+
+    def delete(_: int) -> None:
+        provider.batches.pop("batch_1", None)
+
+    provider.max_lines, provider.on_poll = 1, delete
+    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+
+    assert ("batches", 1, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+    assert ["deleted"] == [batch.state for batch in outcome.state.batches.values() if batch.is_open]
+
+
 async def test_foreign_and_repeated_results_are_not_used(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A result for a line that is not ours, or that has a result, is counted and not used."""
     prefix = "ej-f1768c0741924da6798f7e8056021879-1-"

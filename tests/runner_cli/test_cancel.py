@@ -5,8 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+from evaljournal import Retry
 from evaljournal.journal import read
-from evaljournal.journal.events import BatchCollected, BatchPrepared, TrialCompleted
+from evaljournal.journal.events import BatchCollected, BatchPrepared, TrialCompleted, TrialFailed
 from evaljournal.replay import load
 from evaljournal.runner.batches import batcher
 from tests.batch_servers import BatchServer, connect_in_memory
@@ -55,7 +56,7 @@ def resume() -> None:
     assert 0 == evaljournal("verify", RUN).exit_code
 
 
-@pytest.mark.parametrize(("dialect", "state"), [("openai", "cancelled"), ("anthropic", "ended")])
+@pytest.mark.parametrize(("dialect", "state"), [("openai", "cancelled"), ("anthropic", "canceled")])
 def test_finished_lines_are_used(server: BatchServer, dialect: str, state: str) -> None:
     """The results of finished lines are used; `resume` sends only the others again."""
     leave("polls:never", dialect=dialect)
@@ -85,15 +86,42 @@ def test_batches_that_were_deleted(server: BatchServer, dialect: str, plan: str,
     """`resume` reports a batch that was deleted, or whose results were; after `cancel`, it sends the lines again."""
     leave("polls:1", dialect=dialect)
     server.worlds["t"].set_plan(plan)
-    resumed = evaljournal("resume", RUN)
+    resumed, status = evaljournal("resume", RUN), evaljournal("status", RUN)
     cancelled = evaljournal("cancel", RUN)
     server.worlds["t"].set_plan("-")
 
     assert 3 == resumed.exit_code
     assert "`evaljournal cancel` records the batch as ended" in resumed.output
+    assert "stopped (a batch has no results to collect)" in resumed.output
+    assert "next: evaljournal cancel runs/qa/0001\n" in resumed.output
+    assert "next: evaljournal cancel runs/qa/0001\n" in status.output
     assert 0 == cancelled.exit_code, cancelled.output
     assert [(state, 0, CASES)] == collected()
     resume()
+
+
+def test_results_that_are_not_there(server: BatchServer) -> None:
+    """Lines that the provider counts as completed, without their results, are sent again only after `cancel`."""
+    leave("files:none")
+    resumed = [evaljournal("resume", RUN) for _ in range(3)]
+    sent = len(server.ledger("t", "create"))
+    cancelled = evaljournal("cancel", RUN)
+    server.worlds["t"].set_plan("-")
+
+    assert ([3] * 3, 1) == ([result.exit_code for result in resumed], sent)
+    assert "batch 1 has 0 results, but the provider counts 6" in resumed[-1].output
+    assert "next: evaljournal cancel runs/qa/0001\n" in resumed[-1].output
+    assert (0, [("completed", 0, CASES)]) == (cancelled.exit_code, collected())
+    resume()
+
+
+def test_a_line_is_not_sent_by_every_resume(server: BatchServer) -> None:
+    """Batches without a result for a line are counted across sessions; then its trial has an error."""
+    leave("lines:always+missing")
+    results = [evaljournal("resume", RUN) for _ in range(6)]
+
+    assert Retry().errors + 1 == len(server.ledger("t", "create")), results[-1].output
+    assert CASES == len(events(RUN, TrialFailed))
 
 
 def test_a_batch_whose_reply_was_lost(server: BatchServer) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from evaljournal.replay import RunState
+from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.text import money, plural
 from evaljournal.runner.cli.arguments import RunType
 from evaljournal.runner.cli.options.decorators import grouped_option, trust_option
@@ -13,7 +14,6 @@ from evaljournal.runner.cli.session import CommandSession
 from evaljournal.runner.cli.terminal.display import exit_if_damaged, open_run
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.cli.terminal.user_code import user_code
-from evaljournal.runner.suggest import command
 
 
 @click.command()
@@ -47,7 +47,7 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
     for number in numbers:
         echo(_batch_line(state, number), err=True)
     if missing := sum(state.batches[number].missing for number in numbers):
-        echo(f"next: {command('resume', run)} sends {plural(missing, 'line')} again", err=True)
+        echo(f"next: `{next_command(state, run)}` sends {plural(missing, 'line')} again", err=True)
 
 
 def _batch_line(state: RunState, number: int) -> str:
