@@ -76,25 +76,33 @@ class Gate:
         """Return why the review does not reach the minimum, and whether it is undecided; empty if it does."""
         from evaljournal.replay.review.correction import MIN_LABELS  # noqa: PLC0415  # most gates need no review
         from evaljournal.replay.review.judge import agreement  # noqa: PLC0415
+        from evaljournal.replay.review.text import samples_text  # noqa: PLC0415
 
+        tally = side.totals.scores.get(self.scorer)
+        if self.figure == "corrected" and tally is not None and tally.kind == "label":
+            return f"the scores of {self.scorer} are labels, which have no mean", False
         if reviewed is None or self.scorer not in reviewed.names:
             return f"there are no labels of {self.scorer} yet; draw a sample with `evaljournal review`", True
-        value: float | None
+        score = reviewed.corrected(side).get(self.scorer)
         if self.figure == "agreement":
             result = agreement(reviewed, side, self.scorer)
-            labels = result.labels if result.is_sampled else 0
-            if labels < MIN_LABELS:
-                return f"{plural(labels, 'label')} of a random sample; at least {MIN_LABELS} are needed", True
-            name, coefficient = f"the agreement of {self.scorer}", result.coefficient
-            value, low, high = (None, None, None) if coefficient is None else attrs.astuple(coefficient)
+            name, labels, figures = f"the agreement of {self.scorer}", result.labels if result.is_sampled else 0, None
+            if result.coefficient is not None:
+                figures = attrs.astuple(result.coefficient)
+        elif score is not None:
+            name, labels, figures = f"the corrected {self.scorer}", score.labels, (score.mean, score.low, score.high)
         else:
-            score = reviewed.corrected(side).get(self.scorer)
-            if score is None or score.method == "none":
-                return f"no label of {self.scorer} is of a random sample", True
-            name, value, low, high = f"the corrected {self.scorer}", score.mean, score.low, score.high
+            return f"the labels of {self.scorer} are texts, which have no mean", False
+        if labels < MIN_LABELS:
+            samples = f": {samples_text(score)}" if score is not None and score.samples else ""
+            return f"{plural(labels, 'label')} of a random sample; at least {MIN_LABELS} are needed{samples}", True
+        return self._figure_reason(name, *(figures or (None, None, None)))
+
+    def _figure_reason(self, name: str, value: float | None, low: float | None, high: float | None) -> tuple[str, bool]:
+        """Return why a figure of the review does not reach the minimum, and whether it is undecided; empty if it does."""
         if self.bound == "mean":
-            is_passed, is_undecided, text = value is not None and value >= self.minimum, value is None, f"{name} is "
-            return ("", False) if is_passed else (f"{text}{_number(value)}", is_undecided)
+            is_passed = value is not None and value >= self.minimum
+            return ("", False) if is_passed else (f"{name} is {_number(value)}", value is None)
         if low is not None and low >= self.minimum:
             return "", False
         is_undecided = high is None or high >= self.minimum
@@ -191,10 +199,13 @@ def _trial_problems(state: RunState, scorers: Iterable[str]) -> list[str]:
     ]
 
 
-def check_gates(gates: Iterable[str], scorers: Iterable[str]) -> None:
-    """Reject a gate on a score of an unknown scorer."""
+def check_gates(gates: Iterable[str], scorers: Iterable[str], scores: Scores | None = None) -> None:
+    """Reject a gate on a score of an unknown scorer, or on the corrected score of one that gives labels."""
     names = list(scorers)
     for gate in gates:
-        name = Gate.parse(gate).scorer
+        parsed_gate = Gate.parse(gate)
+        name, tally = parsed_gate.scorer, None if scores is None else scores.get(parsed_gate.scorer)
+        if parsed_gate.figure == "corrected" and tally is not None and tally.kind == "label":
+            raise UsageError(f"the scores of {name} are labels, which have no mean", setting="fail_under", value=gate)
         if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in names}:
             raise UsageError(f"no scorer {name!r}{suggest(name, names)}", setting="fail_under", value=gate)

@@ -157,7 +157,7 @@ def test_gates_without_labels(tmp_path: Path) -> None:
         tmp_path / "run", [annotation(name, index % 2 == 0, output=f"out {name} 1") for index, name in enumerate(names)]
     )
     texts = {
-        "corrected:judge>=0.9": "no label of judge is of a random sample",
+        "corrected:judge>=0.9": "0 labels of a random sample; at least 30 are needed",
         "agreement:judge>=0.9": "0 labels of a random sample",
     }
     for gate, text in texts.items():
@@ -166,6 +166,34 @@ def test_gates_without_labels(tmp_path: Path) -> None:
         assert 5 == result.exit_code
         assert "too_little_evidence" == json.loads(result.stdout)["verdict"]
         assert text in json.loads(result.stdout)["gates"][0]["problem"]
+
+
+@pytest.mark.parametrize("gate", ["corrected:judge>=0.5", "corrected:judge>=0.5@lower", "agreement:judge>=0.5"])
+def test_gates_with_too_few_labels(tmp_path: Path, gate: str) -> None:
+    """With fewer than 30 labels of a random sample, a gate on the review is undecided."""
+    write_reviewed_run(tmp_path / "run", (29, 0, 0, 0))
+    result = evaljournal("gate", tmp_path / "run", "--fail-under", gate)
+
+    assert 5 == result.exit_code
+    assert "29 labels of a random sample; at least 30 are needed" in result.stdout
+
+
+def test_a_gate_with_a_sample_of_an_unfinished_run(tmp_path: Path) -> None:
+    """A gate is undecided if the sample was drawn before all outputs existed."""
+    write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), population=400)
+    result = evaljournal("gate", tmp_path / "run", "--fail-under", "corrected:judge>=0.1")
+
+    assert 5 == result.exit_code
+    assert "drawn when 400 of 466 outputs existed: draw another sample" in result.stdout
+
+
+def test_a_corrected_gate_on_labels(tmp_path: Path) -> None:
+    """A gate on the corrected score of a scorer that gives labels is a usage error."""
+    write_run(tmp_path / "run", ["good", "bad"] * 20)
+    results = [evaljournal(name, tmp_path / "run", "--fail-under", "corrected:judge>=0.9") for name in ("gate", "resume")]
+
+    assert [2, 2] == [result.exit_code for result in results]
+    assert all("the scores of judge are labels, which have no mean" in result.stderr for result in results)
 
 
 def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:

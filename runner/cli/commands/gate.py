@@ -156,7 +156,7 @@ def _minimums(run: RunReference, gates: Sequence[str]) -> list[GateResult]:
     check_variant(view, run.variant)
     if view.state.outcome != "finished":
         raise UsageError(f"{run} is not finished")
-    check_gates(gates, view.state.scores)
+    check_gates(gates, view.state.scores, view.state.scores)
     return [Gate.parse(gate).result(view.state, view.path, run.variant) for gate in gates]
 
 

@@ -108,7 +108,7 @@ def _report_finished(path: Path, options: Mapping[str, Any]) -> NoReturn:
     for variant in options["only_variant"]:
         check_variant(view, variant)
     state, gates = view.state, options["fail_under"]
-    check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores})
+    check_gates(gates, {**dict(state.started.scorers if state.started else {}), **state.scores}, state.scores)
     if gates:
         state.settings["fail_under"] = list(gates)
     problem = ""
