@@ -198,7 +198,7 @@ def _fit(cases: Mapping[Case, int], kind: Kind) -> _Fit | None:
         smallest = min(passes, labels - passes)
     else:
         smallest = sum(count for judge, label, _, count in rows if judge != label)
-    has_correction = labels >= MIN_LABELS and smallest >= MIN_OF_CLASS
+    has_correction = labels >= MIN_LABELS and smallest >= MIN_OF_CLASS and labeled_cases > 1
     slope = 0.0
     if has_correction and variance > 0:
         max_slope = total / (total - labels) if labels < total else math.inf  # λ is at most 1.

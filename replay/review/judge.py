@@ -117,6 +117,8 @@ class Agreement:
     """Whether these are of a random sample, weighted; otherwise all labels are used, and nothing holds for other outputs."""
     unsampled: int
     """Labels that count for no sample; not used if `is_sampled`."""
+    unscored: int
+    """Outputs with a number as label and another kind of score; not used."""
     unblinded: int
     """Outputs with a label whose reviewer saw the scores."""
     tied: int
@@ -162,6 +164,8 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
     if is_sampled := bool(weights):
         labels = {trial: own for trial, own in labels.items() if trial in weights}
     kind = _kind(label.value for own in labels.values() for label in own)
+    unscored = {trial for trial in labels if kind == "number" and scores and not is_summable(scores[trial])}
+    labels = {trial: own for trial, own in labels.items() if trial not in unscored}
     consensus = {trial: value for trial, own in labels.items() if (value := _consensus(own, kind)) is not None}
     trials, rated = side.state.trials, consensus if scores else {}
     units = {trial: Unit((scores[trial], value), weights.get(trial, 1.0)) for trial, value in rated.items()}
@@ -178,6 +182,7 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
         labels=len(labels),
         is_sampled=is_sampled,
         unsampled=reviewed.unused(name, side),
+        unscored=len(unscored),
         unblinded=sum(any(not label.is_blind for label in own) for own in labels.values()),
         tied=len(labels) - len(consensus),
         reviewers=dict(Counter(label.reviewer for own in labels.values() for label in own).most_common()),

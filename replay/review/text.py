@@ -31,7 +31,8 @@ def corrected_text(score: CorrectedScore) -> str:
     notes = []
     if score.method == "labels":
         minimum = f"{MIN_OF_CLASS} of each class" if score.kind == "pass" else f"{MIN_OF_CLASS} that differ from the score"
-        notes.append(f"too few for a correction, which needs {MIN_LABELS} labels and {minimum}")
+        needed = f"{MIN_LABELS} labels and {minimum}" if score.cases > 1 else "labels of 2 cases"
+        notes.append(f"too few for a correction, which needs {needed}")
     return "; ".join([text, *notes, *([f"not used: {unsampled}"] if unsampled else ())])
 
 
@@ -128,6 +129,8 @@ def basis_text(agreement: Agreement) -> str:
     names = [f"{printable(name, _NAME_CHARS)} ({count:,})" for name, count in islice(agreement.reviewers.items(), 5)]
     names += [f"{len(agreement.reviewers) - 5:,} others"] if len(agreement.reviewers) > len(names) else []
     parts = [f"{plural(agreement.labels, 'output')} labeled by {' and '.join(names)}"]
+    if agreement.unscored:
+        parts.append(f"not used: {plural(agreement.unscored, 'output')} with a score that is no number")
     if agreement.unblinded:
         parts.append(f"{agreement.unblinded:,} with the score visible")
     if agreement.tied:

@@ -103,6 +103,16 @@ def test_too_few_labels(pairs: list[tuple[float, float]], method: str) -> None:
         )
 
 
+def test_labels_of_one_case() -> None:
+    """If all labels are of one case, the result is the share of the labels, and there is no corrected difference."""
+    one_case = tuple(Observation(judge, label, 2.0) for judge, label in verdicts(20, 2, 2, 20))
+    cases: Counter[Case] = Counter([one_case, *((Observation(1.0),) for _ in range(44))])
+    pair: Counter[tuple[Case, Case]] = Counter([(case, case) for case in cases])
+
+    assert ("labels", 0.5, 1) == (corrected(cases).method, corrected(cases).mean, corrected(cases).cases)
+    assert correct_difference(pair, "pass") is None
+
+
 def test_numbers_need_labels_that_differ() -> None:
     """A numeric judge that agrees with nearly all labels is not corrected: the variance of its errors is unknown."""
     pairs = [(float(index % 5), float(index % 5)) for index in range(91)]

@@ -264,6 +264,17 @@ def test_agreement_of_numbers(tmp_path: Path) -> None:
     assert ("ppi", "number") == (result.corrected.method, result.corrected.kind)
 
 
+def test_numbers_as_labels_of_scores_that_are_texts(tmp_path: Path) -> None:
+    """If labels are numbers, outputs with a score that is a text are left out, and the text states how many."""
+    names = write_run(tmp_path / "run", ["good", 1.0, 2.0, 3.0, "bad"])
+    write_review(tmp_path / "run", [sampled(dict.fromkeys(names, 1.0)), *labels(names, [1.0, 1.0, 2.0, 4.0, 5.0])])
+    result = agreement_of(tmp_path / "run")
+
+    assert (3, 2) == (result.labels, result.unscored)
+    assert result.alpha is not None
+    assert "; not used: 2 outputs with a score that is no number" in next(agreement_lines(result, limit=1))
+
+
 def test_agreement_of_texts(tmp_path: Path) -> None:
     """Labels that are texts have AC1 and κ, and no corrected score."""
     names = write_run(tmp_path / "run", ["good", "bad", "odd"] * 10)
