@@ -217,13 +217,19 @@ def _review(run: LoadedRun) -> list[dict[str, Any]]:
 def _score_tiles(summary: Summary, review: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the title, the figure and the notes of each score's tile, and the interval of a share."""
     tiles, corrected = list[dict[str, Any]](), {result["name"]: result["corrected"] for result in review}
+    orders = {order for result in summary.pairwise.values() for order in result.orders}
     for scorer, score in summary.scores.items():
+        if scorer in orders and not score.failed:
+            continue
         unscored_outputs = summary.unscored.get(scorer, 0)
         text = describe_score(score, trials=summary.trials, unscored_outputs=unscored_outputs)
         estimates = (", ".join(texts) for texts in pass_at_k_texts(score))
         bar = [score.low, score.high, score.mean] if score.kind == "pass" and text.interval else None
         note_lines = [text.basis, text.interval, text.labels, corrected.get(scorer, ""), *estimates, text.answers, text.notes]
-        note_lines += [pairwise_text(summary.pairwise[scorer])] if scorer in summary.pairwise else []
+        if (pairwise := summary.pairwise.get(scorer)) is not None:
+            note_lines.append(pairwise_text(pairwise))
+            labels = {order: describe_score(summary.scores[order]).labels.partition("  ")[0] for order in pairwise.orders}
+            note_lines += [f"{printable(order, 40)}: {shares}" for order, shares in labels.items()]
         fails = 0 if score.passed is None else score.numbers - score.passed
         tile = {"title": printable(scorer, 40), "figure": text.figure, "notes": note_lines, "bar": bar}
         tiles.append({**tile, "name": scorer, "kind": score.kind, "fails": fails})

@@ -15,6 +15,7 @@ from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.definition import changes, has_one_model, identity, load_definition
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import Key, PairedDifference, Pairing, score
+from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.summary import latencies, latency, models_of, output_latencies
 from evaljournal.replay.results.summary_types import Latency
 from evaljournal.replay.state.run import RunState
@@ -263,8 +264,10 @@ def _decide_groups(
 
 
 def common_scorers(a: Side, b: Side) -> list[str]:
-    """Return the scorers that both have."""
-    return [scorer for scorer in {**a.totals.scores, **b.totals.scores} if a.has_scorer(scorer) and b.has_scorer(scorer)]
+    """Return the scorers that both have, without those of single orders."""
+    names = [scorer for scorer in {**a.totals.scores, **b.totals.scores} if a.has_scorer(scorer) and b.has_scorer(scorer)]
+    omitted = order_scorers(a.state) | order_scorers(b.state)
+    return [name for name in names if name not in omitted]
 
 
 def _nothing_in_common(a: Side, b: Side, pairing: Pairing) -> NothingInCommon:

@@ -96,6 +96,11 @@ def pairwise_summaries(state: RunState, variant: str | None = None) -> dict[str,
     return {scorer: attrs.evolve(result, difference=decided[scorer]) for scorer, result in results.items()}
 
 
+def order_scorers(state: RunState) -> set[str]:
+    """Return the scorers of single orders, which are no results of their own."""
+    return {order for _, note in _notes(state) for order in note["orders"]}
+
+
 def _notes(state: RunState) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the notes of pairwise judges that have the expected form; a journal may be foreign."""
     for scorer, note in state.pairwise.items():

@@ -10,6 +10,7 @@ import attrs
 from evaljournal.replay.results.comparison import Side, SideAnswers, common_scorers
 from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import PairedDifference, Pairing
+from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.results.summary_types import Latency, ScoreSummary
 from evaljournal.replay.state.tally import Tally, main_scorer
@@ -82,7 +83,8 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
     rows: list[Row] = []
     for name, side in sides.items():
-        totals, cost = side.totals, total(side.totals.usage, "cost")
+        totals, cost, orders = side.totals, total(side.totals.usage, "cost"), order_scorers(side.state)
+        tallies = {scorer: tally for scorer, tally in totals.scores.items() if scorer not in orders or tally.failed}
         row = Row(
             name=name,
             trials=totals.total,
@@ -91,7 +93,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
             open=totals.total - totals.done,
             answers=side.answers,
             from_older_task=side.state.from_older_task,
-            scores={scorer: score_of(tally) for scorer, tally in totals.scores.items()},
+            scores={scorer: score_of(tally) for scorer, tally in tallies.items()},
             latency=side.latency,
             tokens=total(totals.usage, "tokens"),
             cost=cost,

@@ -80,7 +80,12 @@ def test_a_win_needs_both_orders(server: JudgeServer) -> None:
     assert result == compared["pairwise_b"]["judge-vs-0001"]
     assert "1 win, 1 loss, 2 ties against runs/qa/0001; no difference found" in out
     assert "position flips: 1 of 4 (25.0 %), 1 to the first output" in evaljournal("compare", a, b).stdout
+    assert {"judge-vs-0001"} == tiles.keys()
     assert any("1 win, 1 loss, 2 ties against runs/qa/0001" in note for note in tiles["judge-vs-0001"])
+    assert [
+        "judge-vs-0001-first: win 50 %, loss 25 %, tie 25 %",
+        "judge-vs-0001-second: loss 50 %, win 25 %, tie 25 %",
+    ] == tiles["judge-vs-0001"][-2:]
     assert "4 outputs compared by judge-vs-0001" in err
     assert 8_000 == state.usage["judge.input_tokens"]
     assert verify(b).ok
@@ -296,6 +301,7 @@ def test_variants_are_ranked(server: JudgeServer) -> None:
     assert {} == status["middle"]["pairwise"]
     assert ["large", "middle", "small"] == [side["name"] for side in ranking["strengths"]]
     assert [(12, 0), (12, 12), (0, 12)] == [(side["wins"], side["losses"]) for side in ranking["strengths"]]
+    assert "JUDGE-VS-MIDDLE-FIRST" not in text.upper()
     assert "ranking by m (Bradley-Terry with ties, 12 cases):\n  large " in text
 
 
