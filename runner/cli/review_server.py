@@ -33,6 +33,8 @@ _MAX_BODY: Final = 64 * 1024
 """Maximum bytes of a label with its note."""
 _MAX_CHOICES: Final = 9
 """Maximum number of labels that have a key."""
+_MAX_DIGITS: Final = 9
+"""Digits of an index; Python rejects integers with thousands."""
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -55,17 +57,17 @@ class ReviewServer(TokenServer):
         self._origins = {f"http://{name}:{port}".encode() for name in (HOST, "localhost")}
 
     async def _route(self, connection: ClientConnection, request: RequestHead, path: str) -> None:
-        query = parse_qs(request.target.partition("?")[2])
+        query = parse_qs(request.target.partition("?")[2], keep_blank_values=True)
         try:
             if (path, request.method) == ("label", "POST"):
                 await self._save(connection, request)
             elif request.method == "POST":
                 await connection.reject(404, "not found")
             elif path == "":
-                page = review_page(self._run.path.name)
+                page = review_page(_unicode(self._run.path.name))
                 await connection.send(200, [(b"content-type", b"text/html; charset=utf-8")], page)
             elif path == "state":
-                state = await trio.to_thread.run_sync(self._state, query.get("reviewer", [self._reviewer])[0].strip())
+                state = await trio.to_thread.run_sync(self._state, query.get("reviewer", [self._reviewer])[0])
                 await connection.send(200, [_JSON], orjson.dumps(state))
             elif path == "trial":
                 details = await trio.to_thread.run_sync(self._details, query.get("index", [""])[0])
@@ -104,24 +106,22 @@ class ReviewServer(TokenServer):
 
     def _state(self, reviewer: str) -> dict[str, Any]:
         """Return the sample, the labels of a reviewer, and the labels that can be given."""
-        own_labels: dict[str, Label] = {
-            label.trial: label
-            for label in read_review(self._run.path).answers(self._sample)
-            if label.reviewer == _checked_reviewer(reviewer)
-        }
+        reviewer = _checked_reviewer(reviewer)
+        answers = read_review(self._run.path).answers(self._sample)
+        own_labels: dict[str, Label] = {label.trial: label for label in answers if label.reviewer == reviewer}
         texts = {trial: (_label_text(label.value), label.note) for trial, label in own_labels.items()}
         sample = self._sample
         choices = self._choices
         drawn = f"sample {sample.id}: {plural(len(self._trials), 'output')} of {sample.population:,}"
         return {
-            "path": str(self._run.path),
+            "path": _unicode(str(self._run.path)),
             "question": sample.name,
             "sample": f"{drawn}, {sample.method}, seed {sample.seed}",
             "is_blind": self._is_blind,
             "reviewer": reviewer,
             "choices": choices,
             "takes_text": choices != ["yes", "no"],
-            "command": command("agreement", self._run.path),
+            "command": _unicode(command("agreement", self._run.path)),
             "trials": [
                 {"trial": trial, "label": texts.get(trial, (None, ""))[0], "note": texts.get(trial, (None, ""))[1]}
                 for trial in self._trials
@@ -140,7 +140,7 @@ class ReviewServer(TokenServer):
 
     def _details(self, index: str) -> dict[str, Any]:
         """Return the contents of a trial, and its scores unless they are hidden."""
-        if not index.isdecimal() or int(index) >= len(self._trials):
+        if not index.isdecimal() or len(index) > _MAX_DIGITS or int(index) >= len(self._trials):
             raise UsageError(f"the sample has no output {index!r:.80}")
         trial = self._trials[int(index)]
         state = self._run.state.trials[trial]
@@ -172,6 +172,11 @@ def _checked_reviewer(name: str) -> str:
     if not name.strip():
         raise UsageError("a reviewer needs a name")
     return name.strip()
+
+
+def _unicode(text: str) -> str:
+    """Return a path without the bytes that are not UTF-8, which JSON and HTML cannot contain."""
+    return text.encode(errors="replace").decode()
 
 
 def _label_text(value: Value) -> str:

@@ -21,9 +21,11 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page import PageRun, live_page, security_policy
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.runs.loaded_run import reject_invalid_record
+from evaljournal.replay.text import printable
+from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.http.heads import RequestHead
-from evaljournal.runner.http.server import ClientConnection
+from evaljournal.runner.http.server import CONNECTION_ERRORS, ClientConnection, ReplyAborted
 from evaljournal.runner.page import PageReader
 from evaljournal.runner.run_paths import last_record
 
@@ -152,7 +154,15 @@ class TokenServer(ABC):
             await connection.reject(307, "the address ends with a /", (b"location", f"/{self._token}/".encode()))
         else:
             connection.authorize()
-            await self._route(connection, request, "/".join(path[1:]))
+            try:
+                await self._route(connection, request, "/".join(path[1:]))
+            except CONNECTION_ERRORS:
+                raise
+            except Exception as exc:  # One request must not end the server.
+                echo(printable(f"a request failed: {exc!r}", 400), err=True)
+                if connection.is_reply_started:
+                    raise ReplyAborted from exc
+                await connection.reject(500, f"the request failed with {type(exc).__name__}")
 
     @abstractmethod
     async def _route(self, connection: ClientConnection, request: RequestHead, path: str) -> None:

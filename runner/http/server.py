@@ -25,11 +25,16 @@ class ReplyAborted(Exception):
     """The reply cannot be completed; the connection is closed."""
 
 
+CONNECTION_ERRORS: Final = (Disconnected, ReplyAborted, InvalidMessage, trio.BrokenResourceError, trio.ClosedResourceError)
+"""Errors that end a connection, and nothing else."""
+
+
 class RequestTooLarge(InvalidMessage):
     """The body of a request is too large."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the request is larger than {limit // 1024 // 1024} MiB", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        size = f"{limit >> 20} MiB" if limit >= 1 << 20 else f"{limit >> 10} KiB"
+        super().__init__(f"the request is larger than {size}", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
 class ClientConnection(MessageReader):
@@ -70,7 +75,7 @@ class ClientConnection(MessageReader):
                 while await self._serve_request(answer):
                     pass
                 nursery.cancel_scope.cancel()
-        except* (Disconnected, ReplyAborted, InvalidMessage, trio.BrokenResourceError, trio.ClosedResourceError):
+        except* CONNECTION_ERRORS:
             pass
 
     def authorize(self) -> None:

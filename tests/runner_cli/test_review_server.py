@@ -87,6 +87,8 @@ def test_a_label_is_recorded(run: Path) -> None:
         (405, f"/{TOKEN}/label", None, {"method": "PUT"}),
         (400, f"/{TOKEN}/trial?index=2", None, {}),
         (400, f"/{TOKEN}/trial?index=-1", None, {}),
+        (400, f"/{TOKEN}/trial?index={'1' * 5000}", None, {}),
+        (400, f"/{TOKEN}/state?reviewer=", None, {}),
         (404, f"/{TOKEN}/../journal-000001.jsonl", None, {}),
     ],
 )
@@ -144,3 +146,30 @@ def test_killed_between_labels(run: Path) -> None:
     assert set(acknowledged) <= recorded
     assert len(recorded) - len(acknowledged) <= len(reviewers)
     assert verify(run / "review").ok
+
+
+def test_an_unexpected_error_is_reported(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error that nobody expected ends its request, not the server: the reply has status 500, and a line is printed."""
+
+    def details(*_: object) -> None:
+        raise LookupError("unexpected")
+
+    monkeypatch.setattr(ReviewServer, "_details", details)
+
+    assert (500, "the request failed with LookupError\n") == respond(run, f"/{TOKEN}/trial?index=0")
+    assert "a request failed: LookupError('unexpected')\n" == capsys.readouterr().err
+
+
+def test_a_path_that_is_not_utf8(run: Path) -> None:
+    """The page of a run whose path is not UTF-8 shows a question mark in its place."""
+    path = run.rename(run.with_name("run-\udcff"))
+
+    assert "run-?" in orjson.loads(respond(path, f"/{TOKEN}/state")[1])["path"]
+    assert 200 == respond(path, f"/{TOKEN}/")[0]
+
+
+def test_the_limit_of_a_label_is_named(run: Path) -> None:
+    """The error for a label that is too large has its limit."""
+    assert (413, "the request is larger than 64 KiB\n") == respond(run, f"/{TOKEN}/label", {**LABEL, "note": "x" * 70_000})
