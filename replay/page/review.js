@@ -11,7 +11,8 @@ class Review {
     this.skipped = new Set();
     this.history = []; // What `undo` restores: [index, label, note].
     this.details = new Map();
-    this.isSaving = false;
+    this.queue = Promise.resolve(); // Labels, undos and changes of the reviewer happen one after the other, in the order of the clicks.
+    this.pending = 0;
     this.use(state);
     this.main.removeAttribute("aria-busy");
     document.addEventListener("keydown", (event) => this.onKey(event));
@@ -21,6 +22,14 @@ class Review {
   use(state) {
     Object.assign(this, state);
     document.title = `${oneLine(this.question, 40)} · review of ${oneLine(this.path, 60)}`;
+  }
+
+  get isSaving() { return this.pending > 0; }
+
+  inTurn(action) {
+    this.pending += 1;
+    this.queue = this.queue.then(action).catch((error) => this.report(error.message, true)).finally(() => { this.pending -= 1; });
+    return this.queue;
   }
 
   get item() { return this.trials[this.index]; }
@@ -79,7 +88,7 @@ class Review {
     if (!item) return el("div", { class: "bar" }, el("div", { class: "actions" }, undo, this.saved));
     const button = (text, index) => el("button", { type: "button", "data-label": text, "aria-pressed": String(item.label === text), onclick: () => this.label(text) }, `${oneLine(text, 60)} `, index < MAX_KEYS ? el("kbd", { text: String(index + 1) }) : "");
     const other = this.takes_text ? el("form", { onsubmit: (event) => { event.preventDefault(); this.label(event.target.elements.value.value); } }, el("input", { name: "value", "aria-label": "Another label", placeholder: "another label", maxlength: 200 }), el("button", { type: "submit", text: "save" })) : "";
-    this.note = el("textarea", { id: "note", rows: 2, maxlength: 4000, "aria-label": "Note", hidden: !item.note, onchange: () => { item.note = this.note.value; if (item.label !== null) this.save(this.index, item.label, item.note); } });
+    this.note = el("textarea", { id: "note", rows: 2, maxlength: 4000, "aria-label": "Note", hidden: !item.note, onchange: (event) => this.changeNote(item, event.target.value) });
     this.note.value = item.note;
     return el("div", { class: "bar" }, el("div", {}, this.note), el("div", { class: "label-buttons" }, this.choices.map(button), other),
       el("div", { class: "actions" }, el("button", { type: "button", id: "add-note", onclick: () => this.writeNote() }, "note ", el("kbd", { text: "n" })), el("button", { type: "button", id: "skip", onclick: () => this.skip() }, "skip ", el("kbd", { text: "s" })), undo, this.saved));
@@ -94,8 +103,6 @@ class Review {
   // Save a label or, if it is empty, withdraw it. Returns whether it is on disk.
   async save(index, label, note) {
     const item = this.trials[index];
-    if (this.isSaving) return false;
-    this.isSaving = true;
     this.report("saving …");
     try {
       const reply = await request("label", { trial: item.trial, label, note, reviewer: this.reviewer });
@@ -105,22 +112,38 @@ class Review {
     } catch (error) {
       this.report(`not saved: ${error.message}`, true);
       return false;
-    } finally { this.isSaving = false; }
+    }
   }
 
-  async label(text) {
-    const { index, item } = this, note = this.note.value, before = [index, item.label ?? "", item.note];
-    if (!text.trim() || !(await this.save(index, text, note))) return;
-    this.history.push(before);
-    this.skipped.delete(index);
-    this.next(index);
+  // Label the output that is shown, as the reviewer whose name is shown.
+  label(text) {
+    const { index } = this, note = this.note.value, reviewer = document.getElementById("reviewer").value.trim();
+    if (!text.trim()) return;
+    this.inTurn(async () => {
+      if (reviewer !== this.reviewer) throw new Error(`not saved: the reviewer is ${oneLine(this.reviewer, 40)}`);
+      const item = this.trials[index], before = [index, item.label ?? "", item.note];
+      if (!(await this.save(index, text, note))) return;
+      this.history.push(before);
+      this.skipped.delete(index);
+      this.next(index);
+    });
   }
 
-  async undo() {
-    const before = this.history.at(-1);
-    if (!before || !(await this.save(...before))) return;
-    this.history.pop();
-    this.go(before[0]);
+  changeNote(item, note) {
+    item.note = note;
+    this.inTurn(async () => {
+      const index = this.trials.indexOf(item); // -1: the reviewer has changed.
+      if (index >= 0 && item.label !== null) await this.save(index, item.label, note);
+    });
+  }
+
+  undo() {
+    this.inTurn(async () => {
+      const before = this.history.at(-1);
+      if (!before || !(await this.save(...before))) return;
+      this.history.pop();
+      this.go(before[0]);
+    });
   }
 
   skip() {
@@ -135,14 +158,19 @@ class Review {
     this.note.focus();
   }
 
-  async changeReviewer(name) {
-    try {
-      this.use(await request(`state?reviewer=${encodeURIComponent(name)}`));
+  changeReviewer(name) {
+    this.inTurn(async () => {
+      try {
+        this.use(await request(`state?reviewer=${encodeURIComponent(name)}`));
+      } catch (error) {
+        this.draw(); // Shows the earlier name again.
+        throw error;
+      }
       this.history = [];
       this.skipped.clear();
       this.report(`reviewer: ${oneLine(this.reviewer, 40)}`);
       this.next(-1);
-    } catch (error) { this.report(error.message, true); }
+    });
   }
 
   showKeys() {

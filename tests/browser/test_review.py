@@ -226,3 +226,30 @@ def test_the_server_is_killed(start_review: StartReview, open_tab: OpenTab) -> N
     assert new_tab.evaluate("() => review.item.trial") not in acknowledged
     press(new_tab, "2", 6)
     assert 6 == len(labels(path))
+
+
+def test_labels_belong_to_the_reviewer_that_is_shown(start_review: StartReview, open_tab: OpenTab) -> None:
+    """Clicks while something is being saved wait for it: a label after a new name is the new reviewer's, and none is lost."""
+    path = recorded_run(3)
+    _, address = start_review(path, "--sample", 3, "--reviewer", "ada")
+    tab = open_tab(address)
+    tab.page.wait_for_function("() => review.details.has(review.index)")
+    first = tab.evaluate("() => review.item.trial")
+    tab.evaluate("""() => {
+        const input = document.getElementById("reviewer");
+        input.value = "grace";
+        input.dispatchEvent(new Event("change"));
+        review.label("no");
+        return review.queue;
+    }""")
+    tab.evaluate("""() => {
+        review.go(0);
+        review.changeNote(review.trials[0], "why");
+        review.note.value = "why";
+        review.label("yes");
+        return review.queue;
+    }""")
+    tab.evaluate("() => { review.changeReviewer('ada'); review.undo(); return review.queue; }")
+    history = [(label.trial, label.value, label.note, label.reviewer) for label in read_review(path).history]
+
+    assert [(first, False, "", "grace"), (first, False, "why", "grace"), (first, True, "why", "grace")] == history
