@@ -1,5 +1,6 @@
 """The command `evaljournal review`."""
 
+import shlex
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -147,7 +148,15 @@ def _print_list(run: LoadedRun, own_review: Review, sample: Sample, labels: dict
     answered = len({label.trial for label in own_review.answers(sample)})
     drawn = f"{plural(len(sample.probabilities), 'output')} of {sample.population:,}, {sample.method}, seed {sample.seed}"
     echo(f"sample {sample.id} of {printable(sample.name)}: {drawn}; {answered:,} labeled", err=True)
-    echo(f"next: {command('annotate', run.path, f' TRIAL {sample.name}=yes')}", err=True)
+    label = shlex.quote(f"{sample.name}={_example(run, sample)}")
+    echo(f"next: {command('annotate', run.path, f' TRIAL {printable(label)}')}", err=True)
+
+
+def _example(run: LoadedRun, sample: Sample) -> str:
+    """Return a label that the scorer of a sample could give."""
+    scores = (run.state.trials[trial].score(sample.name) for trial in sample.trials if trial in run.state.trials)
+    values = (score[1] for score in scores if score is not None)
+    return next((label_text(value) for value in values if not isinstance(value, bool)), "yes")
 
 
 def label_text(value: Any) -> str:
