@@ -3,7 +3,7 @@
 A writer holds the lock of `RUN/review/` only while it appends, so that several reviewers can work at the same time.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -11,17 +11,16 @@ from typing import Any, Final
 import attrs
 import trio
 
-from evaljournal.journal import Event, Journal, writing
+from evaljournal.journal import Event, Journal, read, writing
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import JournalExists, JournalLocked
-from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted
+from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted, RunStarted
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.review.labels import (
     Label,
     OutputKey,
     Review,
     Sample,
-    fold_review,
     has_output,
     labels_by_trial,
     labels_of_outputs,
@@ -39,6 +38,8 @@ from evaljournal.runner.suggest import suggest
 
 LOCK_TIMEOUT: Final = 60.0
 """Seconds to wait for another process that writes labels."""
+MAX_LABEL: Final = 64 << 10
+"""Maximum bytes of a label with its note."""
 _POLL: Final = 0.02
 
 
@@ -93,10 +94,14 @@ class OpenReview:
 async def writing_review(run: LoadedRun) -> AsyncGenerator[OpenReview]:
     """Open the review of a run for writing; when the block ends, everything is synced. Waits while another process writes."""
     path = review_path(run.path)
-    read_review(run.path)  # Raises if it is not the review of this run, before anything is written.
+    if is_run(path):
+        events = (record.event for record in read(path, load_blobs=False))
+        start = next((event for event in events if isinstance(event, RunStarted | ReviewStarted)), None)
+        if isinstance(start, RunStarted) or (start is not None and start.run != run_id(run.path)):
+            read_review(run.path)  # Raises: it is not the review of this run. Nothing is written.
     async with AsyncExitStack() as exits:
         journal = await _open(exits, path)
-        review = OpenReview(journal, fold_review(path) if journal.initial_seq else Review())
+        review = OpenReview(journal, await trio.to_thread.run_sync(read_review, run.path) if journal.initial_seq else Review())
         if journal.lifecycle.stage == "new":
             evaluation = run.state.started.evaluation if run.state.started else ""
             review.append(ReviewStarted(run=run_id(run.path), head=run.state.head, evaluation=evaluation))
@@ -144,16 +149,52 @@ async def take_sample(run: LoadedRun, *, name: str, method: Method, n: int, seed
         return review.samples[number]
 
 
-async def annotate(run: LoadedRun, annotations: Sequence[Annotation]) -> list[Label]:
+async def annotate(run: LoadedRun, annotations: Sequence[Annotation], *, is_import: bool = False) -> list[Label]:
     """Record labels; they are on disk when it returns. A reviewer's earlier label of the same name is replaced.
 
-    A label that is already recorded is returned as it is, so that a file can be imported again after a crash.
+    A label that is already recorded is returned as it is, so that a file can be imported again after a crash. An import also
+    leaves out labels that the reviewer has replaced since: otherwise, importing a file again would revert corrections.
     """
     for annotation in annotations:
         check_trial(run, annotation.trial)
+        check_texts(annotation)
     keys = output_keys(run, {annotation.trial: None for annotation in annotations})
+    if withdrawals := [annotation for annotation in annotations if annotation.value == ""]:
+        await trio.to_thread.run_sync(_check_withdrawals, run, withdrawals, keys)
     async with writing_review(run) as review:
-        return [review.label(annotation, keys[annotation.trial]) for annotation in annotations]
+        replaced_labels = _replaced_labels(review.review) if is_import else {}
+        labels: list[Label] = []
+        for annotation in annotations:
+            key = keys[annotation.trial]
+            replaced_label = replaced_labels.get((key, annotation.name, annotation.reviewer, annotation.value, annotation.note))
+            labels.append(replaced_label or review.label(annotation, key))
+        return labels
+
+
+def _replaced_labels(review: Review) -> dict[tuple[Any, ...], Label]:
+    """Return the labels of the reviewers themselves that no longer count, because they gave another one."""
+    labels = {
+        (label.key, label.name, label.reviewer, label.value, label.note): label
+        for label in review.history
+        if not label.carried_from
+    }
+    for newest_label in review.newest.values():
+        key = (newest_label.key, newest_label.name, newest_label.reviewer, newest_label.value, newest_label.note)
+        labels.pop(key, None)
+    return labels
+
+
+def _check_withdrawals(run: LoadedRun, withdrawals: Sequence[Annotation], keys: Mapping[str, OutputKey]) -> None:
+    """Raise if a reviewer withdraws a label without having given it, here or in another run with this output."""
+    review = read_review(run.path)
+    for annotation in withdrawals:
+        name, trial, reviewer = annotation.name, annotation.trial, annotation.reviewer
+        label = review.newest.get((keys[trial], name, reviewer))
+        if label is None:
+            labels = labels_by_trial(run, review).get(trial, ())
+            label = next((label for label in labels if (label.name, label.reviewer) == (name, reviewer)), None)
+        if label is None or label.value == "":
+            raise UsageError(f"{reviewer!r} has given {trial!r} no label {name!r} that could be withdrawn")
 
 
 async def carry_labels(target: Path, sources: Sequence[Path]) -> int:
@@ -181,6 +222,17 @@ async def carry_labels(target: Path, sources: Sequence[Path]) -> int:
                 open_review.carry(label, trial)
                 count += 1
     return count
+
+
+def check_texts(annotation: Annotation) -> None:
+    """Raise if a label cannot be recorded: it is not valid Unicode, or too large."""
+    texts = (annotation.name, annotation.reviewer, annotation.note, str(annotation.value))
+    try:
+        size = sum(len(text.encode()) for text in texts)
+    except UnicodeEncodeError as exc:
+        raise UsageError(f"the label is not valid Unicode: {exc.object[exc.start : exc.end]!a}") from exc
+    if size > MAX_LABEL:
+        raise UsageError(f"the label with its note is larger than {MAX_LABEL >> 10} KiB")
 
 
 def check_trial(run: LoadedRun, trial: str) -> None:

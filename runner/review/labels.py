@@ -16,7 +16,7 @@ from evaljournal.replay.state.trial import Value
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.readers import place, rows
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.review.journal import Annotation, check_trial
+from evaljournal.runner.review.journal import Annotation, check_texts, check_trial
 from evaljournal.runner.suggest import suggest
 
 PASSES: Final[Mapping[str, bool]] = {"yes": True, "no": False, "true": True, "false": False}
@@ -37,13 +37,13 @@ def parse_value(run: LoadedRun, name: str, value: Any) -> Value:
         return text
     if kind == "pass":
         if text.lower() not in _PASSES_OR_BITS:
-            raise UsageError(f"scorer {name!r} passes or fails, so its labels are yes or no, not {text[:80]!r}")
+            raise UsageError(f"invalid label {text[:80]!r} for scorer {name!r}: expected yes or no")
         return _PASSES_OR_BITS[text.lower()]
     if text.lower() in PASSES and kind != "number":
         return PASSES[text.lower()]
     number = _number(text)
     if number is None and kind == "number":
-        raise UsageError(f"the scores of {name!r} are numbers, and so are its labels, not {text[:80]!r}")
+        raise UsageError(f"invalid label {text[:80]!r} for scorer {name!r}: expected a number")
     return text if number is None else number
 
 
@@ -96,13 +96,14 @@ class LabelRow:
 def read_rows(path: Path, names: Sequence[str]) -> Iterator[LabelRow]:
     """Read the labels in a CSV, JSONL or JSON file: with our columns, or an export of Label Studio or Argilla.
 
+    An empty value is no label.
     `names` are the names of labels, which may be columns of the file.
     """
     for number, row in rows(path):
         where = place(path, number)
         read = _label_studio if _is_label_studio(row) else _argilla if _is_argilla(row) else _own
         try:
-            yield from read(row, names, where)
+            yield from (item for item in read(row, names, where) if item.value is not None and str(item.value).strip())
         except (AttributeError, TypeError, ValueError) as exc:
             raise UsageError(f"{where}: not a row of labels ({exc!s:.200})") from exc
 
@@ -117,12 +118,28 @@ def read_annotations(run: LoadedRun, review: Review, path: Path, reviewer: str, 
             check_trial(run, item.trial)
             check_name(run, review, item.name)
             value = parse_value(run, item.name, item.value)
+            fields: dict[str, Any] = {"note": item.note, "reviewer": item.reviewer.strip() or reviewer, "is_blind": is_blind}
+            annotations.append(Annotation(trial=item.trial, name=item.name, value=value, **fields))
+            check_texts(annotations[-1])
         except UsageError as exc:
             raise UsageError(f"{item.place}: {exc}") from exc
-        fields: dict[str, Any] = {"note": item.note, "reviewer": item.reviewer or reviewer, "is_blind": is_blind}
-        annotations.append(Annotation(trial=item.trial, name=item.name, value=value, **fields))
+    if not annotations:
+        raise UsageError("the file has no labels", path=path)
+    check_contradictions(annotations, [item.place for item in items])
     _check_outputs(run, [item for item in items if item.output is not None])
     return annotations
+
+
+def check_contradictions(annotations: Sequence[Annotation], places: Sequence[str]) -> None:
+    """Raise if a reviewer gives one output two values at once; `places` are where the labels are written."""
+    first_places: dict[tuple[str, str, str], tuple[Value, str]] = {}
+    for annotation, where in zip(annotations, places, strict=True):
+        name, trial, reviewer = annotation.name, annotation.trial, annotation.reviewer
+        value, first_place = first_places.setdefault((name, trial, reviewer), (annotation.value, where))
+        if value != annotation.value:
+            raise UsageError(
+                f"{first_place} and {where} contradict each other: two labels {name!r} of {reviewer!r} for {trial!r}"
+            )
 
 
 def _check_outputs(run: LoadedRun, items: Sequence[LabelRow]) -> None:
@@ -185,7 +202,10 @@ def _argilla(row: Mapping[str, Any], _: Sequence[str], where: str) -> Iterator[L
 def _own(row: Mapping[str, Any], names: Sequence[str], where: str) -> Iterator[LabelRow]:
     """A row with `name` and `value`, or with a column for each name."""
     reviewer = next((row[column] for column in _REVIEWER_COLUMNS if row.get(column) not in (None, "")), "")
-    note = str(next((row[column] for column in _NOTE_COLUMNS if row.get(column)), ""))
+    note = next((row[column] for column in _NOTE_COLUMNS if row.get(column) not in (None, "")), "")
+    for column, text in (("reviewer", reviewer), ("note", note)):
+        if not isinstance(text, str):
+            raise UsageError(f"{where}: the {column} is not text: {text!r:.80}")
     if "name" in row and "value" in row:
         yield _row(row, where, str(row["name"]), row["value"], note=note, reviewer=reviewer)
         return
@@ -194,12 +214,13 @@ def _own(row: Mapping[str, Any], names: Sequence[str], where: str) -> Iterator[L
         expected = f"`name` and `value`, or one of {', '.join(names)}" if names else "`name` and `value`"
         raise UsageError(f"{where}: no label; expected the columns {expected}")
     for name in columns:
-        if row[name] not in (None, ""):
-            yield _row(row, where, name, row[name], note=note, reviewer=reviewer)
+        yield _row(row, where, name, row[name], note=note, reviewer=reviewer)
 
 
 def _row(data: Mapping[str, Any], where: str, name: str, value: Any, *, note: str, reviewer: Any) -> LabelRow:
     trial = data.get("trial")
+    if isinstance(trial, int) and not isinstance(trial, bool):
+        trial = str(trial)
     if not isinstance(trial, str) or not trial:
         raise UsageError(f"{where}: no trial; expected its name, as `evaljournal show` lists it, in the column `trial`")
     return LabelRow(where, trial, name, value, note, str(reviewer), data.get("output"))

@@ -99,7 +99,10 @@ def test_the_same_label_is_recorded_once(run: Path) -> None:
     [
         (["case-9", "exact=yes"], "has no trial 'case-9'; did you mean"),
         (["case-1", "exakt=yes"], "has no scorer 'exakt'; did you mean 'exact'?"),
-        (["case-1", "exact=maybe"], "scorer 'exact' passes or fails, so its labels are yes or no, not 'maybe'"),
+        (["case-1", "exact=maybe"], "invalid label 'maybe' for scorer 'exact': expected yes or no"),
+        (["case-1", "exact=yes", "exact=no"], "'exact=yes' and 'exact=no' contradict each other"),
+        (["case-1", "exact=", "--reviewer", "ada"], "'ada' has given 'case-1' no label 'exact' that could be withdrawn"),
+        (["case-1", "exact=yes", "--note", "x" * 70_000], "the label with its note is larger than 64 KiB"),
         (["case-1", "exact"], "'exact' is not a label; write it as NAME=LABEL, such as judge=yes"),
         (["case-1", "=yes"], "'' is not a name for a label"),
         (["case-1"], "pass TRIAL and NAME=LABEL, or --import FILE"),
@@ -134,7 +137,10 @@ def test_labels_have_the_type_of_the_scores() -> None:
     evaljournal("annotate", "run", "case-1", "genre=yes", "length=7", "--reviewer", "ada")
 
     assert {"genre": "yes", "length": 7} == {name: value for _, name, value, *_ in labels(Path("run"))}
-    assert "the scores of 'length' are numbers" in evaljournal("annotate", "run", "case-1", "length=yes").stderr
+    assert (
+        "invalid label 'yes' for scorer 'length': expected a number"
+        in evaljournal("annotate", "run", "case-1", "length=yes").stderr
+    )
 
 
 def test_a_run_without_outputs_has_nothing_to_review() -> None:
@@ -265,7 +271,10 @@ def test_exports_of_other_tools_are_imported(run: Path, export: Any, expected: l
     ("rows", "problem"),
     [
         ([{"trial": "case-9", "name": "exact", "value": "yes"}], "line 1: run has no trial 'case-9'"),
-        ([ROWS[0], {"trial": "case-2", "name": "exact", "value": "?"}], "line 2: scorer 'exact' passes or fails"),
+        (
+            [ROWS[0], {"trial": "case-2", "name": "exact", "value": "?"}],
+            "line 2: invalid label '?' for scorer 'exact': expected yes or no",
+        ),
         ([{**ROWS[0], "output": "Quito"}], "line 1: the label is for another output than that of 'case-1'"),
         ([{"trial": "case-1", "text": "Lima"}], "line 1: no label; expected the columns `name` and `value`, or one of exact"),
         ([{"name": "exact", "value": "yes"}], "line 1: no trial"),
@@ -446,3 +455,71 @@ def test_a_damaged_review_of_another_run_does_not_matter() -> None:
     assert 0 == evaljournal("show", "runs/2", "case-1").exit_code
     assert "no labels: runs/1/review is damaged at record 1 " in evaljournal("show", "runs/1", "case-1").stderr
     assert 4 == evaljournal("annotate", "runs/1", "case-1", "exact=no", "--reviewer", "ada").exit_code
+
+
+def test_a_repeated_import_keeps_corrections(run: Path) -> None:
+    """A label that the reviewer has corrected after an import is not reverted by the same import."""
+    Path("labels.csv").write_text("trial,name,value,reviewer\ncase-1,exact,yes,ada\ncase-2,exact,yes,ada\n")
+    evaljournal("annotate", run, "--import", "labels.csv")
+    evaljournal("annotate", run, "case-1", "exact=no", "--reviewer", "ada")
+    again = evaljournal("annotate", run, "--import", "labels.csv")
+
+    assert f"{run}: 0 labels recorded, 2 already recorded\n" == again.stdout
+    assert {"case-1": False, "case-2": True} == {label.trial: label.value for label in read_review(run).labels}
+
+
+def test_an_empty_cell_withdraws_nothing(run: Path) -> None:
+    """An empty value in a file is no label; only `NAME=` withdraws one, and says so."""
+    Path("labels.csv").write_text("trial,name,value,reviewer\ncase-1,exact,,ada\ncase-2,exact,yes,ada\n")
+    evaljournal("annotate", run, "case-1", "exact=no", "--reviewer", "ada")
+    evaljournal("annotate", run, "--import", "labels.csv")
+    labeled = {label.trial: label.value for label in read_review(run).labels}
+    withdrawn = evaljournal("annotate", run, "case-1", "exact=", "--reviewer", "ada")
+
+    assert {"case-1": False, "case-2": True} == labeled
+    assert f"{run}: 1 label withdrawn, 0 already recorded\n" == withdrawn.stdout
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("", "the file has no labels"),
+        ("case-1,exact,yes,ada,\ncase-1,exact,no,ada,\n", "labels.csv, line 2 and labels.csv, line 3 contradict each other"),
+        (f"case-1,exact,yes,ada,{'x' * 70_000}\n", "labels.csv, line 2: the label with its note is larger than 64 KiB"),
+    ],
+)
+def test_files_that_cannot_be_imported(run: Path, rows: str, problem: str) -> None:
+    """A file without labels, with a contradiction or with a huge note is rejected, and the error names the lines."""
+    Path("labels.csv").write_text(f"trial,name,value,reviewer,note\n{rows}")
+    result = evaljournal("annotate", run, "--import", "labels.csv")
+
+    assert (2, []) == (result.exit_code, read_review(run).history)
+    assert problem in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"note": ["a"]}, "labels.jsonl, line 1: the note is not text: ['a']"),
+        ({"reviewer": 7}, "labels.jsonl, line 1: the reviewer is not text: 7"),
+        ({"note": "\ud800"}, "labels.jsonl, line 1: the label is not valid Unicode"),
+        ({"trial": 1}, "labels.jsonl, line 1: run has no trial '1'"),
+    ],
+)
+def test_values_of_a_wrong_type(run: Path, fields: dict[str, Any], problem: str) -> None:
+    """A reviewer or a note that is not text is rejected; the number of a trial is its name, as in CSV."""
+    row = {"trial": "case-1", "name": "exact", "value": "yes", "reviewer": "ada", **fields}
+    Path("labels.jsonl").write_text(json.dumps(row))
+    result = evaljournal("annotate", run, "--import", "labels.jsonl")
+
+    assert (2, []) == (result.exit_code, read_review(run).history)
+    assert problem.replace(": run has", f": {run} has") in result.stderr
+
+
+def test_the_suggested_command_is_quoted(tmp_path: Path) -> None:
+    """The name of a scorer, which may come from a foreign run, is quoted in a command to be copied."""
+    path = tmp_path / "foreign"
+    write_sync(path, complete_run())
+    result = evaljournal("review", path, "--question", "a;b$(id)", "--list", "--reviewer", "ada")
+
+    assert f"next: `evaljournal annotate {path} TRIAL 'a;b$(id)=yes'`" in result.stderr

@@ -2,6 +2,7 @@
 
 import getpass
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,12 @@ def annotate(
     """
     if (file is None) != (trial is not None) or bool(labels) != (trial is not None) or (file is not None and note):
         raise click.UsageError("pass TRIAL and NAME=LABEL, or --import FILE")
-    from evaljournal.runner.review.labels import check_name, parse_label, read_annotations  # noqa: PLC0415  # slow to import
+    from evaljournal.runner.review.labels import (  # noqa: PLC0415  # slow to import
+        check_contradictions,
+        check_name,
+        parse_label,
+        read_annotations,
+    )
 
     run, review = open_intact_run(path), read_review(path)
     if file is not None:
@@ -70,12 +76,16 @@ def annotate(
         fields: dict[str, Any] = {"trial": trial, "note": note, "reviewer": reviewer, "is_blind": is_blind}
         values = [parse_label(run, label) for label in labels]
         annotations = [Annotation(name=name, value=value, **fields) for name, value in values]
+        check_contradictions(annotations, [repr(label) for label in labels])
     notes = dict.fromkeys(check_name(run, review, annotation.name) for annotation in annotations)
-    recorded = trio.run(record_labels, run, annotations)
+    recorded = trio.run(partial(record_labels, run, annotations, is_import=file is not None))
     last_seq = review.history[-1].seq if review.history else 0
     new_labels = [label for label in recorded if label.seq > last_seq]
-    echo(f"{path}: {plural(len(new_labels), 'label')} recorded, {len(recorded) - len(new_labels):,} already recorded")
-    chosen = sum(not label.sample for label in new_labels)
+    withdrawn = sum(label.value == "" for label in new_labels)
+    parts = [f"{plural(len(new_labels) - withdrawn, 'label')} recorded"] if len(new_labels) > withdrawn or not withdrawn else []
+    parts += [f"{plural(withdrawn, 'label')} withdrawn"] if withdrawn else []
+    echo(f"{path}: {', '.join(parts)}, {len(recorded) - len(new_labels):,} already recorded")
+    chosen = sum(not label.sample and label.value != "" for label in new_labels)
     if chosen:
         notes[f"{plural(chosen, 'label')} of outputs that are in no sample: not used to correct a score"] = None
     for text in filter(None, notes):
