@@ -32,7 +32,7 @@ SCRIPT = textwrap.dedent(
     import evaljournal.runner.cli.session
     from evaljournal.runner.batches import batcher, openai, providers
     from evaljournal.runner.cli import main
-    sys.path.append(sys.argv[1])
+    sys.path.insert(0, sys.argv[1])  # A package in the environment may contain a directory `tests`.
     from tests.processes import forked_arguments
 
     directory, max_lines, *sys.argv[1:] = forked_arguments()

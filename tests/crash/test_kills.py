@@ -37,7 +37,7 @@ SCRIPT = textwrap.dedent(
     import trio
     import evaljournal.runner.engine.session
     from evaljournal import Case, evaluation, run
-    sys.path.append(sys.argv[1])
+    sys.path.insert(0, sys.argv[1])  # A package in the environment may contain a directory `tests`.
     from tests.processes import forked_arguments
 
     path, calls, write_ahead, seconds, grace = forked_arguments()

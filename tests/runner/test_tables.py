@@ -280,5 +280,6 @@ def test_frames_of_a_run(tmp_path: Path) -> None:
     assert 8 == len(outcome.to_pandas("scores"))
     assert run.seq == len(run.to_polars("events"))
     assert 0 == len(load(outcome.path, at=3).to_pandas())
-    with pytest.raises(Exception, match="rows must be one of 'trials', 'attempts', 'steps', 'scores', 'events', not 'cases'"):
+    message = "rows must be one of 'trials', 'attempts', 'steps', 'scores', 'labels', 'events', not 'cases'"
+    with pytest.raises(Exception, match=message):
         run.to_pandas("cases")  # type: ignore[arg-type]  # that is the point
