@@ -83,6 +83,22 @@ def test_a_judge_of_a_finished_run_is_sent_in_a_batch(server: BatchServer) -> No
 
 
 @pytest.mark.usefixtures("dataset")
+def test_a_pairwise_judge_is_sent_in_batches(server: BatchServer) -> None:
+    """`rescore --against --batch` sends both orders once each; with --leave, the same command collects and combines them."""
+    for _ in range(2):
+        evaljournal("run", *chat(), "--batch", "--batch-poll", "0.05")
+    url = "http://127.0.0.1:1/j/polls:2,reply:tie/v1"
+    options = ("--against", RUN, "--judge", "large", "--judge-url", url, "--judge-key-env", "KEY", "--batch")
+    other = RUN.with_name("0002")
+    codes = [evaljournal("rescore", other, *options, *flags).exit_code for flags in (("--leave",), ("--batch-poll", "0.05"))]
+    result = orjson.loads(evaljournal("status", other, "--json").stdout)["pairwise"]["judge-vs-0001"]
+
+    assert ([3, 0], 6) == (codes, lines(server, "j"))
+    assert (3, 3) == (result["pairs"], result["ties"])
+    assert 0 == evaljournal("verify", other).exit_code
+
+
+@pytest.mark.usefixtures("dataset")
 def test_a_dry_run_counts_lines_and_batches(server: BatchServer) -> None:
     """`--dry-run` prints the lines, the batches and the cost at the batch price; nothing is sent."""
     options = ("--max-tokens", 100, "--dry-run", "--json")
