@@ -584,7 +584,7 @@ class BatchPrepared:
     tokens: int
     """Estimated input tokens of all lines."""
     account: str = ""
-    """Digest of endpoint and API key, salted with the run's id; another key cannot see the batch."""
+    """Digest of endpoint and API key, salted with the run's id; another key may not see the batch."""
 
 
 @fact

@@ -25,7 +25,8 @@ the plan. Nothing depends on time: the state of a batch advances when it is poll
     enqueued:100    maximum lines in batches that have not ended; a batch beyond that fails
     reply:TEXT      the answer of the model (default: the last message in capitals)
 
-A batch belongs to the API key that created it: with another one, it does not exist. A key that contains `invalid` gets 401.
+A batch belongs to the API key that created it, and to the same key with `-rotated` at its end, which is another one of the
+project: with any other, it does not exist. A key that contains `invalid` gets 401.
 Lists have 2 entries per page. Results are in reverse order.
 """
 
@@ -175,7 +176,7 @@ class BatchServer:
         if "invalid" in key:
             raise Rejected(401, "invalid_api_key")
         parameters = {name: values[0] for name, values in parse_qs(query).items()}
-        call = Call(self, world, key, head.method, parameters, headers.get("content-type", ""), body)
+        call = Call(self, world, key.removesuffix("-rotated"), head.method, parameters, headers.get("content-type", ""), body)
         if parts[:3] == ["v1", "messages", "batches"]:
             return call.anthropic(parts[3:])
         return call.openai(parts[1:] if parts[0] == "v1" else parts)

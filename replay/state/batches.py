@@ -23,6 +23,8 @@ class BatchState:
     """Number of lines."""
     prepared_at: str
     """Wall time of its preparation."""
+    prepared_seq: int
+    """Number of the record of its preparation."""
     submitted_at: str = ""
     """Wall time of its submission; empty: the provider may not have it."""
     ended_at: str = ""

@@ -698,7 +698,9 @@ class RunState(Totals):
             add(self.usage_without_output, usage)  # Noted after the attempt had ended without an output.
 
     def _on_batch_prepared(self, event: events.BatchPrepared, record: Record) -> None:
-        self.batches[event.batch] = BatchState(prepared=event, lines=len(event.trials), prepared_at=record.at)
+        self.batches[event.batch] = BatchState(
+            prepared=event, lines=len(event.trials), prepared_at=record.at, prepared_seq=record.seq
+        )
 
     def _on_batch_submitted(self, event: events.BatchSubmitted, record: Record) -> None:
         batch = self.batches[event.batch]

@@ -366,7 +366,12 @@ class Batcher(Generic[J]):
         """Stop if a call about a batch would fail again; otherwise repeat it later."""
         failure, error = self._retry.classify_and_describe(exc, now=self._wall())
         self._problem = f"{error.type}: {error.message}"
-        if isinstance(exc, BatchNotFound | ResultsArchived):
+        submitted = self._state.batches[number]
+        if isinstance(exc, BatchNotFound | WrongAccount) and not _is_same_account(batch.api, submitted):
+            text = f"{exc}; batch {number} was submitted with another API key: use that one, or one of the same project"
+            fork = f"`evaljournal fork --at {submitted.prepared_seq - 1}` continues before it, and its lines are paid again"
+            self._engine.stop("unauthorized", f"{text}; if there is none, {fork}")
+        elif isinstance(exc, BatchNotFound | ResultsArchived):
             state = "deleted" if isinstance(exc, BatchNotFound) else "archived"
             if self._options.cancels:
                 self._end(number, state, message=str(exc))
@@ -631,7 +636,9 @@ def open_batch_apis(
         owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
         is_rescored = state.is_rescored(number)
         owners = owners if rescores or not is_rescored else []
-        apis = [api for api in owners if api.account(_run_of(state.batches[number])) == prepared.account]
+        apis = [api for api in owners if _is_same_account(api, state.batches[number])]
+        if state.batches[number].id:  # The provider knows whether another key may see it; a search needs the same account.
+            apis += [api for api in owners if api.address == prepared.address]
         if not apis:
             is_other_account = bool(owners)
             owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
@@ -654,6 +661,11 @@ def _other_hint(path: Path, *, is_rescored: bool) -> str:
     if is_rescored:
         return "the `rescore` command that submitted it collects it; with --cancel, it cancels it"
     return f"{command('resume', path, ' --wait')} collects it, {command('cancel', path)} cancels it"
+
+
+def _is_same_account(api: BatchApi, batch: BatchState) -> bool:
+    """Return whether a batch was prepared with the endpoint and the API key of an API."""
+    return api.account(_run_of(batch)) == batch.prepared.account
 
 
 def _run_of(batch: BatchState) -> str:

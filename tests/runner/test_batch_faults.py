@@ -8,7 +8,7 @@ import trio
 
 from evaljournal import Outcome, Retry, evaluation
 from evaljournal.journal import read, verify
-from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, AttemptSucceeded, BatchCollected
+from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, AttemptSucceeded, BatchCollected, BatchPrepared
 from evaljournal.replay import audit
 from evaljournal.runner.scorers.llm_judge import Judge
 from evaljournal.runner.tasks.chat import Chat
@@ -162,12 +162,15 @@ async def test_judges_are_called_in_batches(disk: SimulatedDisk, server: BatchSe
 
 
 async def test_another_key_collects_nothing(disk: SimulatedDisk, server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run is not resumed with another key than that of its batches; with the right one, it is."""
+    """A key that cannot see the batch stops the run, with the ways out; another one of the same project continues it."""
     await run_virtual(define("chat", "-"), disk, leave=True)
     monkeypatch.setenv("KEY", "sk-another-key-of-the-tests")
-    with pytest.raises(Exception, match="another API key"):
-        await run_virtual(define("chat", "-"), disk, resume=True)
-    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
+    stopped = await run_virtual(define("chat", "-"), disk, resume=True)
+    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests-rotated")
     outcome = await run_virtual(define("chat", "-"), disk, resume=True, retry=Retry(errors=2))
 
+    prepared = next(record.seq for record in read(PATH, files=disk) if isinstance(record.event, BatchPrepared))
+    assert "unauthorized" == stopped.stop_reason
+    assert "with another API key" in stopped.detail
+    assert f"`evaljournal fork --at {prepared - 1}`" in stopped.detail
     assert ("", CASES, {1: CASES}) == (outcome.stop_reason, outcome.state.completed, submitted(server))

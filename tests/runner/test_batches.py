@@ -379,8 +379,19 @@ async def test_a_key_without_access_stops_the_run(disk: SimulatedDisk, provider:
     assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
 
 
-async def test_another_key_is_an_error_before_anything_is_recorded(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A run with open batches is not resumed with another API key."""
+async def test_another_key_of_the_project_collects_a_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A run is resumed with another API key if the provider knows the batch with it."""
+    defined = define_batches(numbered_cases(1))
+    await run_virtual(defined, disk, leave=True)
+    provider.key = "another"
+    outcome = await run_virtual(defined, disk, resume=True)
+
+    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_an_unclear_submission_needs_the_same_key(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """With another API key, a batch without an id is not looked for: the lists may be others; nothing is recorded."""
+    provider.on_submit, provider.owner_is_hidden = lose_reply(1), True
     defined = define_batches(numbered_cases(1))
     head = (await run_virtual(defined, disk, leave=True)).head
     provider.key = "another"

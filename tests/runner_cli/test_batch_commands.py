@@ -152,16 +152,15 @@ def test_waiting_without_batches_is_a_usage_error() -> None:
 
 
 @pytest.mark.usefixtures("dataset")
-def test_open_batches_need_their_key(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`resume` with another key is a usage error that says which one to use; nothing is lost."""
+def test_open_batches_need_a_key_that_sees_them(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`resume` with a key of another project is an error, and nothing is lost; one of the same project collects them."""
     evaljournal("run", *chat(), "--batch", "--leave")
     monkeypatch.setenv("KEY", "sk-another-key-of-the-tests")
     result = evaljournal("resume", RUN)
 
-    assert 2 == result.exit_code
-    assert "another API key" in result.output
-    assert "use the endpoint and API key that submitted it" in result.output
-    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
+    assert 3 == result.exit_code
+    assert "with another API key: use that one" in result.output
+    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests-rotated")
     assert (0, 3) == (evaljournal("resume", RUN).exit_code, lines(server))
 
 
