@@ -4,6 +4,7 @@ import base64
 import errno
 import gzip
 import itertools
+import json
 import os
 import re
 import shutil
@@ -251,6 +252,24 @@ def test_errors_and_retries() -> None:
     assert first.stdout.endswith("next: evaljournal resume runs/evals/0001 --retry-failed\n")
     assert "nothing to resume" in again.stderr
     assert sorted([*all_calls(alpha=6, beta=4), "beta 2"]) == calls()
+
+
+def test_gates_on_reviews() -> None:
+    """A suite with a gate on the reviews of its runs is undecided until they have labels; then it passes."""
+    for name in ("alpha", "beta"):
+        define(name, cases=30)
+    first = evaljournal("run", "evals", "--fail-under", "corrected:exact>=0.8@lower")
+    for name in ("alpha", "beta"):
+        run = SUITE / name
+        sample = json.loads(evaljournal("review", run, "--sample", "30", "--list", "--json").stdout)
+        rows = "".join(f"{trial['trial']},yes\n" for trial in sample["trials"])
+        Path("labels.csv").write_text(f"trial,exact\n{rows}")
+        evaljournal("annotate", run, "--import", "labels.csv")
+
+    again = evaljournal("resume", SUITE)
+
+    assert (5, 0) == (first.exit_code, again.exit_code), again.output
+    assert "there are no labels of exact yet" in first.stdout
 
 
 def test_an_unstarted_run_starts(monkeypatch: pytest.MonkeyPatch) -> None:

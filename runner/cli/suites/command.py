@@ -294,7 +294,8 @@ class CommandSuite:
                 echo(f"{lines}\nThis is a bug in evaljournal; the journals are safe. Please report the lines above.", err=True)
             return code, [_message(error)]
         outcome = self._session.outcomes.get(row.name) if self._session is not None else None
-        return run_details(row.state, outcome.detail if outcome is not None and outcome.stop_reason else "")
+        detail = outcome.detail if outcome is not None and outcome.stop_reason else ""
+        return run_details(row.state, self._suite.runs[row.name], detail)
 
 
 def _message(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from evaljournal.replay import RunState
@@ -30,14 +31,17 @@ def suite_exit_code(codes: Iterable[int]) -> int:
     return next((code for code in EXIT_CODES if code in occurring), 0)
 
 
-def run_details(state: RunState | None, detail: str = "") -> tuple[int, list[str]]:
-    """Return the exit code of an evaluation of a suite, and why it did not pass; `detail`: why its session was stopped."""
+def run_details(state: RunState | None, path: Path, detail: str = "") -> tuple[int, list[str]]:
+    """Return the exit code of an evaluation of a suite, and why it did not pass.
+
+    `path` is that of its run; `detail`: why its session was stopped.
+    """
     if state is None:
         return UNFINISHED, []
     is_finished = state.outcome == "finished"
     is_obvious = not detail or (state.outcome == "budget" and larger_limits(state))
-    lines = problems(state) if is_finished else [] if is_obvious else [detail]
-    return exit_code(state, stopped=not is_finished), lines
+    lines = problems(state, path=path) if is_finished else [] if is_obvious else [detail]
+    return exit_code(state, stopped=not is_finished, path=path), lines
 
 
 def finish_suite(suite: Suite, rows: Sequence[SuiteRow], details: Details, *, as_json: bool) -> NoReturn:

@@ -3,6 +3,7 @@
 import signal
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from evaljournal.journal.disk import segments
@@ -38,10 +39,10 @@ def _row(name: str, view: LoadedRun | None) -> SuiteRow:
     return SuiteRow(name=name, state=view.state, now=current_time(view), total=view.total, done_before=view.done_before)
 
 
-def _details(row: SuiteRow, view: LoadedRun | None) -> tuple[int, list[str]]:
+def _details(row: SuiteRow, view: LoadedRun | None, path: Path) -> tuple[int, list[str]]:
     if view is not None and view.problem is not None:
         return DAMAGED, [str(view.problem)]
-    return run_details(row.state)
+    return run_details(row.state, path)
 
 
 def _read(suite: Suite) -> tuple[list[SuiteRow], Details, bool]:
@@ -49,7 +50,7 @@ def _read(suite: Suite) -> tuple[list[SuiteRow], Details, bool]:
     views = _views(suite)
     rows = [_row(name, view) for name, view in views.items()]
     is_live = any(view is not None and view.is_live for view in views.values())
-    return rows, {row.name: _details(row, views[row.name]) for row in rows}, is_live
+    return rows, {row.name: _details(row, views[row.name], suite.runs[row.name]) for row in rows}, is_live
 
 
 def print_status(suite: Suite, *, as_json: bool) -> None:
