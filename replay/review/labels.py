@@ -237,11 +237,10 @@ def _labels_of_other_runs(run: LoadedRun, review: Review) -> Iterator[Label]:
     evaluation = run.state.started.evaluation if run.state.started else ""
     labels: list[Label] = []
     for path in run.path.resolve().parent.glob(f"*/{REVIEW}"):
-        if not path.is_symlink() and is_run(path):
-            try:
-                other = fold_review(path)
-            except JournalError:
-                continue  # `verify` of that run reports it.
-            if other.evaluation == evaluation and other.run != own_id:
-                labels += [attrs.evolve(label, sample=0, replaces=0, carried_from=other.run) for label in other.newest.values()]
+        try:
+            other = Review() if path.is_symlink() or not is_run(path) else fold_review(path)
+        except (JournalError, OSError):
+            continue  # `verify` of that run reports it.
+        if other.evaluation == evaluation and other.run != own_id:
+            labels += [attrs.evolve(label, sample=0, replaces=0, carried_from=other.run) for label in other.newest.values()]
     yield from sorted(labels, key=lambda label: label.at)

@@ -1,5 +1,6 @@
 """A run joined with its review: which labels correct a score, what the texts say about them, and how a judge is checked."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from evaljournal.journal.events import Noted, ReviewStarted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, agreement
+from evaljournal.replay.review.labels import Review, labels_by_trial, read_review
 from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed, SampleUse, corrected_differences, open_review
 from evaljournal.replay.review.text import agreement_lines, corrected_text
 from tests.journal.samples import finished, session, started, write_sync
@@ -188,6 +190,20 @@ def test_labels_of_other_runs_are_not_read(tmp_path: Path) -> None:
     write_sync(tmp_path / "other" / "review", [start, *other_labels], confirm=False, run="4" * 32)
 
     assert before == corrected(tmp_path / "run")
+
+
+def test_a_review_of_another_run_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The labels of a run are found although the review of a run beside it belongs to another user."""
+    names = write_reviewed_run(tmp_path / "run", (40, 3, 8, 15))
+    write_reviewed_run(tmp_path / "other", (40, 3, 8, 15))
+    review = read_review(tmp_path / "run")
+
+    def fail(path: Path) -> Review:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("evaljournal.replay.review.labels.fold_review", fail)
+
+    assert names == list(labels_by_trial(load(tmp_path / "run"), review))
 
 
 def test_labels_before_the_sample_are_not_of_it(tmp_path: Path) -> None:
