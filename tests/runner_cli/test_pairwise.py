@@ -324,3 +324,17 @@ def test_rescore_against_from_python(server: JudgeServer) -> None:
     result = rescore(nothing, b, against=a, judge=judge("m", base_url=server.url))
 
     assert (4, {"win": 1, "loss": 1, "tie": 2}) == (result.outputs, Counter(scores(b, "judge-vs-0001").values()))
+
+
+def test_a_comparison_is_no_question_for_reviewers(server: JudgeServer) -> None:
+    """`review` shows one output, so it never asks about the score of a pair: not by default, and not by name."""
+    a, b = record_run(0), record_run(1)
+    compare_outputs(server, b, a)
+    names = list(fold(read(b)).scores)
+    results = [evaljournal("review", b, "--list", *option) for option in ([], *(["--question", name] for name in names))]
+
+    assert 3 == len(names)
+    assert [2] * 4 == [result.exit_code for result in results]
+    assert "has only scores that compare two outputs" in results[0].stderr
+    assert all("compares two outputs, so it cannot be reviewed" in result.stderr for result in results[1:])
+    assert 0 == evaljournal("review", b, "--list", "--question", "correct").exit_code

@@ -12,6 +12,7 @@ import trio
 from evaljournal.journal import Blob
 from evaljournal.journal.format.codec import MAX_INTEGER
 from evaljournal.replay import LoadedRun
+from evaljournal.replay.results.pairwise import order_scorers
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.review.labels import Label, Review, Sample, labels_by_trial, read_review
 from evaljournal.replay.review.sampling import METHODS, Method
@@ -103,8 +104,15 @@ def review(
 
 def current_sample(run: LoadedRun, name: str | None, size: int | None, seed: int | None, method: Method | None) -> Sample:
     """Return the newest sample of a question, or draw one; options that are not None select another."""
-    scorers = run.state.scores
-    name = name or main_scorer((scorer, tally.kind) for scorer, tally in scorers.items())
+    pairwise_scorers = order_scorers(run.state) | run.state.pairwise.keys()
+    if name in pairwise_scorers:
+        hint = "pass another --question; reviewers see one output at a time"
+        raise UsageError(f"{name!r} compares two outputs, so it cannot be reviewed", hint=hint)
+    scorers = ((scorer, tally.kind) for scorer, tally in run.state.scores.items() if scorer not in pairwise_scorers)
+    name = name or main_scorer(scorers)
+    if name is None and run.state.scores:
+        hint = "pass the question that reviewers answer: --question correct"
+        raise UsageError(f"{run.path} has only scores that compare two outputs", hint=hint)
     if name is None:
         raise UsageError(f"{run.path} has no scores", hint="pass the question that reviewers answer: --question correct")
     from evaljournal.runner.review.labels import check_name  # noqa: PLC0415  # slow to import
