@@ -104,7 +104,8 @@ def _verify_review(run: Path) -> ReviewVerification | None:
     try:
         for record in verifier:
             auditor.apply(with_loaded_blobs(record, DISK))
-        auditor.compare(run)
+        if auditor.review.run or verifier.result().problem is None:  # Otherwise nothing of it could be read.
+            auditor.compare(run)
     except InvalidRecord as exc:
         problem = exc
     journal, labels = verifier.result(), auditor.review.labels

@@ -155,10 +155,12 @@ def _sample(event: ReviewSampled, seq: int) -> Sample:
 
 
 def review_path(run: Path) -> Path:
-    """Return the directory of a run's review; raise if it is a symlink, which a foreign run could use to point elsewhere."""
+    """Return the directory of a run's review; raise if it is a file, or a symlink, which could point elsewhere."""
     path = run / REVIEW
     if path.is_symlink():
         raise JournalError(f"{path} is a symlink; a review is a directory in its run", path=path)
+    if path.is_file():
+        raise JournalError(f"{path} is a file; a review is a directory in its run; move the file elsewhere", path=path)
     return path
 
 

@@ -109,6 +109,7 @@ def test_the_same_label_is_recorded_once(run: Path) -> None:
         ([], "pass TRIAL and NAME=LABEL, or --import FILE"),
         (["case-1", "exact=yes", "--import", "x.csv"], "pass TRIAL and NAME=LABEL, or --import FILE"),
         (["--import", "missing.csv"], "cannot read the file"),
+        (["--import", "."], "it is a directory; pass a file with labels"),
         (["case-1", "exact=yes", "--reviewer", " "], "a reviewer needs a name"),
     ],
 )
@@ -523,3 +524,18 @@ def test_the_suggested_command_is_quoted(tmp_path: Path) -> None:
     result = evaljournal("review", path, "--question", "a;b$(id)", "--list", "--reviewer", "ada")
 
     assert f"next: `evaljournal annotate {path} TRIAL 'a;b$(id)=yes'`" in result.stderr
+
+
+def test_the_reason_of_an_unreadable_review_comes_first(run: Path) -> None:
+    """`verify` of a review that contains something else names the damage, and compares nothing; a file is named as such."""
+    (run / "review").mkdir()
+    (run / "review" / "journal-000001.jsonl").write_text("garbage\n")
+    garbage = evaljournal("verify", run)
+    (run / "review" / "journal-000001.jsonl").unlink()
+    (run / "review").rmdir()
+    (run / "review").write_text("x")
+    file = evaljournal("annotate", run, "case-1", "exact=yes", "--reviewer", "ada")
+
+    assert 4 == garbage.exit_code
+    assert garbage.stderr.startswith(f"{run / 'review'}: 0 records verified, then: ")
+    assert f"{run / 'review'} is a file; a review is a directory in its run" in file.stderr

@@ -71,6 +71,8 @@ def annotate(
 
     run, review = open_intact_run(path), read_review(path)
     if file is not None:
+        if file.is_dir():
+            raise UsageError("it is a directory; pass a file with labels", path=file)
         annotations = read_annotations(run, review, file, reviewer, is_blind=is_blind)
     else:
         fields: dict[str, Any] = {"trial": trial, "note": note, "reviewer": reviewer, "is_blind": is_blind}
