@@ -141,6 +141,11 @@ class Engine(Protocol[J_contra]):
         ...
 
     @property
+    def has_live_jobs(self) -> bool:
+        """Whether a job whose call is made now is queued, and need not wait for the end of a batch."""
+        ...
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the session is stopped."""
         ...
@@ -182,6 +187,8 @@ class _Group(Generic[J]):
     """Maximum lines of the next batch; smaller after the provider's limit of enqueued tokens was exceeded."""
     not_before: float = 0.0
     """When the next batch may be submitted."""
+    interval: float = 0.0
+    """Seconds since the last rejection until then."""
     waits_for_end: bool = False
     """Whether it waits until another batch has ended, because of a limit of enqueued tokens."""
 
@@ -385,9 +392,12 @@ class Batcher(Generic[J]):
 
     def _postpone(self, batch: _OpenBatch) -> None:
         """Ask the provider again later, and ever more rarely while nothing changes."""
-        shortest = self._options.poll
-        batch.interval = min(2 * batch.interval, _MAX_POLL * shortest) or shortest
+        batch.interval = self._longer(batch.interval)
         batch.due = trio.current_time() + batch.interval
+
+    def _longer(self, interval: float) -> float:
+        shortest = self._options.poll
+        return min(2 * interval, _MAX_POLL * shortest) or shortest
 
     async def _collect(self, number: int, batch: _OpenBatch, status: BatchStatus) -> None:
         """Give the jobs of an ended batch their replies, and end it when they are used."""
@@ -517,6 +527,7 @@ class Batcher(Generic[J]):
             self._end(number, "not_sent", message=str(exc))
             return self._handle_rejection(group, exc, len(lines))
         else:
+            group.interval = 0.0
             self._record_submission(number, batch, submitted)
         finally:
             self.is_sending = False
@@ -593,7 +604,8 @@ class Batcher(Generic[J]):
         if failure.stop_reason is not None or failure.category == "fatal" or self._options.leave:
             self._engine.stop(failure.stop_reason or "interrupted", str(exc))
         self._problem = str(exc)
-        group.not_before = trio.current_time() + max(self._options.poll, failure.retry_after or 0.0)
+        group.interval = self._longer(group.interval)
+        group.not_before = trio.current_time() + max(group.interval, failure.retry_after or 0.0)
         return False
 
     def _make_smaller(self, group: _Group[J], lines: int, message: str) -> None:
@@ -612,12 +624,14 @@ class Batcher(Generic[J]):
         """Stop a session that does not wait, when all lines are submitted and the provider was asked about every batch."""
         if self._options.cancels and not self._open and not self._engine.collected_jobs and not self._engine.is_stopping:
             self._engine.stop("interrupted", "its batches were cancelled")
+        if not self._open or not self._engine.is_quiet or self._engine.has_live_jobs:
+            return
         is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
         has_lost = any(self._state.batches[number].is_lost for number in self._open)
         is_left = self._options.leave or (has_lost and not self.has_work)
-        if is_left and self._open and is_waiting and self._engine.is_quiet and not self._engine.is_stopping:
+        if is_left and is_waiting:
             self._engine.stop("batches", self._problem)
-        if self._open and not self.has_work and self._engine.is_quiet and self._wait_seconds() == math.inf:
+        if not self.has_work and self._wait_seconds() == math.inf:
             text = "an open batch has results for trials that are not part of this session; resume without --only-variant"
             self._engine.stop("batches", text)
 

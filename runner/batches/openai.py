@@ -33,6 +33,7 @@ _ENDED_STATES: Final = frozenset({"completed", "failed", "expired", "cancelled",
 _UNREADY_STATES: Final = frozenset({"pending", "running", "notrunning"})
 """States of an uploaded file at Azure before a batch may use it."""
 _FILE_WAIT: Final = 5.0
+_MAX_FILE_POLLS: Final = 120
 """Seconds between two calls that ask whether an uploaded file is ready."""
 _CLOCK_MARGIN: Final = timedelta(days=1)
 """Maximum difference between the clocks of this machine and the provider; more only lists more batches."""
@@ -99,10 +100,12 @@ class OpenAiBatches:
         form, media = _multipart(fields, _file_name(batch), lines), f"multipart/form-data; boundary={_BOUNDARY}"
         reply = await self.calls.call("POST", self.upload_path, form, media=media)
         file = identifier(reply.get("id"))
-        while text_of(reply.get("status")).lower() in _UNREADY_STATES:
+        for _ in range(_MAX_FILE_POLLS):
+            if text_of(reply.get("status")).lower() not in _UNREADY_STATES:
+                return file
             await trio.sleep(_FILE_WAIT)
             reply = await self.calls.call("GET", f"/files/{file}")
-        return file
+        raise InvalidReply(f"the uploaded file is not ready after {_MAX_FILE_POLLS * _FILE_WAIT:g} s")
 
     async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
         """Find a batch by its metadata, or by the name of its file."""

@@ -369,6 +369,11 @@ class BatchEngine:
         return self._scheduler.is_waiting and not self._in_flight
 
     @property
+    def has_live_jobs(self) -> bool:
+        """Whether a live call is queued that need not wait for the end of a batch."""
+        return self._scheduler.has_live_jobs
+
+    @property
     def is_stopping(self) -> bool:
         """Whether the session is stopped."""
         return self._scheduler.shutdown.reason is not None or self._scheduler.shutdown.is_over
@@ -378,8 +383,9 @@ class BatchEngine:
         self._scheduler.shutdown.stop(reason, detail)
 
     def end_if_done(self) -> None:
-        """End the session if every trial is done."""
+        """End the session if every trial is done; otherwise, the end of a batch may allow a start."""
         self._scheduler.end_if_done()
+        self._scheduler.wake()
 
 
 def _job_name(job: Job) -> str:

@@ -90,6 +90,8 @@ class Scheduler:
             budget_share.begin(self._budget, self.wake, self._is_settled)
         self._block: Block | None = None
         """Why the budget did not allow the last line of a batch."""
+        self._is_over_budget = False
+        """Whether the budget did not allow the last start."""
         self._workers = workers
         if workers is not None:
             workers.on_room = self.wake
@@ -321,6 +323,11 @@ class Scheduler:
         queues = self.queues
         return self.is_admission_done and not (queues.collected or queues.delayed_jobs or self._is_looking)
 
+    @property
+    def has_live_jobs(self) -> bool:
+        """Whether a job is queued in a lane that does not wait for the budget."""
+        return any(lane.calls or (lane.trials and not self._is_over_budget) for lane in self.queues.lanes.values())
+
     def reserve_line(self, work: TrialWork, reserved: Mapping[str, float]) -> Amounts | None:
         """Return what the budget reserves for a line of a batch whose other lines need `reserved`; None if it does not fit."""
         budget, estimate, variant = self._budget, self._estimate, work.state.variant
@@ -379,9 +386,10 @@ class Scheduler:
         """Return whether the budget allows a start; if not, stop the session if nothing is in flight, here or in other runs."""
         if (share := self._budget_share) is not None:
             share.is_blocked = block is not None
+        self._is_over_budget = block is not None
         if block is None:
             return True
-        if self._is_idle and not (share is not None and share.others_may_release):
+        if self._is_idle and not self.recorder.state.batch_lines.open and not (share is not None and share.others_may_release):
             if share is not None and self._budget is not None:
                 share.blocked_by = self._budget.other_runs = share.other_runs()  # Recorded with the stop.
             self.shutdown.stop("budget", block_text(self.recorder.state, block))
@@ -391,7 +399,8 @@ class Scheduler:
     def _is_settled(self) -> bool:
         """Whether the session will release no reserve: nothing is in flight, and outputs to score must wait for the budget."""
         share = self._budget_share
-        return self._is_idle and (not self.queues.unscored_outputs or (share is not None and share.is_blocked))
+        is_idle = self._is_idle and not self.recorder.state.batch_lines.open
+        return is_idle and (not self.queues.unscored_outputs or (share is not None and share.is_blocked))
 
     @property
     def _is_idle(self) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 import httpcore2
 import orjson
 import pytest
+import trio
 
+from evaljournal.runner.batches import openai
 from evaljournal.runner.batches.api import (
     BatchApi,
     BatchNotFound,
@@ -501,6 +503,16 @@ async def test_azure_and_together_requests(server: BatchServer, monkeypatch: pyt
     assert b'name="file_name"\r\n\r\nej-run-1-.jsonl\r\n' in bodies[4]
     assert {"input_file_id", "endpoint", "completion_window"} == orjson.loads(bodies[5]).keys()
     assert submitted == await together.find(batch, {status.id})
+
+
+async def test_a_file_that_is_never_ready(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose uploaded file does not become ready is not submitted."""
+    monkeypatch.setattr(openai, "_FILE_WAIT", 0.0)
+    monkeypatch.setattr(server, "reply", lambda *_: b'{"id":"file-1","status":"pending"}')
+    api = open_api("chat")
+
+    with trio.fail_after(20), pytest.raises(NotSubmitted, match="not ready"):
+        await api.submit(*prepare(api))
 
 
 @pytest.mark.parametrize(

@@ -639,6 +639,73 @@ async def test_a_request_is_rendered_again(
     assert [(0, 0), (1, 1)] == [(event.batch, event.line) for event in events(disk, AttemptStarted)]
 
 
+def call_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let live calls of chat models return `live` after a second."""
+    call = OpenChat.call
+
+    async def call_or_read(self: OpenChat, trial: Any, sink: Any) -> Any:
+        if trial.line is not None:
+            return await call(self, trial, sink)
+        await trio.sleep(1)
+        return "live"
+
+    monkeypatch.setattr(OpenChat, "call", call_or_read)
+
+
+def delay_third(number: int, provider: MemoryBatches) -> None:
+    """Let the third batch end later than the others."""
+    if number == 3:
+        provider.batches["batch_3"].created += 5000
+
+
+async def test_live_calls_are_not_left(disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that leaves its batches makes the live calls that wait for a rate limit first."""
+    call_live(monkeypatch)
+    provider.max_lines, provider.on_submit = 1, delay_third
+    provider.respond = lambda *_: (500, {"error": {"message": "busy"}})
+    defined = define_batches(numbered_cases(3), batch_fallback=True, limits={"rpm": 1})
+    await run_virtual(defined, disk, leave=True)
+    await trio.sleep(provider.seconds)
+    outcome = await run_virtual(defined, disk, resume=True, leave=True)
+
+    assert ("batches", 2) == (outcome.stop_reason, outcome.state.completed)
+
+
+async def test_a_live_call_waits_for_the_reserve_of_a_batch(
+    disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live call that the budget does not allow beside an open batch is made when the batch has used less."""
+    call_live(monkeypatch)
+    provider.max_lines, provider.on_submit = 1, delay_third
+    tokens = {"case-0": 20, "case-2": 1}
+
+    def respond(body: Mapping[str, Any], _: int) -> Answer:
+        if prompt_of(body) == "case-1":
+            return 500, {"error": {"message": "busy"}}
+        return answer("yes", usage={"prompt_tokens": 10, "completion_tokens": tokens[prompt_of(body)]})
+
+    provider.respond = respond
+    defined = define_batches(numbered_cases(3), batch_fallback=True, budget={"output_tokens": 45})
+    outcome = await run_virtual(defined, disk)
+
+    assert ("", 3, 3) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+
+
+async def test_rejections_become_rarer(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A batch that is rejected again and again is prepared ever more rarely, at least every ten minutes."""
+    times: list[float] = []
+
+    def fail(number: int, _: object) -> None:
+        times.append(trio.current_time())
+        if number < 8:
+            raise rejection(503, message="busy")
+
+    provider.on_receive = fail
+    await run_virtual(define_batches(numbered_cases(1)), disk)
+
+    assert [60, 120, 240, 480, 600, 600] == [round(later - earlier, -1) for earlier, later in pairwise(times)][:6]
+
+
 async def test_a_rescoring_sends_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """`rescore` sends the calls of a judge in a batch; the same re-scoring collects it later."""
     provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
