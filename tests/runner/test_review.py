@@ -1,5 +1,6 @@
 """Labels of outputs: they are written to the journal of a review, replaced there, and carried over to other runs."""
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ import pytest
 import trio
 
 from evaljournal.journal import Event, read, verify
+from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import JournalDamaged, JournalError, JournalLocked
 from evaljournal.journal.events import ReviewSaved, TrialEnqueued, TrialWithdrawn
 from evaljournal.replay import load
-from evaljournal.replay.review.labels import Label, labels_by_trial, read_review, review_path
+from evaljournal.replay.review import labels as review_labels
+from evaljournal.replay.review.labels import Label, Review, labels_by_trial, read_review, review_path
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.review import journal as review_journal
 from evaljournal.runner.review.journal import Annotation, annotate, writing_review
@@ -216,3 +219,21 @@ def test_a_label_of_a_changed_output_does_not_count(tmp_path: Path) -> None:
     write_sync(run, [session(2), TrialWithdrawn(trial="case-1", reason="changed"), *again], new=False)
 
     assert {} == labels_by_trial(load(run), read_review(run))
+
+
+def test_a_label_needs_one_fold_of_the_review(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The review is read once for each label, in a thread, while its lock is held."""
+    run = write_run(tmp_path / "run")
+    label(run)
+    threads: list[bool] = []
+
+    def fold_review(path: Path) -> Review:
+        threads.append(threading.current_thread() is threading.main_thread())
+        assert is_held(path)
+        return original(path)
+
+    original = review_labels.fold_review
+    monkeypatch.setattr(review_labels, "fold_review", fold_review)
+    label(run, value=False)
+
+    assert [False] == threads
