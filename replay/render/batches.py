@@ -7,11 +7,13 @@ from typing import Final
 
 from evaljournal.replay.results.summary import batches_of
 from evaljournal.replay.results.summary_types import BatchSummary
+from evaljournal.replay.state.batches import UNSENT_STATES
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import duration, money, plural, printable
 
 _MAX_BATCHES: Final = 5
 """Open batches that are listed."""
+_CANCELLED: Final = frozenset({"cancelled", "canceled"})
 
 
 def waiting_text(state: RunState) -> str:
@@ -36,17 +38,24 @@ def batch_lines(state: RunState, wall: datetime | None = None) -> Iterator[str]:
     yield from (_open_text(batch, now) for batch in open_batches[:_MAX_BATCHES])
     if len(open_batches) > _MAX_BATCHES:
         yield f"and {len(open_batches) - _MAX_BATCHES:,} more"
-    if ended := [batch for batch in batches if not batch.is_open]:
-        results, missing = sum(batch.results for batch in ended), sum(batch.missing for batch in ended)
+    if ended := [batch for batch in batches if not batch.is_open and batch.state not in UNSENT_STATES]:
+        results, missing, unused = (sum(getattr(batch, name) for batch in ended) for name in ("results", "missing", "unused"))
         parts = [f"{plural(len(ended), 'batch', 'batches')} collected: {plural(results, 'result')} used"]
         parts += [f"{missing:,} without a result"] if missing else []
+        parts += [f"{plural(unused, 'result')} not used"] if unused else []
+        parts += [f"{count:,} cancelled"] if (count := sum(batch.state in _CANCELLED for batch in ended)) else []
         parts += [money(cost)] if cost else []
         yield ", ".join(parts)
+    for state_name, text in (("failed", "failed"), ("not_sent", "not accepted")):
+        if rejected := [batch for batch in batches if not batch.is_open and batch.state == state_name]:
+            reason = f": {printable(rejected[-1].message, 120)}" if rejected[-1].message else ""
+            yield f"{plural(len(rejected), 'batch', 'batches')} {text}{reason}"
 
 
 def _open_text(batch: BatchSummary, now: datetime | None) -> str:
     scorer = f" of {printable(batch.scorer, 24)}" if batch.scorer else ""
-    parts = [printable(batch.state, 24).replace("_", " "), f"{batch.completed + batch.failed:,} of {batch.lines:,} done"]
+    state = "prepared (the provider may already have it)" if batch.id is None else printable(batch.state, 24).replace("_", " ")
+    parts = [state, f"{batch.completed + batch.failed:,} of {batch.lines:,} done"]
     parts += [f"{batch.failed:,} with an error"] if batch.failed else []
     start, end = _time(batch.submitted_at or batch.prepared_at), _time(batch.expires)
     if now is not None and start is not None:

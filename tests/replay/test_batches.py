@@ -25,6 +25,7 @@ from evaljournal.journal.events import (
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.render.batches import batch_lines
 from evaljournal.replay.render.ending import final_report, next_command
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.runs.idle import reasons
@@ -235,7 +236,7 @@ def test_the_next_call_in_python() -> None:
 
 def test_collected_batches_are_summed() -> None:
     """Ended batches are one line, with the results that were used and their cost."""
-    expected = "  3 batches collected: 6 results used, 1 without a result, $0.250"
+    expected = "  3 batches collected: 6 results used, 1 without a result, 1 result not used, $0.250"
 
     assert expected in final_report(fold(records(batch_run())), path="runs/a/1").splitlines()
 
@@ -266,3 +267,17 @@ def test_a_foreign_expiry_is_harmless(expires: str) -> None:
     events = [attrs.evolve(event, expires=expires) if isinstance(event, BatchSubmitted) else event for event in batch_run()[:8]]  # type: ignore[misc]
 
     assert "\x1b" not in final_report(fold(records(events)), path="runs/a/1")
+
+
+def test_batches_that_were_not_accepted_are_counted_apart() -> None:
+    """A batch that was never created is not among the collected ones; results that were not used are counted."""
+    rejected = BatchCollected(batch=1, state="not_sent", results=0, missing=1, message="no quota")
+    ended = BatchCollected(batch=2, state="canceled", results=0, missing=1, unused=2)
+    sent: list[Event] = [prepared("a", batch=2), BatchSubmitted(batch=2, id="x"), ended]
+    state = fold(records([started(), session(), enqueued("a"), prepared("a"), rejected, *sent, prepared("a", batch=3)]))
+
+    assert [
+        "batch 3: prepared (the provider may already have it), 0 of 1 done",
+        "1 batch collected: 0 results used, 1 without a result, 2 results not used, 1 cancelled",
+        "1 batch not accepted: no quota",
+    ] == [row.partition(", 0 s old")[0] for row in batch_lines(state)]

@@ -228,6 +228,7 @@ def test_a_fork_collects_a_submitted_batch(server: BatchServer) -> None:
     codes = [evaljournal("resume", path).exit_code for path in ("forked", RUN)]
 
     assert (0, [0, 0], 3) == (forked.exit_code, codes, lines(server)), forked.output
+    assert "both runs collect the open batches" in forked.output
 
 
 @pytest.mark.usefixtures("dataset")
