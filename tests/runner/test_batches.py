@@ -13,7 +13,7 @@ import orjson
 import pytest
 import trio
 
-from evaljournal import Case, Retry, UsageError, evaluation
+from evaljournal import Case, Retry, UsageError, evaluation, scorers
 from evaljournal.journal import read, verify
 from evaljournal.journal.errors import JournalLocked
 from evaljournal.journal.events import (
@@ -843,6 +843,17 @@ async def test_conversations_and_streams_have_no_batches(
     with pytest.raises(UsageError, match=r"turns|stream"):
         await run_virtual(defined, disk)
     assert 0 == provider.submissions
+
+
+async def test_several_graded_assertions_have_no_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A case for which a judge is called several times is a usage error: a line of a batch is one call."""
+    graded = [{"type": "model-graded-closedqa", "value": value} for value in ("names Lima", "is polite")]
+    defined = define_batches([Case(name="peru", input="x", metadata={"assert": graded})])
+    judge = scorers.judge("large", base_url="http://batches.example/v1")
+    defined.score(name="assertions")(scorers.assertions(judge=judge))
+
+    with pytest.raises(UsageError, match="called several times for the case 'peru'"):
+        await run_virtual(defined, disk)
 
 
 async def test_functions_have_no_batches(disk: SimulatedDisk) -> None:

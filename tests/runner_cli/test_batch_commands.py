@@ -201,6 +201,16 @@ def test_a_suite_sends_all_batches_before_it_waits(server: BatchServer) -> None:
     assert [2, 2] == [lines(server, name) for name in ("first", "second")]
 
 
+def test_a_suite_without_batches_is_not_left(server: BatchServer) -> None:
+    """`--leave` is a usage error if no evaluation of a new suite sends batches; nothing is written."""
+    Path("evals").mkdir()
+    Path("evals/both.py").write_text(SUITE.format().replace("batch=True", "batch=False"))
+    result = evaljournal("run", "evals", "--leave")
+
+    assert (2, True) == (result.exit_code, "without batches" in result.output), result.output
+    assert ([], False) == (server.ledger("first"), Path("runs").exists())
+
+
 @pytest.mark.usefixtures("dataset")
 def test_shards_with_batches_are_merged(server: BatchServer) -> None:
     """Batches of shards are numbered anew by `merge`; a shard with an open batch is rejected."""

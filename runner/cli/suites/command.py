@@ -3,7 +3,7 @@
 import functools
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -180,7 +180,7 @@ class CommandSuite:
             return
         shares = shared_budget(self.states) if is_shared else {}
         session_options = {name: self._options[name] for name in _SESSION_OPTIONS if name in self._options}
-        sessions: dict[str, Callable[..., Session]] = {}
+        sessions: dict[str, partial[Session]] = {}
         for name, ((evaluation, reference), settings) in self._parts.items():
             run = self._suite.runs[name]
             resume = {"resume": True, "trust": self._trust, "state": self.states[name]} if segments.is_run(run) else {}
@@ -188,6 +188,8 @@ class CommandSuite:
             has_batches = bool(resume) or settings.get("batch", evaluation.settings.batch)
             options["leave"] = self._options["leave"] and has_batches
             sessions[name] = partial(Session, evaluation, run, **options)
+        if self._paths is not None and self._options["leave"] and not any(call.keywords["leave"] for call in sessions.values()):
+            raise UsageError("leave=True (--leave) has no effect without batches; add --batch (batch=True)")
         is_drawn = not self._options["plain"] and supports_screen(sys.stderr)
         show = self._draw if is_drawn else self._print_lines
         with unwrap_exception_groups():
