@@ -557,8 +557,11 @@ class Batcher(Generic[J]):
                 self._engine.put_live(job)
                 tokens = size = names = 0
                 continue
-            if is_too_large or (tokens > max_tokens and (lines or self._open)):
+            if is_too_large or tokens > max_tokens:
                 tokens -= line_tokens
+                if not lines and not self._open:
+                    text = f"one line has about {plural(line_tokens, 'token')}, more than --batch-tokens (batch_tokens) allows"
+                    self._engine.stop("quota", text)
                 break
             need = self._engine.reserve(job, reserved or {})
             if need is None:

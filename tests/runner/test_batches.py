@@ -449,6 +449,14 @@ async def test_enqueued_tokens_are_limited(disk: SimulatedDisk, provider: Memory
     assert [BatchPrepared, BatchCollected] * 3 == order
 
 
+async def test_a_line_beyond_the_declared_tokens_is_not_sent(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A line with more input tokens than all open batches may have stops the run."""
+    outcome = await run_virtual(define_batches(numbered_cases(2), batch_tokens=1), disk)
+
+    assert ("quota", 0) == (outcome.stop_reason, provider.submissions)
+    assert "more than --batch-tokens" in outcome.detail
+
+
 async def test_batches_are_halved_at_the_token_limit(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """If too many tokens are enqueued, smaller batches are sent, when another one has ended."""
 
