@@ -260,7 +260,7 @@ def score_of(tally: Tally) -> ScoreSummary:
         standard_error=estimate.standard_error if estimate else None,
         low=estimate.low if estimate else None,
         high=estimate.high if estimate else None,
-        labels={label: count for label, count in tally.labels.most_common() if count},
+        labels={label: count for label, count in sorted(tally.labels.items(), key=lambda item: (-item[1], item[0])) if count},
         versions=tally.versions,
         from_older_version=tally.from_older_version,
         pass_at_k=[],

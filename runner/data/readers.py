@@ -205,7 +205,9 @@ def _csv(path: Path, delimiter: str | None = None) -> Iterator[NumberedRow]:
             start, end = end + 1, skipped + reader.line_num
             if fields and len(fields) != len(header):
                 hint = (
-                    f"the columns are separated by {delimiter!r}; pass --delimiter for another separator" if is_detected else ""
+                    f"the columns are separated by {delimiter!r}; `run` has --delimiter for another separator"
+                    if is_detected
+                    else ""
                 )
                 raise UsageError(f"{len(fields)} columns, expected {len(header)}", path=path, line=start, hint=hint)
             if fields:

@@ -84,7 +84,7 @@ def test_a_win_needs_both_orders(server: JudgeServer) -> None:
     assert any("1 win, 1 loss, 2 ties against runs/qa/0001" in note for note in tiles["judge-vs-0001"])
     assert [
         "judge-vs-0001-first: win 50 %, loss 25 %, tie 25 %",
-        "judge-vs-0001-second: loss 50 %, win 25 %, tie 25 %",
+        "judge-vs-0001-second: loss 50 %, tie 25 %, win 25 %",
     ] == tiles["judge-vs-0001"][-2:]
     assert "4 outputs compared by judge-vs-0001" in err
     assert 8_000 == state.usage["judge.input_tokens"]
