@@ -28,7 +28,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import RunState
 from evaljournal.replay.state.batches import BatchState
-from evaljournal.replay.text import plural
+from evaljournal.replay.text import plural, printable
 from evaljournal.runner.batches.api import (
     BatchApi,
     BatchNotFound,
@@ -50,6 +50,7 @@ from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.suggest import command
 from evaljournal.runner.tasks.call_size import text_bytes
+from evaljournal.runner.workers.streams import print_error
 
 _SECOND_LISTING: Final = 30.0
 """Seconds after which a batch that was not listed is looked for again, before its lines are free."""
@@ -60,6 +61,8 @@ _BYTES_PER_TOKEN: Final = 4
 _READ_AHEAD: Final = 100
 """Collected replies that are kept in memory at a time."""
 _CANCELLED: Final = frozenset({"cancelled", "canceled", "cancelling", "canceling"})
+_MAX_PROBLEM: Final = 500
+"""Maximum characters of a problem that is printed."""
 _PREFIX: Final = "ej-"
 """Beginning of the id of every line; the run, the batch and the line follow."""
 _MAX_DIGITS: Final = 10
@@ -312,7 +315,8 @@ class Batcher(Generic[J]):
         try:
             submitted = await batch.api.find(_prepared_batch(state), known_ids)
         except OwnerUnknown as exc:
-            self._problem, batch.is_checked, batch.is_unlisted = str(exc), True, False
+            batch.is_checked, batch.is_unlisted = True, False
+            self._report(str(exc))
             self._postpone(batch)
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
             self._handle_problem(number, batch, exc)
@@ -372,7 +376,7 @@ class Batcher(Generic[J]):
     def _handle_problem(self, number: int, batch: _OpenBatch, exc: Exception) -> None:
         """Stop if a call about a batch would fail again; otherwise repeat it later."""
         failure, error = self._retry.classify_and_describe(exc, now=self._wall())
-        self._problem = f"{error.type}: {error.message}"
+        problem = f"{error.type}: {error.message}"
         submitted = self._state.batches[number]
         if isinstance(exc, BatchNotFound | WrongAccount) and not _is_same_account(batch.api, submitted):
             text = f"{exc}; batch {number} was submitted with another API key: use that one, or one of the same project"
@@ -385,10 +389,17 @@ class Batcher(Generic[J]):
             else:
                 self._lose(number, batch, state, str(exc))
         elif isinstance(exc, WrongAccount) or failure.stop_reason is not None:
-            self._engine.stop(failure.stop_reason or "unauthorized", self._problem)
+            self._engine.stop(failure.stop_reason or "unauthorized", problem)
         else:
             batch.is_checked = True
+            self._report(problem)
             self._postpone(batch)
+
+    def _report(self, problem: str) -> None:
+        """Print a new problem of a session that waits; one that does not wait ends with it."""
+        if problem != self._problem and not self._options.leave:
+            print_error(f"the provider of the batches is asked again later: {printable(problem, _MAX_PROBLEM)}")
+        self._problem = problem
 
     def _postpone(self, batch: _OpenBatch) -> None:
         """Ask the provider again later, and ever more rarely while nothing changes."""
@@ -522,7 +533,7 @@ class Batcher(Generic[J]):
             await self._journal.wait_durable(record.seq)
             submitted = await target.api.submit(_prepared_batch(self._state.batches[number]), lines)
         except SubmissionUnclear as exc:
-            self._problem = str(exc)
+            self._report(str(exc))
         except NotSubmitted as exc:
             self._end(number, "not_sent", message=str(exc))
             return self._handle_rejection(group, exc, len(lines))
@@ -606,7 +617,7 @@ class Batcher(Generic[J]):
         failure, _ = self._retry.classify_and_describe(cause, now=self._wall())
         if failure.stop_reason is not None or failure.category == "fatal" or self._options.leave:
             self._engine.stop(failure.stop_reason or "interrupted", str(exc))
-        self._problem = str(exc)
+        self._report(str(exc))
         group.interval = self._longer(group.interval)
         group.not_before = trio.current_time() + max(group.interval, failure.retry_after or 0.0)
         return False

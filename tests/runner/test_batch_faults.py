@@ -84,6 +84,18 @@ FAULTS = {
 """Plan of the server → how often the requests were sent, and the states of the batches at OpenAI and at Anthropic."""
 
 
+async def test_a_session_that_waits_prints_each_problem_once(
+    disk: SimulatedDisk, server: BatchServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the provider does not answer, the reason is on standard error, not once per poll."""
+    outcome = await run_virtual(define("chat", "poll:500+500+500"), disk)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("the provider of the batches")]
+
+    assert not outcome.stop_reason
+    assert 1 == len(lines)
+    assert "500" in lines[0]
+
+
 @pytest.mark.parametrize("dialect", ["chat", "anthropic"])
 @pytest.mark.parametrize("plan", FAULTS)
 async def test_a_run_survives_a_fault(disk: SimulatedDisk, server: BatchServer, dialect: str, plan: str) -> None:
