@@ -86,7 +86,7 @@ class ReviewServer(TokenServer):
             await connection.reject(403, "labels are accepted from the page of this server only")
             return
         if headers.get(b"content-type") != b"application/json":
-            await connection.reject(415, "a label is JSON")
+            await connection.reject(415, "expected Content-Type application/json")
             return
         fields = _parse_body(await connection.read_body(_MAX_BODY))
         if fields["trial"] not in self._trials:
@@ -161,16 +161,16 @@ def _parse_body(body: bytes) -> dict[str, str]:
     try:
         fields: Any = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
-        raise UsageError(f"a label is JSON ({exc})") from exc
+        raise UsageError(f"the body is not valid JSON ({exc})") from exc
     names = ("trial", "label", "note", "reviewer")
     if not isinstance(fields, dict) or fields.keys() != set(names) or not all(isinstance(fields[name], str) for name in names):
-        raise UsageError(f"a label has the texts {', '.join(names)}")
+        raise UsageError(f"expected a JSON object with the strings {', '.join(names)}")
     return fields
 
 
 def _checked_reviewer(name: str) -> str:
     if not name.strip():
-        raise UsageError("a reviewer needs a name")
+        raise UsageError("the name of the reviewer is empty")
     return name.strip()
 
 

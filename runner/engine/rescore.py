@@ -159,7 +159,7 @@ class Rescoring(Session):
         """Yield the trials with an output that the current version of a scorer has not scored, and the scorers that have."""
         scorers: Collection[Scorer] = self.evaluation.scorers.values()
         for name, trial in state.trials.items():
-            if not self._is_selected(name, trial):
+            if not self._is_selected(name, trial) or name not in (self.options.trials or state.trials):
                 continue
             scored_versions = {(name.partition(".")[0], version) for name, (version, _) in trial.scores.items()}
             done_scorers = frozenset(

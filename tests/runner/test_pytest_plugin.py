@@ -264,6 +264,20 @@ def test_recorded_outputs_are_scored(project: Project) -> None:
     assert ({}, ["stopped"]) == (project.calls(), project.runs("qa"))
 
 
+def test_only_selected_outputs_are_scored_again(project: Project) -> None:
+    """`--evals-reuse` calls the scorers for the selected tests only."""
+    project.write("test_qa.py", QA)
+    project.run("-k", "mini and not gate")
+    project.write("test_qa.py", QA.replace("output == expected", "len(output) > 0"))
+    project.run("--evals-reuse", "runs", "-k", "peru and mini")
+    trials = load(project.path / "runs/qa/0001").trials
+    versions = {name: trial.scores["exact"][0] for name, trial in trials.items()}
+    new_version = versions["peru@mini"]
+
+    assert 8 == len(versions)
+    assert {"peru@mini", "peru@mini#2"} == {name for name, version in versions.items() if version == new_version}
+
+
 def test_a_run_to_reuse_must_exist(project: Project) -> None:
     """A directory without runs is a usage error; one without a run of the evaluation is an error of its tests."""
     project.write("test_small.py", SMALL)

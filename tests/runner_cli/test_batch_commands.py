@@ -213,7 +213,7 @@ def test_a_suite_without_batches_is_not_left(server: BatchServer) -> None:
 
 @pytest.mark.usefixtures("dataset")
 def test_shards_with_batches_are_merged(server: BatchServer) -> None:
-    """Batches of shards are numbered anew by `merge`; a shard with an open batch is rejected."""
+    """Batches of shards are renumbered by `merge`; a shard with an open batch is rejected."""
     for number in (1, 2):
         path = f"shard-{number}"
         evaljournal("run", *chat(), "--shard", f"{number}/2", "-o", path, "--batch", "--leave")
@@ -243,7 +243,7 @@ def test_a_fork_collects_a_submitted_batch(server: BatchServer) -> None:
 
 @pytest.mark.usefixtures("dataset")
 def test_a_fork_does_not_send_what_its_source_prepared(server: BatchServer) -> None:
-    """A batch that was prepared and not submitted when a run was forked ends in the fork, whose lines are sent anew."""
+    """A batch that was prepared and not submitted when a run was forked ends in the fork, where its lines are sent again."""
     evaljournal("run", *chat(), "--batch", "--leave")
     seq = next(record.seq for record in load(RUN).records() if isinstance(record.event, BatchPrepared))
     evaljournal("fork", RUN, "-o", "forked", "--at", seq)

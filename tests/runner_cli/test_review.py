@@ -110,7 +110,7 @@ def test_the_same_label_is_recorded_once(run: Path) -> None:
         (["case-1", "exact=yes", "--import", "x.csv"], "pass TRIAL and NAME=LABEL, or --import FILE"),
         (["--import", "missing.csv"], "cannot read the file"),
         (["--import", "."], "it is a directory; pass a file with labels"),
-        (["case-1", "exact=yes", "--reviewer", " "], "a reviewer needs a name"),
+        (["case-1", "exact=yes", "--reviewer", " "], "the name of the reviewer is empty"),
     ],
 )
 def test_wrong_labels_are_rejected(run: Path, arguments: list[str], problem: str) -> None:

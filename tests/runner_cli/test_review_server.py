@@ -151,7 +151,7 @@ def test_killed_between_labels(run: Path) -> None:
 def test_an_unexpected_error_is_reported(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error that nobody expected ends its request, not the server: the reply has status 500, and a line is printed."""
+    """An unexpected error ends its request, not the server: the reply has status 500, and a line is printed."""
 
     def details(*_: object) -> None:
         raise LookupError("unexpected")

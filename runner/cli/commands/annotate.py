@@ -29,7 +29,7 @@ def reviewer_name(_: click.Context, __: click.Parameter, value: str | None) -> s
         except (OSError, KeyError, ImportError) as exc:
             raise UsageError("the name of the user is unknown", hint="pass --reviewer NAME") from exc
     if not value.strip():
-        raise UsageError("a reviewer needs a name", hint="pass --reviewer NAME")
+        raise UsageError("the name of the reviewer is empty", hint="pass --reviewer NAME")
     return value.strip()
 
 
