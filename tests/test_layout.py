@@ -44,7 +44,6 @@ ORDER: Final = (
     "runner.concurrency",
     "runner.definition",
     "runner.promptfoo",
-    "runner.batches.batcher",
     "runner.batches.targets",
     "runner.engine",
     "runner.suites",

@@ -1,16 +1,35 @@
 """Where the calls of an evaluation's tasks and judges are sent as lines of batches, and why some cannot be."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
 
 import attrs
 
-from evaljournal.runner.batches.batcher import Batcher, BatchTarget, Engine
+from evaljournal.replay import RunState
+from evaljournal.replay.state.batches import BatchState
+from evaljournal.runner.batches.api import BatchApi
 from evaljournal.runner.data.case import Case
 from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.scorers.scorer import Scorer
+from evaljournal.runner.suggest import command
 from evaljournal.runner.tasks.chat import Chat
+
+PREFIX: Final = "ej-"
+"""Beginning of the id of every line; the run, the batch and the line follow."""
+
+
+@attrs.frozen
+class BatchTarget:
+    """Where the calls of a job are sent as lines of a batch; lines with the same target may be in one batch."""
+
+    api: BatchApi
+    model: str
+    scorer: str = ""
+    """Name of the judge; empty: the calls are those of the task."""
+    version: str = ""
+    """Version of the judge."""
 
 
 @attrs.frozen
@@ -62,12 +81,39 @@ class BatchTargets:
         yield from self._judges.values()
 
 
-@attrs.frozen
-class BatchSetup:
-    """The batches of a session."""
+def open_batch_apis(state: RunState, targets: Iterable[BatchTarget], path: Path, *, rescores: bool) -> dict[int, BatchApi]:
+    """Return the APIs of the open batches of a run by number; raise a `UsageError` if `targets` do not include one of them.
 
-    targets: BatchTargets
-    new_batcher: Callable[[Engine[Any]], Batcher[Any]]
+    The batches of a re-scoring belong only to a session that `rescores`.
+    """
+    open_apis: dict[int, BatchApi] = {}
+    targets = list(targets)
+    for number in state.batch_lines.open:
+        batch, is_rescored = state.batches[number], state.is_rescored(number)
+        prepared = batch.prepared
+        owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
+        owners = owners if rescores or not is_rescored else []
+        apis = [api for api in owners if is_same_account(api, batch)]
+        if batch.id:  # The provider knows whether another key may see it; a search needs the same account.
+            apis += [api for api in owners if api.address == prepared.address]
+        if not apis:
+            owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
+            problem = f"has calls of {owner}, which is not part of this session or has changed"
+            hint = f"{command('resume', path, ' --wait')} collects it, {command('cancel', path)} cancels it"
+            if owners:
+                problem = f"was submitted to {prepared.address} with another API key or project, or to another endpoint"
+                hint = "use the endpoint and API key that submitted it"
+            elif is_rescored:
+                hint = "the `rescore` command that submitted it collects it; with --cancel, it cancels it"
+            raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
+        open_apis[number] = apis[0]
+    return open_apis
+
+
+def is_same_account(api: BatchApi, batch: BatchState) -> bool:
+    """Return whether a batch was prepared with the endpoint and the API key of an API."""
+    run = batch.prepared.prefix.removeprefix(PREFIX).partition("-")[0]  # Another one, if this run is a fork.
+    return api.account(run) == batch.prepared.account
 
 
 def _target(task: object, label: str, *, required: bool) -> BatchTarget | None:

@@ -59,11 +59,11 @@ class Attempts:
         tasks: Mapping[str, Task],
         scheduler: Scheduler,
         late_recorder: LateRecorder,
+        known_limits: KnownLimits,
         *,
         max_failures: float,
         in_thread: InThread,
-        known_limits: KnownLimits | None = None,
-        fail_ambiguous: bool = False,
+        fail_ambiguous: bool,
     ) -> None:
         """The calls inside attempts wait for `known_limits`.
 
@@ -153,7 +153,7 @@ class Attempts:
     def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
         """Return where the model calls inside the attempt wait for rate limits."""
         work.waited = 0.0
-        if self._known_limits is None or work.is_collected:
+        if work.is_collected:
             return None
         scheduler = self._scheduler
         own_limits = scheduler.queues.lanes[work.key].limits

@@ -9,34 +9,32 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import trio
 
 from evaljournal.journal.errors import JournalError, SegmentLost
-from evaljournal.journal.events import Noted, StopReason
+from evaljournal.journal.events import Noted
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.state.workers import WORKER_ENDED
-from evaljournal.runner.concurrency.key_policy import KeyPolicy
-from evaljournal.runner.definition.settings import Settings
-from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.admission import Admission, TrialSource
 from evaljournal.runner.engine.attempts import Attempts
 from evaljournal.runner.engine.call import CallScope, Interrupted, OverBudget, TimedOut
-from evaljournal.runner.engine.known_limits import KeyLimits, KnownLimits
-from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Timer
-from evaljournal.runner.engine.scheduler import Estimate, Scheduler
+from evaljournal.runner.engine.known_limits import KnownLimits
+from evaljournal.runner.engine.options import Options
+from evaljournal.runner.engine.plan import Plan
+from evaljournal.runner.engine.rate_limits import call_size, limits_by_key, policy_maker
+from evaljournal.runner.engine.recorder import LateRecorder, Recorder, RunLoop, Shutdown, Timer
+from evaljournal.runner.engine.scheduler import Scheduler
 from evaljournal.runner.engine.scoring import Scoring
-from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 from evaljournal.runner.scorers.scorer import OpenScorer
 from evaljournal.runner.tasks import Task
-from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.workers.driver import Workers
 from evaljournal.runner.workers.pool import WorkerEnd
 
 if TYPE_CHECKING:
-    from evaljournal.runner.batches.batcher import Batcher, BatchTarget
-    from evaljournal.runner.batches.targets import BatchSetup, BatchTargets
+    from evaljournal.runner.batches.api import BatchApi
+    from evaljournal.runner.batches.targets import BatchTargets
+    from evaljournal.runner.engine.batcher import Batcher
 
 TURN: Final = 0.01
 """Seconds after which consumers whose tasks never wait yield to others."""
@@ -50,55 +48,45 @@ class TrialExecutor:
     def __init__(
         self,
         recorder: Recorder,
+        plan: Plan,
+        options: Options,
         tasks: Mapping[str, Task],
         scorers: Sequence[OpenScorer],
-        new_policy: Callable[[str], KeyPolicy],
-        settings: Settings,
         *,
-        max_failures: float,
         in_thread: InThread,
-        key_of: Callable[[TrialWork], str] | None = None,
-        estimate: Estimate | None = None,
-        budget_share: BudgetShare | None = None,
-        known_limits: KnownLimits | None = None,
-        limits_of: Callable[[str], KeyLimits | None] = lambda _: None,
-        size_of: Callable[[Job], CallSize] = lambda _: CallSize(),
         workers: Workers | None = None,
-        fail_ambiguous: bool = False,
-        has_teardown: bool = False,
-        batches: "BatchSetup | None" = None,
+        batches: "tuple[BatchTargets, Mapping[int, BatchApi]] | None" = None,
     ) -> None:
-        """`new_policy` returns the policy for a rate-limit key, and `key_of` the key of a trial.
+        """`tasks` are those of the variants; without any, outputs are only scored.
 
-        `tasks` are those of the variants; without any, outputs are only scored. Without `key_of`, attempts have one key, and
-        without `estimate`, which returns what an attempt may use, there is no budget. The calls inside attempts wait for
-        `known_limits`; `limits_of` returns those of a key, and `size_of` the size of the call that a job makes. With `batches`,
-        calls are sent in batches, or the open ones of earlier sessions are collected.
+        With `batches`, calls are sent in batches, or the open ones of earlier sessions are collected.
         """
         self._recorder = recorder
         self._now = recorder.clock.now
-        self._settings = settings
-        self._cancel_timeout = CANCEL_TIMEOUT + (settings.grace if has_teardown else 0.0)
+        self._settings = settings = plan.settings
+        self._cancel_timeout = CANCEL_TIMEOUT + (settings.grace if "teardown" in plan.evaluation.hooks else 0.0)
         """Seconds that calls get to end after they were cancelled because the session is stopped."""
         self._scorers = scorers
-        loop = RunLoop()
+        loop, keys = RunLoop(), plan.keys
         self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
+        recent_needs = recorder.state.known_limits.recent_needs
+        known_limits = KnownLimits(recorder.record, recorder.clock.wall, plan.declared_limits, recent_needs)
         self.scheduler = Scheduler(
             recorder,
             settings,
-            new_policy,
+            policy_maker(settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory),
             self.shutdown,
-            has_keys=key_of is not None,
+            has_keys=keys.has_several,
             loop=loop,
             start_consumer=lambda: self._nursery.start_soon(self._consume),
-            estimate=estimate,
-            budget_share=budget_share,
-            limits_of=limits_of,
-            size_of=size_of,
+            estimate=plan.estimate if tasks else None,
+            budget_share=options.budget_share,
+            limits_of=limits_by_key(known_limits, keys, plan.evaluation.scorers, sees_calls=settings.sees_model_calls),
+            size_of=lambda job: call_size(job, plan.evaluation.tasks),
             workers=workers,
         )
         if workers is not None:
-            workers.is_stopping = lambda: self.shutdown.reason is not None or self.shutdown.is_over
+            workers.is_stopping = lambda: self.shutdown.is_stopping
             workers.on_problem = partial(self.shutdown.stop, "interrupted")
             workers.on_end = self._note_worker_end
         late_recorder = LateRecorder(recorder, loop, self.shutdown, self._stop_over_budget, self.scheduler.read_reply)
@@ -107,12 +95,13 @@ class TrialExecutor:
             tasks,
             self.scheduler,
             late_recorder,
-            max_failures=max_failures,
+            known_limits,
+            max_failures=settings.failure_limit(plan.total),
             in_thread=in_thread,
-            known_limits=known_limits,
-            fail_ambiguous=fail_ambiguous,
+            fail_ambiguous=options.on_ambiguous == "fail",
         )
         self._scoring = Scoring(scorers, self.scheduler, late_recorder, in_thread)
+        key_of = (lambda work: keys.key_of(work.case, work.state.variant)) if keys.has_several else None
         self._admission = Admission(self.scheduler, in_thread, key_of)
         self._in_flight: dict[CallScope, Job] = {}
         self._timeouts = Timer(recorder.clock, self._time_out)
@@ -124,11 +113,13 @@ class TrialExecutor:
         """Jobs that did not respond to their cancellation when the session was stopped."""
         self._abandoned_calls: dict[CallScope, str] = {}
         """Calls that did not respond to their timeout, and are still running."""
-        self._batcher: Batcher[Job] | None = None
+        self._batcher: Batcher | None = None
         if batches is not None:
-            engine = BatchEngine(self.scheduler, tasks, batches.targets, self._in_flight)
-            self._batcher = self.scheduler.batcher = batches.new_batcher(engine)
-            self.scheduler.queues.hold_for_batches(self._batcher.hold)
+            from evaljournal.runner.engine import batcher  # noqa: PLC0415  # few runs need it
+
+            self._batcher = batcher.Batcher(
+                self.scheduler, tasks, self._in_flight, *batches, leave=options.leave, cancels=options.cancel_batches
+            )
 
     async def run(self, trials: TrialSource, *, on_unresponsive: Callable[[], Any] | None = None) -> None:
         """Run all trials, unless the session is stopped.
@@ -163,7 +154,7 @@ class TrialExecutor:
                 await on_unresponsive()
             nursery.cancel_scope.cancel()
 
-    async def _run_batches(self, batcher: "Batcher[Job]") -> None:
+    async def _run_batches(self, batcher: "Batcher") -> None:
         await batcher.run()
         self._idle_event.set()
 
@@ -207,8 +198,7 @@ class TrialExecutor:
                     return
                 if not in_flight:
                     self._idle_event.set()
-                if self._batcher is not None:
-                    self._batcher.wake()
+                scheduler.wake_batcher()
                 await scheduler.park()
                 continue
             in_flight[scope] = job
@@ -279,8 +269,7 @@ class TrialExecutor:
         else:
             self.scheduler.queues.close_attempts()
         self.scheduler.request_admission()
-        if self._batcher is not None:
-            self._batcher.wake()
+        self.scheduler.wake_batcher()
         self._nursery.start_soon(self._drain)
 
     async def _drain(self) -> None:
@@ -316,76 +305,6 @@ class TrialExecutor:
     def _end(self) -> None:
         self.shutdown.end()
         self.scheduler.close()
-
-
-@attrs.frozen
-class BatchEngine:
-    """The engine as its batcher sees it; see `Engine`."""
-
-    _scheduler: Scheduler
-    _tasks: Mapping[str, Task]
-    _targets: "BatchTargets"
-    _in_flight: Mapping[CallScope, Job]
-
-    def target_of(self, job: Job) -> "BatchTarget | None":
-        """Return where the calls of a job are sent."""
-        if isinstance(job, ScorerCall):
-            return self._targets.of_scorer(job.scorer.scorer.name)
-        return self._targets.of_attempt(job.case, job.state.variant)
-
-    async def render(self, job: Job) -> object:
-        """Call the task or the judge without sending anything."""
-        if isinstance(job, ScorerCall):
-            job.input.line = job.line
-            return await job.scorer.task.call(job.input, lambda _: None)
-        return await self._tasks[job.state.variant].call(job, lambda _: None)
-
-    def reserve(self, job: Job, reserved: Mapping[str, float]) -> Mapping[str, float] | None:
-        """Return what the budget reserves for a job; scorer calls are part of what it reserves for attempts."""
-        return {} if isinstance(job, ScorerCall) else self._scheduler.reserve_line(job, reserved)
-
-    def stop_over_budget(self) -> None:
-        """Stop the session because the budget allows no further line."""
-        self._scheduler.stop_over_budget()
-
-    def collect(self, job: Job) -> None:
-        """Queue a job that has its reply."""
-        self._scheduler.queues.collected.append(job)
-        self._scheduler.wake()
-
-    def put_live(self, job: Job) -> None:
-        """Queue a job whose call is made now."""
-        self._scheduler.queues.put_live(job)
-        self._scheduler.wake()
-
-    @property
-    def collected_jobs(self) -> int:
-        """Number of queued jobs that have their reply."""
-        return len(self._scheduler.queues.collected)
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nothing is in flight or about to start."""
-        return self._scheduler.is_waiting and not self._in_flight
-
-    @property
-    def has_live_jobs(self) -> bool:
-        """Whether a live call is queued that need not wait for the end of a batch."""
-        return self._scheduler.has_live_jobs
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the session is stopped."""
-        return self._scheduler.shutdown.reason is not None or self._scheduler.shutdown.is_over
-
-    def stop(self, reason: StopReason, detail: str) -> None:
-        """Stop the session."""
-        self._scheduler.shutdown.stop(reason, detail)
-
-    def end_if_done(self) -> None:
-        """End the session if every trial is done; otherwise, the end of a batch may allow a start."""
-        self._scheduler.end_if_done()
-        self._scheduler.wake()
 
 
 def _job_name(job: Job) -> str:

@@ -1,4 +1,4 @@
-"""The recorder of a session, its clock, timers and loop.
+"""The recorder of a session, its clock, timers and loop, and its end: why it stops early, and whether it is over.
 
 An event is appended to the journal and applied to the live state together, so the two cannot differ. Wall time is used
 for timestamps and for dates in `Retry-After`; durations are measured with the monotonic clock.
@@ -19,17 +19,24 @@ import trio
 from evaljournal.journal import Event, Journal, Record
 from evaljournal.journal.clock import system_clock
 from evaljournal.journal.errors import Unserializable
-from evaljournal.journal.events import NOTE_PREFIX, AttemptInterrupted, AttemptReturnedLate, Noted, RunFinished, StepEvent
+from evaljournal.journal.events import (
+    NOTE_PREFIX,
+    AttemptInterrupted,
+    AttemptReturnedLate,
+    Noted,
+    RunFinished,
+    StepEvent,
+    StopReason,
+)
 from evaljournal.journal.format.codec import Blobs
 from evaljournal.replay import RunState
 from evaljournal.replay.results.summary import forked_sessions
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.runner.data.to_json import to_json
-from evaljournal.runner.engine.shutdown import Shutdown
 from evaljournal.runner.engine.trial_work import Job, TrialWork
 from evaljournal.runner.notes import REPLY_NOTE, Sink
-from evaljournal.runner.retries.classify import describe
+from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.secrets import mask_values
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
@@ -120,6 +127,62 @@ class RunLoop:
         for _ in range(len(self._calls)):
             function, arguments = self._calls.popleft()
             function(*arguments)
+
+
+class Shutdown:
+    """Whether a session is stopping or over, and why."""
+
+    def __init__(self, now: Callable[[], float], *, grace: float, on_stop: Callable[[], None]) -> None:
+        self._now = now
+        self.grace = grace
+        """Seconds that calls in flight get once the session is stopped."""
+        self._on_stop = on_stop
+        self.reason: StopReason | None = None
+        """Why the session was stopped; None if it was not."""
+        self.detail = ""
+        """Details of the reason."""
+        self.grace_end = math.inf
+        """When calls in flight are cancelled, in the seconds of `t`."""
+        self.grace_scope = trio.CancelScope()
+        self.is_over = False
+        """Whether the session has ended, so that calls in flight are no longer recorded."""
+        self._end_event = trio.Event()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the session is stopped or over."""
+        return self.reason is not None or self.is_over
+
+    def stop(self, reason: StopReason, detail: str = "") -> None:
+        """Start no more attempts, and give calls in flight their grace period. Only the first reason counts."""
+        if self.reason is None and not self.is_over:
+            self.reason, self.detail, self.grace_end = reason, detail, self._now() + self.grace
+            self._on_stop()
+
+    def stop_after(self, failure: Failure, error: Description) -> None:
+        """Stop if every other call would fail in the same way."""
+        if failure.stop_reason is not None:
+            resets = f"{failure.resets}; " if failure.resets else ""
+            self.stop(
+                failure.stop_reason, f"{resets}every other call would fail in the same way: {error.type}: {error.message}"
+            )
+
+    def interrupt(self) -> None:
+        """Stop at the user's request; the second time, end the grace period immediately."""
+        if self.reason is None:
+            self.stop("interrupted")
+        else:
+            self.grace_end = min(self.grace_end, self._now())
+            self.grace_scope.cancel()
+
+    def end(self) -> None:
+        """Mark the session as over."""
+        self.is_over = True
+        self._end_event.set()
+
+    async def wait_over(self) -> None:
+        """Wait until the session is over."""
+        await self._end_event.wait()
 
 
 @attrs.define(eq=False)

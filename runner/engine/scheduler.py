@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import trio
 
@@ -25,15 +25,11 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.shared_budget import BudgetShare
 from evaljournal.runner.engine.known_limits import KeyLimits
 from evaljournal.runner.engine.queues import Lane, Queues
-from evaljournal.runner.engine.recorder import Recorder, RunLoop, Timer
-from evaljournal.runner.engine.shutdown import Shutdown
+from evaljournal.runner.engine.recorder import Recorder, RunLoop, Shutdown, Timer
 from evaljournal.runner.engine.trial_work import Job, ScorerCall, TrialWork
 from evaljournal.runner.tasks.call_size import CallSize
 from evaljournal.runner.tasks.prices import BATCH
 from evaljournal.runner.workers.driver import Workers
-
-if TYPE_CHECKING:
-    from evaljournal.runner.batches.batcher import Batcher
 
 READ_AHEAD: Final = 64
 """Trials that are read beyond twice the limit: reading in batches saves switches to a thread."""
@@ -114,8 +110,8 @@ class Scheduler:
         self._is_looking = False
         """Whether a consumer was woken and has not looked for a job yet; it wakes the next one if it finds a job."""
         self._parking_lot = trio.lowlevel.ParkingLot()
-        self.batcher: Batcher[Job] | None = None
-        """Sends calls in batches; None if there are none."""
+        self.wake_batcher: Callable[[], bool] = lambda: False
+        """Lets the batcher check what can be done; returns whether the session can still end a batch."""
 
     def close(self) -> None:
         """Start nothing more; parked consumers return."""
@@ -182,10 +178,8 @@ class Scheduler:
 
     def end_if_done(self) -> None:
         """End the session if every trial was admitted and is done."""
-        if self.batcher is not None:
-            self.batcher.wake()
-            if self.batcher.has_work:
-                return
+        if self.wake_batcher():
+            return
         if self.shutdown.reason is None and self.is_admission_done and not self._unfinished_trials:
             self.shutdown.end()
             self.close()
@@ -328,13 +322,17 @@ class Scheduler:
         """Whether a job is queued in a lane that does not wait for the budget."""
         return any(lane.calls or (lane.trials and not self._is_over_budget) for lane in self.queues.lanes.values())
 
-    def reserve_line(self, work: TrialWork, reserved: Mapping[str, float]) -> Amounts | None:
-        """Return what the budget reserves for a line of a batch whose other lines need `reserved`; None if it does not fit."""
-        budget, estimate, variant = self._budget, self._estimate, work.state.variant
-        if budget is None:
+    def reserve_line(self, job: Job, reserved: Mapping[str, float]) -> Amounts | None:
+        """Return what the budget reserves for a line of a batch whose other lines need `reserved`; None if it does not fit.
+
+        Scorer calls are part of what it reserves for attempts.
+        """
+        budget, estimate = self._budget, self._estimate
+        if budget is None or isinstance(job, ScorerCall):
             return {}
         assert estimate is not None
-        reserve = budget.reserve(variant, estimate(work.case, variant, BATCH))
+        variant = job.state.variant
+        reserve = budget.reserve(variant, estimate(job.case, variant, BATCH))
         share = self._budget_share
         other_runs = share.other_runs() if share is not None else {}
         total = {unit: reserved.get(unit, 0.0) + amount for unit, amount in reserve.items()}

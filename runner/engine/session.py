@@ -29,11 +29,10 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.engine.admission import PendingTrials, TrialSource
 from evaljournal.runner.engine.changes import adopted_changes
 from evaljournal.runner.engine.executor import TrialExecutor
-from evaljournal.runner.engine.known_limits import KnownLimits
 from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.engine.options import LiveRun, Options
 from evaljournal.runner.engine.plan import Plan, is_done, make_plan
-from evaljournal.runner.engine.rate_limits import call_size, limits_by_key, policy_maker, scorer_keys
+from evaljournal.runner.engine.rate_limits import scorer_keys
 from evaljournal.runner.engine.recorder import Clock, Recorder
 from evaljournal.runner.engine.session_workers import new_workers
 from evaljournal.runner.errors import RunFailed, UsageError
@@ -48,7 +47,7 @@ from evaljournal.runner.workers.streams import print_error
 if TYPE_CHECKING:
     from evaljournal.replay.export.tables import Rows
     from evaljournal.runner.batches.api import BatchApi
-    from evaljournal.runner.batches.targets import BatchSetup, BatchTargets
+    from evaljournal.runner.batches.targets import BatchTargets
     from evaljournal.runner.page import InlinePage
 
 T = TypeVar("T")
@@ -323,44 +322,15 @@ class Session:
         """Return what can be sent in batches, and the open batches; raise a `UsageError` if they cannot be collected."""
         if not plan.settings.batch and not state.batch_lines.open:
             return None
-        from evaljournal.runner.batches.batcher import open_batch_apis  # noqa: PLC0415  # few runs need it
-        from evaljournal.runner.batches.targets import BatchTargets  # noqa: PLC0415  # few runs need it
+        from evaljournal.runner.batches.targets import BatchTargets, open_batch_apis  # noqa: PLC0415  # few runs need it
 
         evaluation = plan.evaluation
         targets = BatchTargets.of(evaluation) if plan.variants else BatchTargets.of_scorers(evaluation.scorers)
         return targets, open_batch_apis(state, targets, self.path, rescores=not plan.variants)
 
-    def _batch_setup(self, recorder: Recorder, plan: Plan) -> "BatchSetup | None":
-        batches, settings = self._batches(plan, recorder.state), plan.settings
-        if batches is None:
-            return None
-        from evaljournal.runner.batches.batcher import Batcher, BatchOptions  # noqa: PLC0415  # few runs need it
-        from evaljournal.runner.batches.targets import BatchSetup  # noqa: PLC0415  # few runs need it
-
-        targets, open_batches = batches
-        options = BatchOptions(
-            sends=settings.batch,
-            leave=self.options.leave,
-            fallback=settings.batch_fallback,
-            max_tokens=settings.batch_tokens,
-            poll=settings.batch_poll,
-            cancels=self.options.cancel_batches,
-        )
-        new_batcher = partial(
-            Batcher,
-            journal=recorder.journal,
-            state=recorder.state,
-            record=recorder.record,
-            options=options,
-            open_batches=open_batches,
-            retry=settings.retry,
-            wall=recorder.clock.wall,
-        )
-        return BatchSetup(targets, new_batcher)
-
     async def _run_plan(self, recorder: Recorder, plan: Plan, workers: Workers | None) -> Outcome:
-        options, journal, state, settings = self.options, recorder.journal, recorder.state, plan.settings
-        batches = self._batch_setup(recorder, plan)
+        journal, state = recorder.journal, recorder.state
+        batches = self._batches(plan, state)
         changed_settings = self._record_start(recorder, plan)
         seq = state.seq
         recorder.close_attempts()
@@ -370,33 +340,8 @@ class Session:
             if workers is not None:
                 workers.begin(journal.run)
             tasks, scorers = await self._open_tasks(stack, plan, journal.run, workers)
-            policy = policy_maker(settings, plan.scorer_slots, recorder, policy_factory=options.policy_factory)
-            known_limits = KnownLimits(
-                recorder.record, recorder.clock.wall, plan.declared_limits, state.known_limits.recent_needs
-            )
             executor = TrialExecutor(
-                recorder,
-                tasks,
-                scorers,
-                policy,
-                settings,
-                max_failures=settings.failure_limit(plan.total),
-                in_thread=self._in_thread,
-                key_of=(lambda work: plan.keys.key_of(work.case, work.state.variant)) if plan.keys.has_several else None,
-                estimate=plan.estimate if tasks else None,
-                budget_share=options.budget_share,
-                known_limits=known_limits,
-                limits_of=limits_by_key(
-                    known_limits,
-                    plan.keys,
-                    plan.evaluation.scorers,
-                    sees_calls=settings.sees_model_calls,
-                ),
-                size_of=lambda job: call_size(job, plan.evaluation.tasks),
-                workers=workers,
-                fail_ambiguous=options.on_ambiguous == "fail",
-                has_teardown="teardown" in plan.evaluation.hooks,
-                batches=batches,
+                recorder, plan, self.options, tasks, scorers, in_thread=self._in_thread, workers=workers, batches=batches
             )
             now, shutdown = recorder.clock.now, executor.shutdown
 

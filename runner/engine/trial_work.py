@@ -95,7 +95,7 @@ class TrialWork(_QueuedJob):
 
     @property
     def line_key(self) -> tuple[str, str]:
-        """What identifies its line among the open batches; see `BatchedJob`."""
+        """What identifies its line among the open batches."""
         return self.trial, ""
 
     @property
@@ -132,7 +132,7 @@ class ScorerCall(_QueuedJob):
 
     @property
     def line_key(self) -> tuple[str, str]:
-        """What identifies its line among the open batches; see `BatchedJob`."""
+        """What identifies its line among the open batches."""
         return self.work.trial, self.scorer.scorer.name
 
     @property

@@ -346,14 +346,9 @@ class Chat(HttpTask):
         return usage
 
     def batch_api(self) -> "BatchApi":
-        """Return the batches of the provider; raise a `UsageError` if it has none, or requests depend on replies."""
+        """Return the batches of the provider; raise a `UsageError` if it has none."""
         from evaljournal.runner.batches.providers import batch_api  # noqa: PLC0415  # only for runs with batches
 
-        for name in ("stream", "turns"):
-            if getattr(self, name):
-                raise UsageError(
-                    f"batches and {name} are mutually exclusive", hint=f"remove --batch (batch) or --{name} ({name})"
-                )
         return batch_api(self.dialect_name, self.api.path(self.model_name, stream=False), self._address)
 
     @asynccontextmanager

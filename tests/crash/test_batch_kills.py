@@ -30,8 +30,9 @@ SCRIPT = textwrap.dedent(
     import evaljournal.runner.cli.commands.resume
     import evaljournal.runner.cli.commands.run
     import evaljournal.runner.cli.session
-    from evaljournal.runner.batches import batcher, openai, providers
+    from evaljournal.runner.batches import openai, providers
     from evaljournal.runner.cli import main
+    from evaljournal.runner.engine import batcher
     sys.path.insert(0, sys.argv[1])  # A package in the environment may contain a directory `tests`.
     from tests.processes import forked_arguments
 

@@ -521,8 +521,6 @@ async def test_a_file_that_is_never_ready(server: BatchServer, monkeypatch: pyte
         ({"dialect": "gemini"}, "batches are not supported for the dialect 'gemini'"),
         ({"base_url": "https://openrouter.ai/api/v1"}, "openrouter.ai has no batches of chat/completions"),
         ({"base_url": "https://api.groq.com/openai/v1", "dialect": "responses"}, "api.groq.com has no batches of responses"),
-        ({"stream": True}, "batches and stream are mutually exclusive"),
-        ({"turns": "turns"}, "batches and turns are mutually exclusive"),
     ],
 )
 def test_endpoints_without_batches(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], message: str) -> None:

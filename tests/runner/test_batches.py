@@ -31,8 +31,8 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import audit, fold
 from evaljournal.runner.batches.api import NotSubmitted, TokenLimitExceeded, WrongAccount
-from evaljournal.runner.batches.batcher import Batcher
 from evaljournal.runner.batches.results import LineResult
+from evaljournal.runner.engine.batcher import Batcher
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.http.client import Client
@@ -537,7 +537,7 @@ async def test_a_stopped_session_looks_for_nothing(
     waits: list[float] = []
     wait_seconds = Batcher._wait_seconds
 
-    def count_waits(self: Batcher[Any]) -> float:
+    def count_waits(self: Batcher) -> float:
         waits.append(trio.current_time())
         return wait_seconds(self)
 

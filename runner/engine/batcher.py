@@ -7,26 +7,15 @@ network.
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
-from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
 import attrs
 import orjson
 import trio
 
-from evaljournal.journal import Journal, Record
-from evaljournal.journal.events import (
-    MAX_BATCH_TRIALS,
-    BatchChanged,
-    BatchCollected,
-    BatchEvent,
-    BatchPrepared,
-    BatchSubmitted,
-    StopReason,
-)
-from evaljournal.replay import RunState
+from evaljournal.journal.events import MAX_BATCH_TRIALS, BatchChanged, BatchCollected, BatchPrepared, BatchSubmitted
 from evaljournal.replay.state.batches import BatchState
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.batches.api import (
@@ -44,11 +33,12 @@ from evaljournal.runner.batches.api import (
     digest_of,
 )
 from evaljournal.runner.batches.results import Results
-from evaljournal.runner.errors import UsageError
+from evaljournal.runner.batches.targets import PREFIX, BatchTarget, BatchTargets, is_same_account
+from evaljournal.runner.engine.scheduler import Scheduler
+from evaljournal.runner.engine.trial_work import Job, ScorerCall
 from evaljournal.runner.http.batch_line import BatchLine, Unsent
 from evaljournal.runner.retries.classify import Fatal
-from evaljournal.runner.retries.retry import Retry
-from evaljournal.runner.suggest import command
+from evaljournal.runner.tasks import Task
 from evaljournal.runner.tasks.call_size import text_bytes
 from evaljournal.runner.workers.streams import print_error
 
@@ -63,129 +53,16 @@ _READ_AHEAD: Final = 100
 _CANCELLED: Final = frozenset({"cancelled", "canceled", "cancelling", "canceling"})
 _MAX_PROBLEM: Final = 500
 """Maximum characters of a problem that is printed."""
-_PREFIX: Final = "ej-"
-"""Beginning of the id of every line; the run, the batch and the line follow."""
 _MAX_DIGITS: Final = 10
 """Digits of a line number that are read; a result may have any id."""
 
 
-@attrs.frozen
-class BatchTarget:
-    """Where the calls of a job are sent as lines of a batch."""
-
-    api: BatchApi
-    model: str
-    scorer: str = ""
-    """Name of the judge; empty: the calls are those of the task."""
-    version: str = ""
-    """Version of the judge."""
-
-    @property
-    def group(self) -> Hashable:
-        """Lines with the same value may be in one batch."""
-        return self.api, self.model, self.scorer, self.version
-
-
-class BatchedJob(Protocol):
-    """An attempt or a scorer call that can be a line of a batch."""
-
-    line: BatchLine | None
-
-    @property
-    def line_key(self) -> tuple[str, str]:
-        """Its trial, and its scorer; that is empty for an attempt."""
-        ...
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether it was attempted or called before."""
-        ...
-
-
-J = TypeVar("J", bound=BatchedJob)
-J_contra = TypeVar("J_contra", bound=BatchedJob, contravariant=True)
-
-
-class Engine(Protocol[J_contra]):
-    """What a batcher needs from the engine."""
-
-    def target_of(self, job: J_contra, /) -> BatchTarget | None:
-        """Return where the calls of a job are sent; None if they cannot be lines of a batch."""
-        ...
-
-    def render(self, job: J_contra, /) -> Awaitable[object]:
-        """Call the task or the judge with `job.line`, which has no reply, so that `Unsent` is raised."""
-        ...
-
-    def reserve(self, job: J_contra, reserved: Mapping[str, float], /) -> Mapping[str, float] | None:
-        """Return what the budget reserves for a job, beside `reserved`, the sum for other lines; None: it does not fit."""
-        ...
-
-    def stop_over_budget(self) -> None:
-        """Stop the session because the budget allows no further line, unless other runs may release a part of it."""
-        ...
-
-    def collect(self, job: J_contra, /) -> None:
-        """Queue a job that has its reply."""
-        ...
-
-    def put_live(self, job: J_contra, /) -> None:
-        """Queue a job whose call is made now."""
-        ...
-
-    @property
-    def collected_jobs(self) -> int:
-        """Number of queued jobs that have their reply."""
-        ...
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether all trials were read, and nothing is in flight or about to start."""
-        ...
-
-    @property
-    def has_live_jobs(self) -> bool:
-        """Whether a job whose call is made now is queued, and need not wait for the end of a batch."""
-        ...
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the session is stopped."""
-        ...
-
-    def stop(self, reason: StopReason, detail: str, /) -> None:
-        """Stop the session."""
-        ...
-
-    def end_if_done(self) -> None:
-        """End the session if every trial is done."""
-        ...
-
-
-@attrs.frozen(kw_only=True)
-class BatchOptions:
-    """How a session uses batches."""
-
-    sends: bool
-    """Whether calls are sent in batches; otherwise only the open batches of earlier sessions are collected."""
-    leave: bool
-    """Whether the session ends when all lines are submitted, and those of ended batches are collected."""
-    fallback: bool
-    """Whether lines without a result, and those to be retried, are called live."""
-    max_tokens: int | None
-    """Maximum input tokens of all open batches."""
-    poll: float
-    """Seconds between two polls; they grow to ten times as many while nothing changes."""
-    cancels: bool = False
-    """Whether the open batches are cancelled, and nothing is sent, not even live."""
-
-
 @attrs.define(eq=False)
-class _Group(Generic[J]):
+class _Group:
     """Jobs whose lines may be in one batch."""
 
     target: BatchTarget
-    jobs: deque[J] = attrs.field(factory=deque)
+    jobs: deque[Job] = attrs.field(factory=deque)
     max_lines: int = 0
     """Maximum lines of the next batch; smaller after the provider's limit of enqueued tokens was exceeded."""
     not_before: float = 0.0
@@ -214,33 +91,44 @@ class _OpenBatch:
     """The last status, once it has ended."""
 
 
-class Batcher(Generic[J]):
+class Batcher:
     """Holds jobs, sends them in batches, and collects their replies."""
 
     def __init__(
         self,
-        engine: Engine[J],
-        *,
-        journal: Journal,
-        state: RunState,
-        record: Callable[[BatchEvent], Record],
-        options: BatchOptions,
+        scheduler: Scheduler,
+        tasks: Mapping[str, Task],
+        in_flight: Collection[object],
+        targets: BatchTargets,
         open_batches: Mapping[int, BatchApi],
-        retry: Retry,
-        wall: Callable[[], float],
+        *,
+        leave: bool,
+        cancels: bool,
     ) -> None:
-        """`open_batches` are those of earlier sessions, by number; see `open_batch_apis`."""
-        self._engine = engine
-        self._journal = journal
-        self._state = state
-        self._lines = state.batch_lines
-        self._record = record
-        self._options = options
-        self._retry = retry
-        self._wall = wall
-        self._groups: dict[Hashable, _Group[J]] = {}
+        """`open_batches` are those of earlier sessions, by number; see `open_batch_apis`. `in_flight`: calls of the session.
+
+        With `leave`, the session ends when all lines are submitted, and those of ended batches are collected. With `cancels`,
+        the open batches are cancelled, and nothing is sent, not even live.
+        """
+        self._scheduler = scheduler
+        self._shutdown = scheduler.shutdown
+        self._tasks = tasks
+        self._in_flight = in_flight
+        self._targets = targets
+        self._leave = leave
+        self._cancels = cancels
+        self._settings = scheduler.settings
+        recorder = scheduler.recorder
+        self._journal = recorder.journal
+        self._state = recorder.state
+        self._lines = recorder.state.batch_lines
+        self._record = recorder.record
+        self._wall = recorder.clock.wall
+        scheduler.wake_batcher = self.wake
+        scheduler.queues.hold_for_batches(self.hold)
+        self._groups: dict[BatchTarget, _Group] = {}
         """Jobs that are held for the next batches."""
-        self._jobs: dict[tuple[str, str], J] = {}
+        self._jobs: dict[tuple[str, str], Job] = {}
         """Trial and scorer → job whose line is in an open batch."""
         self._open = {number: _OpenBatch(api) for number, api in open_batches.items()}
         self._wake_event = trio.Event()
@@ -249,39 +137,63 @@ class Batcher(Generic[J]):
         self._problem = ""
         """Why the provider could not be asked."""
 
+    def wake(self) -> bool:
+        """Check what can be done: nothing is in flight, or a batch is full. Return whether this session can end a batch."""
+        self._wake_event.set()
+        return self._has_work
+
     @property
-    def has_work(self) -> bool:
+    def _has_work(self) -> bool:
         """Whether a batch is open that this session can end."""
         return any(batch.due < math.inf for batch in self._open.values())
 
-    def wake(self) -> None:
-        """Check what can be done: the engine has become quiet, or a batch is full."""
-        self._wake_event.set()
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether all trials were read, and nothing is in flight or about to start."""
+        return self._scheduler.is_waiting and not self._in_flight
 
-    def hold(self, job: J) -> bool:
+    @property
+    def _collected_jobs(self) -> int:
+        """Number of queued jobs that have their reply."""
+        return len(self._scheduler.queues.collected)
+
+    def _target_of(self, job: Job) -> BatchTarget | None:
+        """Return where the calls of a job are sent; None if they cannot be lines of a batch."""
+        if isinstance(job, ScorerCall):
+            return self._targets.of_scorer(job.scorer.scorer.name)
+        return self._targets.of_attempt(job.case, job.state.variant)
+
+    def _end_if_done(self) -> None:
+        """End the session if every trial is done; otherwise, the end of a batch may allow a start."""
+        self._scheduler.end_if_done()
+        self._scheduler.wake()
+
+    def _put_live(self, job: Job) -> None:
+        """Queue a job whose call is made now."""
+        self._scheduler.queues.put_live(job)
+        self._scheduler.wake()
+
+    def hold(self, job: Job) -> bool:
         """Take a job that would start now; return False if it is to be called live."""
         if self._lines.line_of(*job.line_key) is not None:
             self._jobs[job.line_key] = job
             return True
         job.line = None
-        if self._options.cancels and (not job.line_key[1] or self._engine.target_of(job) is not None):
+        if self._cancels and (not job.line_key[1] or self._target_of(job) is not None):
             return True  # The session ends with the batches.
-        target, missed = self._engine.target_of(job) if self._options.sends else None, self._lines.missed_batches(*job.line_key)
-        if target is None or (self._options.fallback and (job.was_sent or missed)):
+        target, missed = self._target_of(job) if self._settings.batch else None, self._lines.missed_batches(*job.line_key)
+        if target is None or (self._settings.batch_fallback and (job.was_sent or missed)):
             return False
-        if missed > self._retry.errors:
+        if missed > self._settings.retry.errors:
             job.line = BatchLine(failure=Fatal(f"no result in {plural(missed, 'batch', 'batches')}"))
             return False
-        group = self._groups.get(target.group)
-        if group is None:
-            group = self._groups[target.group] = _Group(target, max_lines=target.api.max_lines)
-        group.jobs.append(job)
+        self._group(target).jobs.append(job)
         self.wake()
         return True
 
     async def run(self) -> None:
         """Submit, poll and collect, until the session is stopped."""
-        while not self._engine.is_stopping:
+        while not self._shutdown.is_stopping:
             self._wake_event = trio.Event()
             await self._check_open_batches()
             await self._submit_held()
@@ -298,14 +210,14 @@ class Batcher(Generic[J]):
     async def _check_open_batches(self) -> None:
         """Ask the provider about the batches that are due, and collect those that have ended."""
         for number, batch in list(self._open.items()):
-            if self._engine.is_stopping:
+            if self._shutdown.is_stopping:
                 return
             if not self._lines.open[number].open_lines:  # The process died when all of its results were used.
                 self._end(number, self._state.batches[number].state)
                 continue
             if batch.status is None and batch.due <= trio.current_time():
                 await (self._poll(number, batch) if self._state.batches[number].id else self._find(number, batch))
-            if batch.status is not None and self._engine.is_quiet:
+            if batch.status is not None and self._is_quiet:
                 await self._collect(number, batch, batch.status)
 
     async def _find(self, number: int, batch: _OpenBatch) -> None:
@@ -330,13 +242,13 @@ class Batcher(Generic[J]):
 
     async def _poll(self, number: int, batch: _OpenBatch) -> None:
         state = self._state.batches[number]
-        ask = batch.api.cancel if self._options.cancels and not batch.is_cancelled else batch.api.poll
+        ask = batch.api.cancel if self._cancels and not batch.is_cancelled else batch.api.poll
         try:
             status = await ask(state.id)
         except Exception as exc:  # noqa: BLE001  # the provider, or the way to it
             self._handle_problem(number, batch, exc)
             return
-        batch.is_checked, batch.is_cancelled, self._problem = True, self._options.cancels, ""
+        batch.is_checked, batch.is_cancelled, self._problem = True, self._cancels, ""
         is_changed = (state.state, state.completed, state.failed) != (status.state, status.completed, status.failed)
         is_asked_again = state.state == "incomplete" and status.is_ended
         if not is_asked_again and (is_changed or (status.message and status.message != state.message)):
@@ -375,21 +287,21 @@ class Batcher(Generic[J]):
 
     def _handle_problem(self, number: int, batch: _OpenBatch, exc: Exception) -> None:
         """Stop if a call about a batch would fail again; otherwise repeat it later."""
-        failure, error = self._retry.classify_and_describe(exc, now=self._wall())
+        failure, error = self._settings.retry.classify_and_describe(exc, now=self._wall())
         problem = f"{error.type}: {error.message}"
         submitted = self._state.batches[number]
-        if isinstance(exc, BatchNotFound | WrongAccount) and not _is_same_account(batch.api, submitted):
+        if isinstance(exc, BatchNotFound | WrongAccount) and not is_same_account(batch.api, submitted):
             text = f"{exc}; batch {number} was submitted with another API key: use that one, or one of the same project"
             fork = f"`evaljournal fork --at {submitted.prepared_seq - 1}` continues before it, and its lines are paid again"
-            self._engine.stop("unauthorized", f"{text}; if there is none, {fork}")
+            self._shutdown.stop("unauthorized", f"{text}; if there is none, {fork}")
         elif isinstance(exc, BatchNotFound | ResultsArchived):
             state = "deleted" if isinstance(exc, BatchNotFound) else "archived"
-            if self._options.cancels:
+            if self._cancels:
                 self._end(number, state, message=str(exc))
             else:
                 self._lose(number, batch, state, str(exc))
         elif isinstance(exc, WrongAccount) or failure.stop_reason is not None:
-            self._engine.stop(failure.stop_reason or "unauthorized", problem)
+            self._shutdown.stop(failure.stop_reason or "unauthorized", problem)
         else:
             batch.is_checked = True
             self._report(problem)
@@ -397,7 +309,7 @@ class Batcher(Generic[J]):
 
     def _report(self, problem: str) -> None:
         """Print a new problem of a session that waits; one that does not wait ends with it."""
-        if problem != self._problem and not self._options.leave:
+        if problem != self._problem and not self._leave:
             print_error(f"the provider of the batches is asked again later: {printable(problem, _MAX_PROBLEM)}")
         self._problem = problem
 
@@ -407,7 +319,7 @@ class Batcher(Generic[J]):
         batch.due = trio.current_time() + batch.interval
 
     def _longer(self, interval: float) -> float:
-        shortest = self._options.poll
+        shortest = self._settings.batch_poll
         return min(2 * interval, _MAX_POLL * shortest) or shortest
 
     async def _collect(self, number: int, batch: _OpenBatch, status: BatchStatus) -> None:
@@ -421,30 +333,31 @@ class Batcher(Generic[J]):
         with results:
             lines, unused = await self._distribute(number, results)
         await self._wait_used(number)
-        if self._engine.is_stopping:
+        if self._shutdown.is_stopping:
             return
         open_lines = self._lines.open_lines(number)
         if lines & open_lines.keys():  # Trials that are not part of this session; another one uses their results.
             batch.status, batch.due = None, math.inf
-            self._engine.end_if_done()
+            self._end_if_done()
             return
         counted = min(status.completed, self._state.batches[number].lines)
-        if len(lines) < counted and open_lines and not self._options.cancels:
+        if len(lines) < counted and open_lines and not self._cancels:
             text = f"batch {number} has {plural(len(lines), 'result')}, but the provider counts {counted:,} and may charge all"
-            self._lose(number, batch, "incomplete", text, is_final=batch.interval >= _MAX_POLL * self._options.poll)
+            self._lose(number, batch, "incomplete", text, is_final=batch.interval >= _MAX_POLL * self._settings.batch_poll)
             return
-        group = self._group_of(number)
         self._end(number, status.state, unused=unused, message=status.message)
-        if self._options.cancels:
+        if self._cancels:
             return
         if status.is_over_token_limit:
+            prepared = self._state.batches[number].prepared
+            group = self._group(BatchTarget(batch.api, prepared.model, prepared.scorer, prepared.version))
             self._make_smaller(group, status.total or len(open_lines), status.message)
         elif open_lines and status.state in _CANCELLED:
             count = plural(len(open_lines), "line")
             text = f"batch {number} was cancelled at the provider; the next session sends its {count} again"
-            self._engine.stop("interrupted", text)
+            self._shutdown.stop("interrupted", text)
         elif status.state == "failed" and open_lines:
-            self._engine.stop("interrupted", f"batch {number} failed: {status.message or 'the provider gives no reason'}")
+            self._shutdown.stop("interrupted", f"batch {number} failed: {status.message or 'the provider gives no reason'}")
 
     async def _distribute(self, number: int, results: Results) -> tuple[set[int], int]:
         """Give the jobs of a batch their replies; return the lines with a reply, and the number of replies without a use."""
@@ -463,16 +376,17 @@ class Batcher(Generic[J]):
             if job is not None:
                 job.line = BatchLine(batch=number, number=line, status=result.status, body=result.body)
                 del self._jobs[job.line_key]
-                self._engine.collect(job)
-            if self._engine.collected_jobs >= _READ_AHEAD:
+                self._scheduler.queues.collected.append(job)
+                self._scheduler.wake()
+            if self._collected_jobs >= _READ_AHEAD:
                 await self._wait_used(number)
-            if self._engine.is_stopping:
+            if self._shutdown.is_stopping:
                 break
         return lines, unused + results.broken
 
     async def _wait_used(self, number: int) -> None:
         """Wait until the replies that were collected are used."""
-        while not self._engine.is_stopping and (self._engine.collected_jobs or self._lines.open[number].in_flight):
+        while not self._shutdown.is_stopping and (self._collected_jobs or self._lines.open[number].in_flight):
             self._wake_event = trio.Event()
             await self._wake_event.wait()
 
@@ -490,23 +404,23 @@ class Batcher(Generic[J]):
             if (job := self._jobs.pop((trial, scorer), None)) is None:
                 continue
             if not self.hold(job):
-                self._engine.put_live(job)
-        self._engine.end_if_done()
+                self._put_live(job)
+        self._end_if_done()
 
     async def _submit_held(self) -> None:
         """Submit the groups that are full, or all if the engine is quiet."""
         for group in list(self._groups.values()):
-            while group.jobs and (self._engine.is_quiet or len(group.jobs) >= group.max_lines):
+            while group.jobs and (self._is_quiet or len(group.jobs) >= group.max_lines):
                 is_waiting = group.not_before > trio.current_time() or (group.waits_for_end and self._open)
-                if self._engine.is_stopping or is_waiting or not await self._submit(group):
+                if self._shutdown.is_stopping or is_waiting or not await self._submit(group):
                     break
 
-    async def _submit(self, group: _Group[J]) -> bool:
+    async def _submit(self, group: _Group) -> bool:
         """Prepare and submit one batch; return whether another one may follow."""
         number, target = self._lines.last_batch + 1, group.target
-        prefix = f"{_PREFIX}{self._journal.run}-{number}-"
+        prefix = f"{PREFIX}{self._journal.run}-{number}-"
         jobs, lines, tokens, reserved = await self._take(group, prefix)
-        if not jobs or self._engine.is_stopping:
+        if not jobs or self._shutdown.is_stopping:
             group.jobs.extendleft(reversed(jobs))
             return False
         trials = [job.line_key[0] for job in jobs]
@@ -542,21 +456,21 @@ class Batcher(Generic[J]):
             self._record_submission(number, batch, submitted)
         finally:
             self.is_sending = False
-            self._engine.end_if_done()
+            self._end_if_done()
         return True
 
-    async def _take(self, group: _Group[J], prefix: str) -> tuple[list[J], list[bytes], int, dict[str, float] | None]:
+    async def _take(self, group: _Group, prefix: str) -> tuple[list[Job], list[bytes], int, dict[str, float] | None]:
         """Take the jobs of the next batch from a group; return them with their lines, input tokens and part of the budget."""
-        jobs, lines, api = list[J](), list[bytes](), group.target.api
+        jobs, lines, api = list[Job](), list[bytes](), group.target.api
         tokens = size = names = 0
         reserved: dict[str, float] | None = None
-        max_tokens = math.inf if self._options.max_tokens is None else self._options.max_tokens - self._open_tokens(api)
+        max_tokens = math.inf if self._settings.batch_tokens is None else self._settings.batch_tokens - self._open_tokens(api)
         while group.jobs and len(lines) < group.max_lines:
             job = group.jobs[0]
             content = await self._render(job)
             if content is None:
                 group.jobs.popleft()
-                self._engine.put_live(job)
+                self._put_live(job)
                 continue
             line = api.encode(f"{prefix}{len(lines) + 1}", orjson.loads(content))
             line_tokens = -(-text_bytes(content) // _BYTES_PER_TOKEN)
@@ -565,20 +479,20 @@ class Batcher(Generic[J]):
             if is_too_large and not lines:
                 job.line = BatchLine(failure=Fatal(f"its request has {size:,} bytes; a batch has at most {api.max_bytes:,}"))
                 group.jobs.popleft()
-                self._engine.put_live(job)
+                self._put_live(job)
                 tokens = size = names = 0
                 continue
             if is_too_large or tokens > max_tokens:
                 tokens -= line_tokens
                 if not lines and not self._open:
                     text = f"one line has about {plural(line_tokens, 'token')}, more than --batch-tokens (batch_tokens) allows"
-                    self._engine.stop("quota", text)
+                    self._shutdown.stop("quota", text)
                 break
-            need = self._engine.reserve(job, reserved or {})
+            need = self._scheduler.reserve_line(job, reserved or {})
             if need is None:
                 tokens -= line_tokens
-                if not lines and not self._open and self._engine.is_quiet:
-                    self._engine.stop_over_budget()
+                if not lines and not self._open and self._is_quiet:
+                    self._scheduler.stop_over_budget()
                 break
             if need:
                 reserved = {unit: round((reserved or {}).get(unit, 0.0) + amount, 9) for unit, amount in need.items()}
@@ -591,12 +505,16 @@ class Batcher(Generic[J]):
         """Return the input tokens of the open batches of an account."""
         return sum(self._state.batches[number].prepared.tokens for number, batch in self._open.items() if batch.api == api)
 
-    async def _render(self, job: J) -> bytes | None:
+    async def _render(self, job: Job) -> bytes | None:
         """Return the request of a job; None if it makes no call, or fails before that, and its `line` has the error."""
         job.line = BatchLine()
         await trio.lowlevel.checkpoint()
         try:
-            await self._engine.render(job)
+            if isinstance(job, ScorerCall):
+                job.input.line = job.line
+                await job.scorer.task.call(job.input, lambda _: None)
+            else:
+                await self._tasks[job.state.variant].call(job, lambda _: None)
         except Unsent as exc:
             return exc.content
         except Exception as exc:  # noqa: BLE001  # the attempt fails with it
@@ -608,97 +526,45 @@ class Batcher(Generic[J]):
         batch.is_checked, self._problem = True, ""
         self._postpone(batch)
 
-    def _handle_rejection(self, group: _Group[J], exc: NotSubmitted, lines: int) -> bool:
+    def _handle_rejection(self, group: _Group, exc: NotSubmitted, lines: int) -> bool:
         """Stop, wait or send less after a batch was not accepted; return whether another one may follow now."""
         if isinstance(exc, TokenLimitExceeded):
             self._make_smaller(group, lines, str(exc))
             return not group.waits_for_end
         cause = exc.__cause__ if isinstance(exc.__cause__, Exception) else exc
-        failure, _ = self._retry.classify_and_describe(cause, now=self._wall())
-        if failure.stop_reason is not None or failure.category == "fatal" or self._options.leave:
-            self._engine.stop(failure.stop_reason or "interrupted", str(exc))
+        failure, _ = self._settings.retry.classify_and_describe(cause, now=self._wall())
+        if failure.stop_reason is not None or failure.category == "fatal" or self._leave:
+            self._shutdown.stop(failure.stop_reason or "interrupted", str(exc))
         self._report(str(exc))
         group.interval = self._longer(group.interval)
         group.not_before = trio.current_time() + max(group.interval, failure.retry_after or 0.0)
         return False
 
-    def _make_smaller(self, group: _Group[J], lines: int, message: str) -> None:
+    def _make_smaller(self, group: _Group, lines: int, message: str) -> None:
         """Send half as many lines in the next batch, when another one has ended, after too many tokens were enqueued."""
         if lines <= 1:
-            self._engine.stop("quota", f"one line exceeds the limit of enqueued tokens: {message}")
+            self._shutdown.stop("quota", f"one line exceeds the limit of enqueued tokens: {message}")
         group.max_lines, group.waits_for_end = max(1, lines // 2), True
 
-    def _group_of(self, number: int) -> _Group[J]:
-        """Return the group that the lines of an open batch came from."""
-        prepared = self._state.batches[number].prepared
-        target = BatchTarget(self._open[number].api, prepared.model, prepared.scorer, prepared.version)
-        return self._groups.setdefault(target.group, _Group(target, max_lines=target.api.max_lines))
+    def _group(self, target: BatchTarget) -> _Group:
+        if target not in self._groups:
+            self._groups[target] = _Group(target, max_lines=target.api.max_lines)
+        return self._groups[target]
 
     def _stop_if_left(self) -> None:
         """Stop a session that does not wait, when all lines are submitted and the provider was asked about every batch."""
-        if self._options.cancels and not self._open and not self._engine.collected_jobs and not self._engine.is_stopping:
-            self._engine.stop("interrupted", "its batches were cancelled")
-        if not self._open or not self._engine.is_quiet or self._engine.has_live_jobs:
+        if self._cancels and not self._open and not self._collected_jobs and not self._shutdown.is_stopping:
+            self._shutdown.stop("interrupted", "its batches were cancelled")
+        if not self._open or not self._is_quiet or self._scheduler.has_live_jobs:
             return
         is_waiting = all(batch.is_checked and batch.status is None for batch in self._open.values())
         has_lost = any(self._state.batches[number].is_lost for number in self._open)
-        is_left = self._options.leave or (has_lost and not self.has_work)
+        is_left = self._leave or (has_lost and not self._has_work)
         if is_left and is_waiting:
-            self._engine.stop("batches", self._problem)
-        if not self.has_work and self._wait_seconds() == math.inf:
+            self._shutdown.stop("batches", self._problem)
+        if not self._has_work and self._wait_seconds() == math.inf:
             text = "an open batch has results for trials that are not part of this session; resume without --only-variant"
-            self._engine.stop("batches", text)
-
-
-def open_batch_apis(
-    state: RunState, targets: Iterable[BatchTarget], path: Path, *, rescores: bool = False
-) -> dict[int, BatchApi]:
-    """Return the APIs of the open batches of a run by number; raise a `UsageError` if `targets` do not include one of them.
-
-    The batches of a re-scoring belong only to a session that `rescores`.
-    """
-    open_apis: dict[int, BatchApi] = {}
-    targets = list(targets)
-    for number in state.batch_lines.open:
-        prepared = state.batches[number].prepared
-        owners = [target.api for target in targets if (target.scorer, target.version) == (prepared.scorer, prepared.version)]
-        is_rescored = state.is_rescored(number)
-        owners = owners if rescores or not is_rescored else []
-        apis = [api for api in owners if _is_same_account(api, state.batches[number])]
-        if state.batches[number].id:  # The provider knows whether another key may see it; a search needs the same account.
-            apis += [api for api in owners if api.address == prepared.address]
-        if not apis:
-            is_other_account = bool(owners)
-            owner = f"the judge {prepared.scorer!r}" if prepared.scorer else "the task"
-            problem = (
-                f"was submitted to {prepared.address} with another API key or project, or to another endpoint"
-                if is_other_account
-                else f"has calls of {owner}, which is not part of this session or has changed"
-            )
-            hint = (
-                "use the endpoint and API key that submitted it"
-                if is_other_account
-                else _other_hint(path, is_rescored=is_rescored)
-            )
-            raise UsageError(f"batch {number} of {path} is open and {problem}", hint=hint)
-        open_apis[number] = apis[0]
-    return open_apis
-
-
-def _other_hint(path: Path, *, is_rescored: bool) -> str:
-    if is_rescored:
-        return "the `rescore` command that submitted it collects it; with --cancel, it cancels it"
-    return f"{command('resume', path, ' --wait')} collects it, {command('cancel', path)} cancels it"
-
-
-def _is_same_account(api: BatchApi, batch: BatchState) -> bool:
-    """Return whether a batch was prepared with the endpoint and the API key of an API."""
-    return api.account(_run_of(batch)) == batch.prepared.account
-
-
-def _run_of(batch: BatchState) -> str:
-    """Return the id of the run that prepared a batch: another one, if this one is a fork."""
-    return batch.prepared.prefix.removeprefix(_PREFIX).partition("-")[0]
+            self._shutdown.stop("batches", text)
 
 
 def _prepared_batch(batch: BatchState) -> PreparedBatch:
