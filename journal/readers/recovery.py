@@ -18,7 +18,7 @@ import attrs
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import Files, create, make_directory
 from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, Hint, JournalDamaged, JournalError
-from evaljournal.journal.events import RunStarted
+from evaljournal.journal.events import JournalRecovered, RunStarted
 from evaljournal.journal.format import chain
 from evaljournal.journal.format.blobs import PARENTS, blobs_of, content, location
 from evaljournal.journal.format.codec import RECORD_LIMIT
@@ -232,38 +232,26 @@ def intact_records_after(scan: Scan) -> list[Survivor]:
     return [intact_records[seq] for seq in sorted(intact_records)]
 
 
-@attrs.frozen
-class TornTail:
-    """Bytes that recovery moved out of the journal."""
+def recover(scan: Scan) -> tuple[bytes, JournalRecovered | None]:
+    """Set a torn tail aside and make the rest durable; return the content of the last segment, and the event to record.
 
-    bytes: int
-    file: str
-    """Relative to the run's directory."""
-
-
-def recover(scan: Scan) -> TornTail | None:
-    """Set a torn tail aside and make the rest durable. The caller holds the lock and has checked for damage.
+    The caller holds the lock and has checked for damage.
 
     The valid part is always copied into a new file, even if nothing is removed: its writer may have died before a sync, and
     after a failed sync the system may treat pages as clean that never reached the disk. Only a copy can be made durable. A
     crash in here leaves either the old file or the new one.
     """
-    path, files = scan.path, scan.files
-    last_segment = scan.numbers[-1]
-    tail = scan.remainder()
-    torn_tail = _set_aside(path, files, last_segment, scan.cursor.seq, tail) if tail else None
-    with files.read(segments.file(path, last_segment)) as stream:
+    path, files, seq = scan.path, scan.files, scan.cursor.seq
+    name, tail = segments.name(scan.numbers[-1]), scan.remainder()
+    recovery = None
+    if tail:  # Its file is named after its content, so that an interrupted recovery can be repeated.
+        directory, torn_name = os.path.join(str(path), "torn"), f"{name}.after-{seq}.{hashlib.sha256(tail).hexdigest()[:16]}"
+        make_directory(files, directory)
+        create(files, directory, torn_name, tail, parents=1)
+        recovery = JournalRecovered(last_seq=seq, bytes=len(tail), file=f"torn/{torn_name}")
+    with files.read(os.path.join(str(path), name)) as stream:
         valid_bytes = stream.read(scan.cursor.offset)
-    create(files, str(path), segments.name(last_segment), valid_bytes)
+    create(files, str(path), name, valid_bytes)
     if scan.cursor.is_sealed:
-        files.make_read_only(segments.file(path, last_segment))
-    return torn_tail
-
-
-def _set_aside(path: Path, files: Files, number: int, seq: int, tail: bytes) -> TornTail:
-    """Write the bytes to a file named after their content, so that an interrupted recovery can be repeated."""
-    directory = os.path.join(str(path), "torn")
-    name = f"{segments.name(number)}.after-{seq}.{hashlib.sha256(tail).hexdigest()[:16]}"
-    make_directory(files, directory)
-    create(files, directory, name, tail, parents=1)
-    return TornTail(bytes=len(tail), file=f"torn/{name}")
+        files.make_read_only(os.path.join(str(path), name))
+    return valid_bytes, recovery

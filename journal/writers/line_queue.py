@@ -51,13 +51,14 @@ class LineQueue:
     """The lines at the end of a journal that are not written yet."""
 
     def __init__(self, end: JournalEnd) -> None:
-        self.run = end.run.encode()
-        self.seq = end.seq
+        cursor = end.cursor
+        self.run = cursor.run
+        self.seq = cursor.seq
         """The last record."""
-        self.h = end.h
+        self.h = cursor.h
         """Its hash."""
-        self.segment = _Segment(end.segment, end.seq - end.records, end.bytes, end.digest)
-        self.batches: deque[Batch] = deque([Batch(end.segment, end.seq + 1)])
+        self.segment = _Segment(cursor.segment, cursor.seq - cursor.records, cursor.offset, end.digest)
+        self.batches: deque[Batch] = deque([Batch(cursor.segment, cursor.seq + 1)])
         self.pending_bytes = 0
         """Bytes of lines and blobs that were added and not passed to `mark_written`."""
         self._is_idle = False

@@ -11,35 +11,31 @@ from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import Files, make_directory, sync_name
 from evaljournal.journal.disk.lock import Lock
 from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, NotAJournal
-from evaljournal.journal.format import chain
+from evaljournal.journal.events import JournalRecovered
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.readers.recovery import TornTail, find_damage, find_lost_record, recover
-from evaljournal.journal.readers.scan import Scan
+from evaljournal.journal.readers.recovery import find_damage, find_lost_record, recover
+from evaljournal.journal.readers.scan import Cursor, Scan
 from evaljournal.journal.writers.segment_file import NO_SPACE, SegmentFile
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class JournalEnd:
     """The end of a journal, where its writer continues."""
 
-    run: str
+    cursor: Cursor
     lifecycle: Lifecycle
-    seq: int = 0
-    h: bytes = chain.GENESIS
-    segment: int = 0
-    """Number of the last segment; 0 if there is none."""
-    records: int = 0
-    """Number of records in it."""
-    bytes: int = 0
-    digest: "_Hash" = attrs.field(factory=sha256)
-    """SHA-256 of its bytes."""
-    is_open: bool = False
-    """Whether records can be added to it; otherwise it is sealed or missing."""
-    torn_tail: TornTail | None = None
-    """The tail that a crash left and recovery removed."""
+    digest: "_Hash"
+    """SHA-256 of the last segment."""
+    recovery: JournalRecovered | None = None
+    """To be recorded, if a crash has left a torn tail."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records can be added to the last segment; otherwise it is sealed or missing."""
+        return bool(self.cursor.segment) and not self.cursor.is_sealed
 
 
 def open_run(path: Path, files: Files, *, new: bool, run: str | None) -> tuple[JournalEnd, Lock, SegmentFile]:
@@ -54,7 +50,7 @@ def open_run(path: Path, files: Files, *, new: bool, run: str | None) -> tuple[J
             end = _end_of_new_run(path, files, run or uuid.uuid4().hex) if new else find_end(path, files)
             file = SegmentFile(path, files, lock)
             if end.is_open:
-                file.open_existing(end.segment, end.bytes)
+                file.open_existing(end.cursor.segment, end.cursor.offset)
         except BaseException:
             lock.release()
             raise
@@ -93,22 +89,8 @@ def find_end(path: Path, files: Files) -> JournalEnd:
     lost_record = find_lost_record(scan, make_durable=True)
     if lost_record is not None:
         scan, lifecycle = _replay(Scan(path, files, loss=lost_record))
-    torn_tail = recover(scan)
-    cursor = scan.cursor
-    with files.read(segments.file(path, cursor.segment)) as stream:
-        digest = sha256(stream.read())
-    return JournalEnd(
-        run=cursor.run.decode(),
-        lifecycle=lifecycle,
-        seq=cursor.seq,
-        h=cursor.h,
-        segment=cursor.segment,
-        records=cursor.records,
-        bytes=cursor.offset,
-        digest=digest,
-        is_open=not cursor.is_sealed,
-        torn_tail=torn_tail,
-    )
+    valid_bytes, recovery = recover(scan)
+    return JournalEnd(scan.cursor, lifecycle, sha256(valid_bytes), recovery)
 
 
 def _replay(scan: Scan) -> tuple[Scan, Lifecycle]:
@@ -122,5 +104,7 @@ def _end_of_new_run(path: Path, files: Files, run: str) -> JournalEnd:
     try:
         segments.numbers(path, files)
     except NotAJournal:
-        return JournalEnd(run=run, lifecycle=Lifecycle())
+        cursor = Cursor(path)
+        cursor.run = run.encode()
+        return JournalEnd(cursor, Lifecycle(), sha256())
     raise JournalExists(f"{path} already contains a run", path=path, hint="resume")

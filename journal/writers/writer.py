@@ -30,7 +30,7 @@ from evaljournal.journal.errors import (
     SegmentLost,
     WriteFailed,
 )
-from evaljournal.journal.events import Event, JournalRecovered, Record
+from evaljournal.journal.events import Event, Record
 from evaljournal.journal.format import blobs
 from evaljournal.journal.format.codec import MAX_TIME, RECORD_LIMIT, Blobs, encode
 from evaljournal.journal.format.lifecycle import Lifecycle
@@ -68,8 +68,8 @@ class Journal:
         seal: bool,
     ) -> None:
         self.path = path
-        self.run = end.run
-        self.initial_seq = end.seq
+        self.run = end.cursor.run.decode()
+        self.initial_seq = end.cursor.seq
         """The last record when the journal was opened; 0 for a new one."""
         self.recovery_record: Record | None = None
         """The `JournalRecovered` record, if a torn tail was set aside when the journal was opened."""
@@ -89,9 +89,9 @@ class Journal:
         self._lines = LineQueue(end)
 
         # Progress of writing and syncing; recovery has made the existing records durable.
-        self.written_seq = end.seq
+        self.written_seq = self.initial_seq
         """The last record that was handed to the operating system; it survives the death of this process."""
-        self.durable_seq = end.seq
+        self.durable_seq = self.initial_seq
         """The last record that is confirmed on disk; it survives a power failure."""
         self._sync_target = 0
         """Records up to here must be synced even with durability `os`."""
@@ -116,8 +116,8 @@ class Journal:
         self._thread = get_ident()
         if not end.is_open:
             self._lines.open_segment(*self._time(), self.durable_seq)
-        if tail := end.torn_tail:
-            self.recovery_record = self.append(JournalRecovered(last_seq=end.seq, bytes=tail.bytes, file=tail.file))
+        if end.recovery is not None:
+            self.recovery_record = self.append(end.recovery)
 
     @property
     def appended_seq(self) -> int:

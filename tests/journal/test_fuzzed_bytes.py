@@ -72,10 +72,10 @@ def check(data: bytes) -> None:
         assert [FILE] == [name for name, _ in disk.files()]
         return
     remaining = disk.read(FILE).read()
-    torn = disk.read(f"{PATH}/{end.torn_tail.file}").read() if end.torn_tail else b""
+    torn = disk.read(f"{PATH}/{end.recovery.file}").read() if end.recovery else b""
 
     assert data == remaining + torn
-    assert records[: end.seq] == list(read(PATH, files=disk))
+    assert records[: end.cursor.seq] == list(read(PATH, files=disk))
     assert verify(PATH, files=disk).ok
 
 
