@@ -100,24 +100,6 @@ def add_own_hashes(run: str, hashes: Iterable[str]) -> None:
         raise StateUnavailable(f"the list of your own runs cannot be written: {exc}") from exc
 
 
-class CopiedStarts:
-    """The starts in a run that is copied from others. They become the user's own if all of their sources are."""
-
-    def __init__(self) -> None:
-        self.are_own = True
-        self._hashes: list[str] = []
-
-    def add(self, copy: Record, *, is_own: bool) -> None:
-        """Add a copied start; `is_own`: its source is the user's own."""
-        self.are_own = self.are_own and is_own
-        self._hashes.append(copy.h)
-
-    def list(self, run: str) -> None:
-        """List the starts of the new run if they are the user's own; without a list, `resume` needs `--trust`."""
-        if self.are_own and not own_runs_problem():
-            add_own_hashes(run, self._hashes)
-
-
 def start_events(path: Path, on_record: Callable[[Record], object] | None = None) -> list[tuple[Start, bool]]:
     """Return the start of each session, newest first, then that of the run, each with whether the user has written it.
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import attrs
 
-from evaljournal.journal import Event, JournalError, writing
-from evaljournal.journal.copies.staging import check_target, staged_run
-from evaljournal.journal.copies.step_references import StepReferences
+from evaljournal.journal import Event, JournalError
+from evaljournal.journal.copies.staging import check_target, copied_run
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.events import (
     BatchCollected,
@@ -23,7 +22,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
+from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.runs.loaded_run import load
@@ -49,27 +48,19 @@ async def fork(
     state = RunState()
     records = iter(source_run.records(load_blobs=True))
     header = next(records)  # Not copied: the new journal writes its own header.
-    times = header.at, header.t
-    references, starts, own_starts = StepReferences(), CopiedStarts(), own_hashes(origin["run"])
-    async with (
-        staged_run(target, files=files, in_thread=in_thread) as draft,
-        writing(draft, new=True, clock=lambda: times, files=files, in_thread=in_thread) as journal,
-    ):
+    own_starts = own_hashes(origin["run"])
+    async with copied_run(target, header, files=files, in_thread=in_thread) as copy:
         for record in records:
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
-            times = record.at, record.t
-            copy = journal.append(_adapt(references.adapt(record.event), source_run, origin, journal.head))
-            if isinstance(record.event, Start):
-                starts.add(copy, is_own=record.h in own_starts)
-            references.add(record, copy)
-            state.apply(copy)
-            await journal.wait_room()
+            copy.source = record
+            event = _adapt(record.event, source_run, origin, copy.journal.head)
+            state.apply(copy.append(event, is_own=record.h in own_starts))
+            await copy.journal.wait_room()
         for number, batch in list(state.batch_lines.open.items()):
             if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
                 end = BatchCollected(batch=number, state="forked", results=0, missing=len(batch.trials))
-                state.apply(journal.append(end))
-        await in_thread(lambda: starts.list(journal.run))
+                state.apply(copy.journal.append(end))
     return ForkResult(target, state, source_run.seq)
 
 

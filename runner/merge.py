@@ -11,17 +11,16 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.journal import Event, Journal, JournalError, Record, events, read, writing
+from evaljournal.journal import Event, JournalError, Record, events, read
 from evaljournal.journal import verify as verify_journal
-from evaljournal.journal.copies.staging import check_target, staged_run
-from evaljournal.journal.copies.step_references import StepReferences
+from evaljournal.journal.copies.staging import RunCopy, check_target, copied_run
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.disk.lock import is_held
-from evaljournal.journal.errors import IllegalEvent, InvalidRecord, JournalLocked
+from evaljournal.journal.errors import InvalidRecord, JournalLocked
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import CopiedStarts, start_events
+from evaljournal.journal.ownership import start_events
 from evaljournal.journal.readers.verification import Verification, Verifier
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
@@ -90,21 +89,13 @@ async def merge(
     shards = await in_thread(lambda: _check([Path(source) for source in sources], target, files))
     is_complete = not missing_shards([shard.shard for shard in shards])
     first_record = min((shard.start for shard in shards), key=lambda record: record.at)
-    copier = _Copier(first_record)
-    async with (
-        staged_run(target, files=files, in_thread=in_thread) as draft,
-        writing(
-            draft, new=True, run=run, clock=lambda: copier.times, durability="os", files=files, in_thread=in_thread
-        ) as journal,
-    ):
-        copy = journal.append(_run_started(shards, is_complete=is_complete))
-        copier.starts.add(copy, is_own=True)
-        copier.state.apply(copy)
+    state = RunState()
+    async with copied_run(target, first_record, run=run, durability="os", files=files, in_thread=in_thread) as copy:
+        state.apply(copy.append(_run_started(shards, is_complete=is_complete), is_own=True))
         for shard in shards:
-            with reject_invalid_record(shard.path, lambda: copier.seq):
-                await copier.add(journal, shard, is_complete=is_complete)
-        await in_thread(lambda: copier.starts.list(journal.run))
-    return MergeResult(target, copier.state, journal.head, tuple(shards))
+            with reject_invalid_record(shard.path, lambda: copy.source.seq):
+                await _ShardCopier(copy, state, shard, is_complete=is_complete).add()
+    return MergeResult(target, state, copy.journal.head, tuple(shards))
 
 
 def _check(paths: list[Path], target: Path, files: Files) -> list[SourceShard]:
@@ -187,50 +178,6 @@ def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.
     )
 
 
-class _Copier:
-    """Copies records to the new run, and keeps its state."""
-
-    def __init__(self, first_record: Record) -> None:
-        self.state = RunState()
-        self.starts = CopiedStarts()
-        self.seq = 0
-        """Seq, in its shard, of the record that is being copied."""
-        self.times = first_record.at, first_record.t
-        """The times of that record."""
-
-    async def add(self, journal: Journal, shard: SourceShard, *, is_complete: bool) -> None:
-        """Verify a shard and copy its sessions; `is_complete`: no shard is missing."""
-        adapter = _Adapter(journal, self.state, shard, is_complete=is_complete)
-        verifier = Verifier(shard.path, lifecycle=adapter.lifecycle)
-        references, append, apply = adapter.references, journal.append, self.state.apply
-        earlier_batches = journal.lifecycle.batch_lines.last_batch
-        for record in verifier:
-            self.seq, event, kind = record.seq, record.event, record.event.__class__
-            self.times = record.at, record.t
-            if kind in _ADAPTED_EVENTS:  # The others, nearly all, are copied as they are.
-                adapted_event = adapter.adapt(record)
-                if adapted_event is None:
-                    continue
-                event = adapted_event
-            elif earlier_batches and (batch := getattr(event, "batch", 0)):
-                event = evolve_fact(event, batch=batch + earlier_batches)
-            if verifier.has_blobs:
-                event = with_loaded_blobs(record._replace(event=event), DISK).event
-            copy = append(event)
-            if kind is events.SessionStarted:
-                self.starts.add(copy, is_own=shard.is_own)
-            apply(copy)
-            if references or kind is events.StepCompleted:
-                references.add(record, copy)
-            if verifier.has_blobs or not record.seq % _BATCH:
-                await journal.wait_room()
-        _check_unchanged(shard, verifier.result(), adapter.source)
-        if open_batches := adapter.lifecycle.batch_lines.open:
-            problem = f"{shard.path} has {plural(len(open_batches), 'open batch', 'open batches')}"
-            hint = f"collect with {command('resume', shard.path, ' --wait')}, or end with {command('cancel', shard.path)}"
-            raise UsageError(problem, hint=hint)
-
-
 _ADAPTED_EVENTS: Final = frozenset(
     {
         events.SegmentOpened,
@@ -240,29 +187,53 @@ _ADAPTED_EVENTS: Final = frozenset(
         events.SessionStarted,
         events.TrialEnqueued,
         events.TrialWithdrawn,
-        events.StepReused,
         events.RunFinished,
     }
 )
 """Events that are checked, changed or not copied."""
 
 
-class _Adapter:
-    """Changes the events of a shard that refer to their journal."""
+class _ShardCopier:
+    """Copies a shard to the new run, and changes the events that refer to their journal."""
 
-    def __init__(self, journal: Journal, state: RunState, shard: SourceShard, *, is_complete: bool) -> None:
-        self._journal, self._is_complete = journal, is_complete
+    def __init__(self, copy: RunCopy, state: RunState, shard: SourceShard, *, is_complete: bool) -> None:
+        """`is_complete`: no shard is missing."""
+        self._copy, self._journal, self._is_complete = copy, copy.journal, is_complete
         self._state = state
         """The state of the new run."""
         self._shard = shard
-        self.source = RunState()
+        self._source = RunState()
         """The definition and the settings of the shard."""
-        self.lifecycle = Lifecycle()
+        self._lifecycle = Lifecycle()
         """The stages of the shard's trials."""
-        self.references = StepReferences()
         self._withdrawn_trials: set[str] = set()
 
-    def adapt(self, record: Record) -> Event | None:
+    async def add(self) -> None:
+        """Verify the shard and copy its sessions."""
+        copy, shard = self._copy, self._shard
+        verifier = Verifier(shard.path, lifecycle=self._lifecycle)
+        earlier_batches = self._journal.lifecycle.batch_lines.last_batch
+        for record in verifier:
+            copy.source, event = record, record.event
+            if event.__class__ in _ADAPTED_EVENTS:  # The others, nearly all, are copied as they are.
+                adapted_event = self._adapt(record)
+                if adapted_event is None:
+                    continue
+                event = adapted_event
+            elif earlier_batches and (batch := getattr(event, "batch", 0)):
+                event = evolve_fact(event, batch=batch + earlier_batches)
+            if verifier.has_blobs:
+                event = with_loaded_blobs(record._replace(event=event), DISK).event
+            self._state.apply(copy.append(event, is_own=shard.is_own))
+            if verifier.has_blobs or not record.seq % _BATCH:
+                await self._journal.wait_room()
+        _check_unchanged(shard, verifier.result(), self._source)
+        if open_batches := self._lifecycle.batch_lines.open:
+            problem = f"{shard.path} has {plural(len(open_batches), 'open batch', 'open batches')}"
+            hint = f"collect with {command('resume', shard.path, ' --wait')}, or end with {command('cancel', shard.path)}"
+            raise UsageError(problem, hint=hint)
+
+    def _adapt(self, record: Record) -> Event | None:
         """Return the event for the new run; None if it has no such event. Raise if another shard also has the trial."""
         event = record.event
         match event:
@@ -272,18 +243,13 @@ class _Adapter:
             case events.TrialWithdrawn():
                 self._withdrawn_trials.add(event.trial)
                 return event
-            case events.StepReused():
-                try:
-                    return self.references.adapt(event)
-                except IllegalEvent as exc:
-                    raise InvalidRecord(self._shard.path, record.seq, exc) from exc
             case events.SessionStarted():
-                self.source.apply(record)
+                self._source.apply(record)
                 return self._adapt_session(event)
             case events.RunFinished():
                 return self._adapt_end(event, record)
             case events.RunStarted():  # The new run has it once.
-                self.source.apply(record)
+                self._source.apply(record)
             case _:
                 pass  # It is about the files of the shard.
         return None
@@ -296,17 +262,17 @@ class _Adapter:
 
     def _adapt_session(self, event: events.SessionStarted) -> Event:
         """Return the start of the new run's next session; its changes are relative to the session before it."""
-        merged_start, shard_start = self._state.started, self.source.started
+        merged_start, shard_start = self._state.started, self._source.started
         assert merged_start is not None
         assert shard_start is not None
-        base, settings = self._state.settings, self.source.settings
+        base, settings = self._state.settings, self._source.settings
         changes = {name: settings.get(name) for name in {**base, **settings} if base.get(name) != settings.get(name)}
         adopted_fields = adopted_changes(merged_start, shard_start)
         return evolve_fact(
             event,
             session=self._journal.lifecycle.sessions + 1,
             settings=changes or None,
-            trials=self.source.planned,
+            trials=self._source.planned,
             adopted=adopted_fields,
             definition=shard_start.definition if adopted_fields is not None else None,
         )
@@ -316,7 +282,7 @@ class _Adapter:
 
         The totals of the shard are replaced, so they are checked first.
         """
-        counts, state, journal = self.lifecycle.counts(), self._state, self._journal
+        counts, state, journal = self._lifecycle.counts(), self._state, self._journal
         if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
             raise InvalidRecord(self._shard.path, record.seq, "its totals are not those of the trials")
         if journal.lifecycle.open_trials or not self._is_complete:

@@ -15,8 +15,7 @@ import attrs
 import orjson
 
 from evaljournal.journal import events
-from evaljournal.journal.copies.staging import check_target, staged_run
-from evaljournal.journal.copies.step_references import StepReferences
+from evaljournal.journal.copies.staging import check_target, copied_run
 from evaljournal.journal.disk.files import DISK, Files, create
 from evaljournal.journal.errors import BlobDamaged, BlobUnreadable, IllegalEvent, JournalError, NotSalvageable
 from evaljournal.journal.fact import evolve_fact
@@ -25,12 +24,12 @@ from evaljournal.journal.format.batches import BatchLines
 from evaljournal.journal.format.blobs import unloaded_blobs, with_loaded_blobs
 from evaljournal.journal.format.codec import decode, encode
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import CopiedStarts, Start, own_hashes
+from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.readers.recovery import intact_records_after
 from evaljournal.journal.readers.scan import Scan, record_fields
 from evaljournal.journal.readers.verification import verify
 from evaljournal.journal.threads import InThread, run_in_thread
-from evaljournal.journal.writers.writer import Journal, writing
+from evaljournal.journal.writers.writer import Journal
 
 _Start = events.RunStarted | events.ReviewStarted
 EXCLUDED_FILE: Final = "excluded.jsonl"
@@ -68,38 +67,34 @@ async def salvage(
     seq = intact_count = kept_count = 0
     rejects: list[bytes] = []
     unreadable_files: set[str] = set()
-    references, starts, own_starts = StepReferences(), CopiedStarts(), own_hashes(run.decode())
     batches: dict[int, int] = {}
-    async with staged_run(target, files=files, in_thread=in_thread) as draft:
-        async with writing(draft, new=True, clock=lambda: (record.at, record.t), files=files, in_thread=in_thread) as journal:
-            if replacement is not None:
-                starts.add(journal.append(replacement), is_own=False)
-            for record in _intact_records(source, files, run, unreadable_files):
-                intact_count += 1
-                seq = record.seq
-                if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
-                    continue  # They describe the files of the source.
-                for number in _lost_sessions(record.event, journal.lifecycle):
-                    # A record of this session is intact, so it did start; its process is unknown.
-                    copy = journal.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""))
-                    starts.add(copy, is_own=False)
-                try:
-                    event = _adapt_batch(references.adapt(record.event), batches, journal.lifecycle.batch_lines)
-                    for lost_event in _lost_batch_events(event, journal.lifecycle.batch_lines):
-                        journal.append(lost_event)
-                    copy = journal.append(_adapt(event, journal))
-                    references.add(record, copy)
-                    kept_count += 1
-                    if isinstance(record.event, Start):
-                        starts.add(copy, is_own=record.h in own_starts)
-                except IllegalEvent:
-                    rejects.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
-                await journal.wait_room()
-            counts = {"kept": kept_count, "lost": seq - intact_count, "excluded": len(rejects)}
-            journal.append(events.JournalSalvaged(run=run.decode(), **counts))
-            await in_thread(lambda: starts.list(journal.run))
+    own_starts = own_hashes(run.decode())
+    async with copied_run(target, record, files=files, in_thread=in_thread) as copy:
+        journal, lifecycle = copy.journal, copy.journal.lifecycle
+        if replacement is not None:
+            copy.append(replacement, is_own=False)
+        for record in _intact_records(source, files, run, unreadable_files):
+            copy.source = record
+            intact_count += 1
+            seq = record.seq
+            if isinstance(record.event, events.FileEvent | events.JournalSalvaged):
+                continue  # They describe the files of the source.
+            for number in _lost_sessions(record.event, lifecycle):
+                # A record of this session is intact, so it did start; its process is unknown.
+                copy.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""), is_own=False)
+            try:
+                event = _adapt_batch(record.event, batches, lifecycle.batch_lines)
+                for lost_event in _lost_batch_events(event, lifecycle.batch_lines):
+                    journal.append(lost_event)
+                copy.append(_adapt(event, journal), is_own=record.h in own_starts)
+                kept_count += 1
+            except IllegalEvent:
+                rejects.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
+            await journal.wait_room()
+        counts = {"kept": kept_count, "lost": seq - intact_count, "excluded": len(rejects)}
+        journal.append(events.JournalSalvaged(run=run.decode(), **counts))
         if rejects:
-            await in_thread(lambda: create(files, str(draft), EXCLUDED_FILE, b"".join(rejects)))
+            await in_thread(lambda: create(files, str(journal.path), EXCLUDED_FILE, b"".join(rejects)))
     return SalvageResult(path=target, **counts, problem=problem, unreadable_files=tuple(sorted(unreadable_files)))
 
 

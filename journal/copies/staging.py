@@ -12,11 +12,24 @@ from pathlib import Path
 
 import trio
 
+from evaljournal.journal import events
 from evaljournal.journal.disk.files import Files, retry_interrupted
 from evaljournal.journal.disk.lock import is_held
-from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, JournalFailed, JournalLocked, WriteFailed
+from evaljournal.journal.errors import (
+    DiskFull,
+    IllegalEvent,
+    JournalError,
+    JournalExists,
+    JournalFailed,
+    JournalLocked,
+    WriteFailed,
+)
+from evaljournal.journal.events import Event, Record
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.journal.ownership import add_own_hashes, own_runs_problem
 from evaljournal.journal.threads import InThread
 from evaljournal.journal.writers.segment_file import NO_SPACE
+from evaljournal.journal.writers.writer import Durability, Journal, writing
 
 
 def check_target(source: Path, target: Path, files: Files) -> None:
@@ -25,6 +38,72 @@ def check_target(source: Path, target: Path, files: Files) -> None:
         raise JournalExists(f"{target} already exists", path=target, hint="choose_path")
     if source.resolve() in target.resolve().parents:
         raise JournalError(f"{target} is inside {source}, which is only read", path=target, hint="choose_path")
+
+
+class RunCopy:
+    """A new run that is created from the records of others."""
+
+    def __init__(self, source: Record) -> None:
+        self.journal: Journal
+        self.source = source
+        """The record that is being copied; its times are those of the new record."""
+        self._are_own = True
+        self._starts: list[str] = []
+        """Hashes of the copied starts of the run and its sessions."""
+        self._steps: dict[str, dict[int, int]] = {}
+        """Open trial → record of a completed step in the source → record of its copy."""
+
+    def append(self, event: Event, *, is_own: bool) -> Record:
+        """Append the event of `source`, with the number that the record of a reused step has here; `is_own`: of the source.
+
+        Raises `IllegalEvent` if that step was not copied.
+        """
+        if isinstance(event, events.StepReused):
+            completed_seq = self._steps.get(event.trial, {}).get(event.completed_seq)
+            if completed_seq is None:
+                raise IllegalEvent("StepReused", "the step that it reuses is lost")
+            event = evolve_fact(event, completed_seq=completed_seq)
+        copy = self.journal.append(event)
+        match event:
+            case events.StepCompleted():
+                self._steps.setdefault(event.trial, {})[self.source.seq] = copy.seq
+            case events.TrialCompleted() | events.TrialFailed() | events.TrialWithdrawn():
+                self._steps.pop(event.trial, None)
+            case events.RunStarted() | events.SessionStarted():
+                self._are_own = self._are_own and is_own
+                self._starts.append(copy.h)
+            case _:
+                pass
+        return copy
+
+    def list_starts(self) -> None:
+        """List the starts as the user's own if all of their sources are; otherwise `resume` needs `--trust`."""
+        if self._are_own and not own_runs_problem():
+            add_own_hashes(self.journal.run, self._starts)
+
+
+@asynccontextmanager
+async def copied_run(
+    target: Path,
+    source: Record,
+    *,
+    run: str | None = None,
+    durability: Durability = "sync",
+    files: Files,
+    in_thread: InThread,
+) -> AsyncGenerator[RunCopy]:
+    """Yield a new run, which gets its name when the block ends; its first record has the times of `source`."""
+    copy = RunCopy(source)
+
+    def clock() -> tuple[str, float]:
+        return copy.source.at, copy.source.t
+
+    async with (
+        staged_run(target, files=files, in_thread=in_thread) as draft,
+        writing(draft, new=True, run=run, clock=clock, durability=durability, files=files, in_thread=in_thread) as copy.journal,
+    ):
+        yield copy
+        await in_thread(copy.list_starts)
 
 
 @asynccontextmanager
