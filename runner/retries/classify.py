@@ -21,8 +21,7 @@ from attrs import field, frozen
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.replay.text import resume_text
-from evaljournal.runner.retries.providers import matching_rule
-from evaljournal.runner.retries.providers.rule import ErrorFields, Rule, error_fields
+from evaljournal.runner.retries.provider_errors import ErrorFields, Rule, error_fields, matching_rule
 from evaljournal.runner.retries.retry_after import (
     LONGEST_WAIT,
     MAX_RESET,

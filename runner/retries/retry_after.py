@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
-from evaljournal.runner.retries.providers.rule import ErrorFields
+from evaljournal.runner.retries.provider_errors import ErrorFields
 
 _MIN_TIMESTAMP, _MIN_MILLISECONDS = 1_000_000_000, 1_000_000_000_000
 """The smallest numbers that are read as seconds or milliseconds since 1970 (September 2001), not as a duration."""
