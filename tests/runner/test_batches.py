@@ -4,6 +4,7 @@ import base64
 import errno
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,6 @@ from evaljournal.journal.events import (
     BatchPrepared,
     BatchSubmitted,
     RunStopped,
-    ScorerCallStarted,
-    TrialFailed,
-    TrialScored,
 )
 from evaljournal.replay import audit, fold
 from evaljournal.runner.batches.api import NotSubmitted, TokenLimitExceeded, WrongAccount
@@ -109,18 +107,6 @@ async def test_a_line_has_the_bytes_of_a_live_call(
     assert sent == [orjson.dumps(body) for body in provider.batches["batch_1"].bodies]
 
 
-async def test_judges_get_a_batch_of_their_own(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """The calls of a judge are sent when the outputs were collected, and scored from its results."""
-    provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
-    outcome = await run_virtual(define_batches(numbered_cases(4), judge=True), disk)
-
-    assert [("small", ""), ("large", "judge")] == [(event.model, event.scorer) for event in events(disk, BatchPrepared)]
-    assert [(2, 1), (2, 2), (2, 3), (2, 4)] == sorted((event.batch, event.line) for event in events(disk, ScorerCallStarted))
-    assert [True] * 4 == [event.value for event in events(disk, TrialScored)]
-    assert ("", 4) == (outcome.stop_reason, outcome.state.completed)
-    assert audit(read(PATH, files=disk)).ok
-
-
 async def test_the_price_is_half(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """The tokens of a batch cost half, whatever tier its replies name."""
     chat = Chat("gpt-5.6-luna", base_url="http://batches.example/v1", prompt="{input}")
@@ -130,29 +116,6 @@ async def test_the_price_is_half(disk: SimulatedDisk, provider: MemoryBatches) -
     live_cost = chat._prices["gpt-5.6-luna"].input * 10 / 1e6 + chat._prices["gpt-5.6-luna"].output * 2 / 1e6
     assert pytest.approx(live_cost / 2) == outcome.state.usage["cost"]
     assert provider.submissions == 1
-
-
-async def test_a_line_that_failed_goes_into_the_next_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A status that a live call would retry is an attempt that failed; its retry is a line of the next batch."""
-
-    def respond(body: Mapping[str, Any], times: int) -> Answer:
-        return (500, {"error": {"message": "busy"}}) if prompt_of(body) == "case-1" and times == 1 else answer("yes")
-
-    provider.respond = respond
-    outcome = await run_virtual(define_batches(numbered_cases(3)), disk)
-
-    assert [(1, "completed", 3, 0, 0), (2, "completed", 1, 0, 0)] == collected(disk)
-    assert ["unavailable"] == [event.category for event in events(disk, AttemptFailed)]
-    assert (3, 1) == (outcome.state.completed, outcome.state.recovered)
-
-
-async def test_an_invalid_request_is_fatal(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A line with status 400 ends its trial with an error, and is not sent again."""
-    provider.respond = lambda *_: (400, {"error": {"message": "unsupported parameter", "type": "invalid_request_error"}})
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert ["fatal", "fatal"] == [event.reason for event in events(disk, TrialFailed)]
-    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.failed, provider.submissions)
 
 
 async def test_no_credit_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -226,16 +189,18 @@ async def test_results_that_come_late(disk: SimulatedDisk, provider: MemoryBatch
 
 
 async def test_a_deleted_batch_does_not_hide_another(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """The run stops because of a deleted batch when the results of the others are collected."""
+    """The run stops because of a deleted batch when the results of the others are collected; its lines stay in the batch."""
 
     def delete(_: int) -> None:
         provider.batches.pop("batch_1", None)
 
     provider.max_lines, provider.on_poll = 1, delete
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
+    defined = define_batches(numbered_cases(2))
+    for resume in (False, True):
+        outcome = await run_virtual(defined, disk, resume=resume)
 
-    assert ("batches", 1, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert ["deleted"] == [batch.state for batch in outcome.state.batches.values() if batch.is_open]
+        assert ("batches", 1, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
+        assert ["deleted"] == [batch.state for batch in outcome.state.batches.values() if batch.is_open]
 
 
 async def test_foreign_and_repeated_results_are_not_used(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -261,53 +226,6 @@ async def test_a_batch_that_was_cancelled_elsewhere_stops_the_run(disk: Simulate
     assert "batch 1 was cancelled at the provider" in outcome.detail
     outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-
-
-async def test_a_failed_batch_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A batch that failed as a whole is not sent again until the run is resumed."""
-    provider.state = "failed"
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert ("interrupted", 1) == (outcome.stop_reason, provider.submissions)
-    assert [(1, "failed", 0, 2, 0)] == collected(disk)
-
-
-async def test_a_lost_reply_is_found(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """If the reply to a submission is lost, the batch is looked for, and not sent again."""
-    provider.on_submit = lose_reply(1)
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert ["batch_1"] == [event.id for event in events(disk, BatchSubmitted)]
-    assert 1 == len(provider.listings)
-
-
-async def test_a_batch_is_sent_again_only_after_two_listings(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A batch that two listings, 30 s apart, do not show was not sent; its lines are free."""
-
-    def lose(number: int, _: MemoryBatches) -> None:
-        if number == 1:
-            provider.batches.clear()
-            provider.submitted.clear()
-        lose_reply(1)(number, provider)
-
-    provider.on_submit = lose
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert [(1, "not_sent", 0, 2, 0), (2, "completed", 2, 0, 0)] == collected(disk)
-    first, second = provider.listings
-    assert round(second - first, 3) >= 30
-    assert {"case-0": 1, "case-1": 1} == provider.submitted
-
-
-async def test_an_unknown_owner_is_waited_for(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """If only its results can show whose batch it is, nothing is sent again until it has ended."""
-    provider.on_submit, provider.owner_is_hidden = lose_reply(1), True
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert provider.listings[-1] > provider.seconds
 
 
 async def test_a_session_can_leave_its_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -338,31 +256,6 @@ async def test_polls_become_rarer(disk: SimulatedDisk, provider: MemoryBatches) 
     assert 600 == max(gaps)
 
 
-async def test_an_outage_while_polling_loses_nothing(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """Polls that fail are repeated."""
-
-    def fail(number: int) -> None:
-        if number < 4:
-            raise bad_status(503, {"message": "down"})
-
-    provider.on_poll = fail
-    outcome = await run_virtual(define_batches(numbered_cases(1)), disk)
-
-    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-
-
-async def test_a_deleted_batch_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """If the provider no longer has a batch, the run stops, its lines stay in the batch, and the error names `cancel`."""
-    provider.on_poll = lambda _: provider.batches.clear()
-    defined = define_batches(numbered_cases(1))
-    outcome = await run_virtual(defined, disk)
-
-    assert "batches" == outcome.stop_reason
-    assert "cancel" in outcome.detail
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("batches", 1) == (outcome.stop_reason, provider.submissions)
-
-
 async def test_a_key_without_access_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A key that may not see the batch stops the run; a later session collects it."""
 
@@ -376,16 +269,6 @@ async def test_a_key_without_access_stops_the_run(disk: SimulatedDisk, provider:
 
     assert "unauthorized" == outcome.stop_reason
     outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-
-
-async def test_another_key_of_the_project_collects_a_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A run is resumed with another API key if the provider knows the batch with it."""
-    defined = define_batches(numbered_cases(1))
-    await run_virtual(defined, disk, leave=True)
-    provider.key = "another"
-    outcome = await run_virtual(defined, disk, resume=True)
-
     assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
 
 
@@ -472,15 +355,6 @@ async def test_batches_are_halved_at_the_token_limit(disk: SimulatedDisk, provid
     assert {1} == set(provider.submitted.values())
 
 
-async def test_a_rejected_batch_is_sent_again_later(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A batch that was rejected because of a rate limit does not exist, and is sent again."""
-    provider.on_receive = reject(1, 2, error=lambda: rejection(429, message="slow down"))
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert ("", 2, 3) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert {"case-0": 1, "case-1": 1} == provider.submitted
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -515,18 +389,12 @@ async def test_an_interrupt_leaves_the_batches_running(disk: SimulatedDisk, prov
 
 
 async def test_an_interrupt_lets_a_submission_end(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A batch that is being submitted gets the grace period, so that its id is recorded."""
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk, **signal_after(1.5))
+    """A batch that is being submitted gets the grace period, so that its id is recorded; then the session ends."""
+    started = trio.current_time()
+    outcome = await run_virtual(define_batches(numbered_cases(2), grace=500.0), disk, **signal_after(1.5))
 
     assert ("interrupted", 1) == (outcome.stop_reason, count(disk, BatchSubmitted))
     assert 1 == provider.submissions
-
-
-async def test_an_interrupted_submission_ends_the_session(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """When the submission has ended, the session does; the rest of the grace period is not waited for."""
-    started = trio.current_time()
-    await run_virtual(define_batches(numbered_cases(2), grace=500.0), disk, **signal_after(1.5))
-
     assert trio.current_time() - started < 10
 
 
@@ -553,13 +421,6 @@ async def test_a_stopped_session_looks_for_nothing(
     await run_virtual(defined, disk, **signal_after(150))
 
     assert [] == [time for time in waits if time > 151]
-
-
-async def test_a_deadline_leaves_the_batches_running(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A deadline ends the session while its batch is open."""
-    outcome = await run_virtual(define_batches(numbered_cases(2), deadline=100), disk)
-
-    assert ("deadline", 1, 1) == (outcome.stop_reason, len(outcome.state.batch_lines.open), provider.submissions)
 
 
 async def test_too_many_failures_stop_the_collection(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -744,11 +605,12 @@ async def test_a_run_with_an_open_rescoring_is_not_resumed(disk: SimulatedDisk, 
         await run_virtual(define_batches(numbered_cases(3)), disk, resume=True)
 
 
+VARIANTS = {"short": {"system": "Be short."}, "long": {"system": "Be long."}}
+
+
 async def test_a_session_of_one_variant_keeps_the_results_of_others(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A batch with lines of two variants stays open while a session runs only one of them; no result is lost or sent again."""
-    chat = Chat("small", base_url="http://batches.example/v1", prompt="{input}", max_tokens=10)
-    variants = {"short": {"system": "Be short."}, "long": {"system": "Be long."}}
-    defined = evaluation(cases=numbered_cases(2), variants=variants, batch=True)(chat)
+    defined = define_batches(numbered_cases(2), variants=VARIANTS)
     await run_virtual(defined, disk, leave=True)
     outcome = await run_virtual(defined, disk, resume=True, only_variants="short")
 
@@ -761,9 +623,7 @@ async def test_a_session_of_one_variant_keeps_the_results_of_others(disk: Simula
 
 async def test_a_session_of_one_variant_ends_without_its_results(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """If an ended batch has results only for trials outside the session, the session stops; a complete one sends the others."""
-    chat = Chat("small", base_url="http://batches.example/v1", prompt="{input}", max_tokens=10)
-    variants = {"short": {"system": "Be short."}, "long": {"system": "Be long."}}
-    defined = evaluation(cases=numbered_cases(2), variants=variants, batch=True)(chat)
+    defined = define_batches(numbered_cases(2), variants=VARIANTS)
     provider.respond = lambda body, _: None if "short" in str(body) and provider.submissions == 1 else answer("yes")
     await run_virtual(defined, disk, leave=True)
     with trio.fail_after(10_000):
@@ -840,16 +700,19 @@ async def test_invalid_options_are_rejected(
     assert (0, False) == (provider.submissions, disk.is_directory("/runs"))
 
 
-@pytest.mark.parametrize("fields", [{"turns": "turns"}, {"stream": True}], ids=str)
-async def test_conversations_and_streams_have_no_batches(
-    disk: SimulatedDisk, provider: MemoryBatches, fields: dict[str, Any]
-) -> None:
-    """A conversation needs its replies, and a batch has no stream."""
-    defined = evaluation(cases=[{"id": "a", "input": "b", "turns": ["c"]}], batch=True)(
-        Chat("small", base_url="http://batches.example/v1", **fields)
-    )
-    with pytest.raises(UsageError, match=r"turns|stream"):
-        await run_virtual(defined, disk)
+@pytest.mark.parametrize(
+    ("task", "problem"),
+    [
+        (partial(Chat, "small", base_url="http://batches.example/v1", turns="turns"), "turns"),
+        (partial(Chat, "small", base_url="http://batches.example/v1", stream=True), "stream"),
+        (partial(Scripted, {}), "chat models"),
+    ],
+    ids=["turns", "stream", "function"],
+)
+async def test_some_tasks_have_no_batches(disk: SimulatedDisk, provider: MemoryBatches, task: Any, problem: str) -> None:
+    """A conversation needs its replies, a batch has no stream, and the calls of a function are unknown."""
+    with pytest.raises(UsageError, match=problem):
+        await run_virtual(define(task(), [{"id": "a", "input": "b", "turns": ["c"]}], loop=None), disk, batch=True)
     assert 0 == provider.submissions
 
 
@@ -862,12 +725,6 @@ async def test_several_graded_assertions_have_no_batches(disk: SimulatedDisk, pr
 
     with pytest.raises(UsageError, match="called several times for the case 'peru'"):
         await run_virtual(defined, disk)
-
-
-async def test_functions_have_no_batches(disk: SimulatedDisk) -> None:
-    """`batch=True` with a function is a usage error."""
-    with pytest.raises(UsageError, match="chat models"):
-        await run_virtual(define(Scripted({}), numbered_cases(1)), disk, batch=True)
 
 
 async def test_a_budget_needs_an_estimate(disk: SimulatedDisk, provider: MemoryBatches) -> None:
