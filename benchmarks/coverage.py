@@ -109,6 +109,7 @@ def simulate(scenario: Scenario, repetitions: int, seed: int = 0) -> Figures:
             cases, truth = _numbers(scenario, random) if scenario.method == "numbers" else _cases(scenario, random)
             correction = correct(cases, "number" if scenario.method == "numbers" else "pass")
             assert correction is not None
+            assert correction.mean is not None
             mean, low, high, is_shown = correction.mean, correction.low, correction.high, correction.method == "ppi"
             width = _label_width(cases, "number" if scenario.method == "numbers" else "pass")
             weights += [correction.weight] * is_shown

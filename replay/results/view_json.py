@@ -3,8 +3,6 @@
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-import attrs
-
 if TYPE_CHECKING:
     from cattrs import Converter
 
@@ -16,7 +14,7 @@ def _converter() -> "Converter":
     return Converter()
 
 
-def view_json(view: attrs.AttrsInstance, *, omit: str = "") -> dict[str, Any]:
+def view_json(view: object, *, omit: str = "") -> dict[str, Any]:
     """Return the fields of a view as a JSON object, including those of nested views; the field `omit` is left out."""
     fields = cast("dict[str, Any]", _converter().unstructure(view))
     fields.pop(omit, None)

@@ -73,7 +73,7 @@ class ReviewAuditor:
             population, probabilities = draw_sample(
                 run, labels, name=sample.name, method=sample.method, n=sample.n, seed=sample.seed
             )
-            if (population, list(probabilities.items())) == (sample.population, list(sample.probabilities.items())):
+            if (population, list(probabilities.items())) == (sample.population, list(sample.trials.items())):
                 self.samples_reproduced += 1
             else:
                 text = f"seed {sample.seed} draws other trials, or with other probabilities, from {population:,} outputs"

@@ -11,7 +11,7 @@ docs/review-statistics.md has the formulas, and the coverage of the intervals as
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import attrs
@@ -44,29 +44,53 @@ Case = tuple[Observation, ...]
 
 
 @attrs.frozen(kw_only=True)
-class Correction:
-    """The mean that human labels would give, estimated from the judge and a sample of labels."""
+class SampleUse:
+    """A random sample, and how much of it has labels."""
 
-    method: Literal["ppi", "labels"]
-    """`ppi`: corrected; `labels`: the mean of the labels alone, because there are too few of them."""
+    id: int
+    method: str
+    """How it was drawn: `uniform`, `stratified` or `disagreements`."""
+    drawn: int
+    labeled: int
+    counted: int
+    """Outputs whose labels count: in the order of a uniform sample, those before the first one without a label; of other
+    samples, all or none."""
+    missing: str = ""
+    """The first output without a label; empty if there is none."""
+    population: int
+    """Outputs that it was drawn from."""
+    outputs: int
+    """Outputs that could be drawn now; if there are more, the others had no chance, and no label counts."""
+
+
+@attrs.frozen(kw_only=True)
+class CorrectedScore:
+    """The score that human labels would give, estimated from the labels of a random sample; never part of a mean."""
+
+    method: Literal["ppi", "labels", "none"]
+    """`ppi`: the scorer's mean, corrected; `labels`: that of the labels alone, because they are too few; `none`: no label
+    counts for a random sample."""
     kind: Kind
-    judge: float
-    """Mean of the judge over all trials."""
-    mean: float
-    low: float | None
-    high: float | None
-    """95 % confidence interval of the mean; None if it cannot be computed."""
-    weight: float
-    """λ, from 0 to 1: how much the judge contributes; 0 for a judge that is of no use, and without a correction."""
-    labels: int
-    """Labels that are used: those of a random sample."""
+    judge: float | None
+    """Mean of the scorer over all trials."""
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """95 % confidence interval of the mean."""
+    weight: float = 0.0
+    """λ of PPI++: how much the scorer contributes, from 0 to 1."""
+    labels: int = 0
+    """Outputs with a label that is used."""
     trials: int
-    """Trials with a score of the judge."""
-    cases: int
+    """Trials with a score."""
+    cases: int = 0
     """Cases with a label that is used."""
+    samples: Sequence[SampleUse] = ()
+    unsampled: int = 0
+    """Labels that are not used, because they count for no sample."""
 
 
-def correct(cases: Mapping[Case, int], kind: Kind) -> Correction | None:
+def correct(cases: Mapping[Case, int], kind: Kind) -> CorrectedScore | None:
     """Return the corrected mean over cases, each with the number of cases equal to it; None without a label.
 
     With the kind `pass`, labels are shares between 0 and 1: of the reviewers of an output who let it pass.
@@ -75,7 +99,7 @@ def correct(cases: Mapping[Case, int], kind: Kind) -> Correction | None:
     if fit is None:
         return None
     estimate = _corrected(fit, cases, kind) if fit.method == "ppi" else _labels_alone(fit, cases, kind)
-    return Correction(
+    return CorrectedScore(
         method=fit.method,
         kind=kind,
         judge=fit.judge_mean,

@@ -26,9 +26,9 @@ from evaljournal.replay.review.agreement import (
     kappa,
     slope,
 )
-from evaljournal.replay.review.correction import Case, Observation, labels_alone
+from evaljournal.replay.review.correction import Case, CorrectedScore, Observation, labels_alone
 from evaljournal.replay.review.labels import Label
-from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed
+from evaljournal.replay.review.reviewed import Reviewed
 from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState

@@ -3,20 +3,20 @@
 A label belongs to the content of a case and of an output, so it also holds in other runs of the evaluation that have both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
-from evaljournal.journal import JournalError, Record, read
+from evaljournal.journal import Event, JournalError, Record, read
 from evaljournal.journal.disk.segments import REVIEW, is_run
 from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted, SegmentOpened
-from evaljournal.journal.fact import fields_of
+from evaljournal.journal.fact import evolve_fact, fact, fields_of
 from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
 from evaljournal.replay.runs.values import read_values
-from evaljournal.replay.state.trial import TrialState, Value
+from evaljournal.replay.state.trial import TrialState
 
 
 class OutputKey(NamedTuple):
@@ -29,32 +29,13 @@ class OutputKey(NamedTuple):
     """Digest of the output."""
 
 
-@attrs.frozen(kw_only=True)
-class Label:
-    """A label that a reviewer gave to an output."""
+@fact
+class Label(Annotated):
+    """A label that a reviewer gave to an output; empty text withdraws the reviewer's earlier one."""
 
     seq: int
     """Its record in the journal of the review."""
     at: str
-    trial: str
-    case: str
-    fingerprint: str
-    output: str
-    """Digest of the output."""
-    name: str
-    """The scorer that it checks, or another question."""
-    value: Value
-    """Empty text: the reviewer withdrew the label."""
-    note: str = ""
-    reviewer: str
-    is_blind: bool = False
-    """Whether the scores were hidden from the reviewer."""
-    sample: int = 0
-    """The sample that it was given for; 0: none."""
-    replaces: int = 0
-    """The record of the reviewer's earlier label; 0: none."""
-    carried_from: str = ""
-    """Id of the run that it was given in; empty: this one."""
 
     @property
     def key(self) -> OutputKey:
@@ -62,31 +43,12 @@ class Label:
         return OutputKey(self.case, self.fingerprint, self.output)
 
 
-@attrs.frozen(kw_only=True)
-class Sample:
+@fact
+class Sample(ReviewSampled):
     """Trials that were drawn at random before they were labeled."""
 
     seq: int
     """Its record in the journal of the review."""
-    id: int
-    """From 1."""
-    name: str
-    """Name of the labels to give."""
-    method: str
-    n: int
-    """Requested size."""
-    seed: int
-    head: str
-    """Hash of the last record of the run that was read."""
-    population: int
-    """Number of outputs that it was drawn from."""
-    probabilities: Mapping[str, float]
-    """Trial → probability that it was drawn, in the order in which they are labeled."""
-
-    @property
-    def trials(self) -> Sequence[str]:
-        """The trials, in the order in which they are labeled."""
-        return tuple(self.probabilities)
 
 
 LabelKey = tuple[OutputKey, str, str]
@@ -118,14 +80,12 @@ class Review:
         return [
             label
             for label in self.labels
-            if label.name == sample.name
-            and label.trial in sample.probabilities
-            and (label.seq > sample.seq or label.carried_from)
+            if label.name == sample.name and label.trial in sample.trials and (label.seq > sample.seq or label.carried_from)
         ]
 
     def sample_of(self, trial: str, name: str) -> int:
         """Return the newest sample that a trial was drawn for; 0 if there is none."""
-        return max((id_ for id_, item in self.samples.items() if item.name == name and trial in item.probabilities), default=0)
+        return max((id_ for id_, item in self.samples.items() if item.name == name and trial in item.trials), default=0)
 
     def apply(self, record: Record) -> None:
         """Apply the next record; its values must not be in blobs."""
@@ -133,25 +93,24 @@ class Review:
             case ReviewStarted() as event:
                 self.run, self.head, self.evaluation = event.run, event.head, event.evaluation
             case ReviewSampled() as event:
-                self.samples[event.sample] = _sample(event, record.seq)
+                _check_probabilities(event.trials)
+                self.samples[event.sample] = Sample(seq=record.seq, **_fields(event))
             case Annotated() as event:
-                label = Label(seq=record.seq, at=record.at, **{name: getattr(event, name) for name in _FIELDS})
+                label = Label(seq=record.seq, at=record.at, **_fields(event))
                 self.history.append(label)
                 self.newest[label.key, label.name, label.reviewer] = label
 
 
-_FIELDS: Final = tuple(field.name for field in fields_of(Annotated))
+def _fields(event: Event) -> dict[str, Any]:
+    return {field.name: getattr(event, field.name) for field in fields_of(type(event))}
 
 
-def _sample(event: ReviewSampled, seq: int) -> Sample:
-    probabilities: Any = event.trials
+def _check_probabilities(probabilities: Any) -> None:
     if not isinstance(probabilities, dict):
         raise TypeError("trials is not an object")
     for trial, probability in probabilities.items():
         if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
             raise ValueError(f"the probability of {trial!r:.80} is {probability!r:.80}")
-    fields = {name: getattr(event, name) for name in ("name", "method", "n", "seed", "head", "population")}
-    return Sample(id=event.sample, seq=seq, probabilities=probabilities, **fields)
 
 
 def review_path(run: Path) -> Path:
@@ -226,7 +185,7 @@ def labels_of_outputs(run: LoadedRun, labels: Iterable[Label]) -> dict[str, list
     cases = {key[:2] for key in by_key}
     names = [name for name, trial in run.state.trials.items() if (trial.case, trial.fingerprint) in cases]
     by_trial = {
-        trial: [attrs.evolve(label, trial=trial) for label in by_key[key].values() if label.value != ""]
+        trial: [evolve_fact(label, trial=trial) for label in by_key[key].values() if label.value != ""]
         for trial, key in output_keys(run, names).items()
         if key in by_key
     }
@@ -244,5 +203,5 @@ def _labels_of_other_runs(run: LoadedRun, review: Review) -> Iterator[Label]:
         except (JournalError, OSError):
             continue  # `verify` of that run reports it.
         if other.evaluation == evaluation and other.run != own_id:
-            labels += [attrs.evolve(label, sample=0, replaces=0, carried_from=other.run) for label in other.newest.values()]
+            labels += [evolve_fact(label, sample=0, replaces=0, carried_from=other.run) for label in other.newest.values()]
     yield from sorted(labels, key=lambda label: label.at)

@@ -4,66 +4,26 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, Literal
 
 import attrs
 
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.pairing import Pairing, score
-from evaljournal.replay.review.correction import Case, Kind, Observation, correct, correct_difference
+from evaljournal.replay.review.correction import (
+    Case,
+    CorrectedScore,
+    Kind,
+    Observation,
+    SampleUse,
+    correct,
+    correct_difference,
+)
 from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_outputs, read_review, review_path
 from evaljournal.replay.review.sampling import population
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.statistics import Estimate
-
-
-@attrs.frozen(kw_only=True)
-class SampleUse:
-    """A random sample, and how much of it has labels."""
-
-    id: int
-    method: str
-    """How it was drawn: `uniform`, `stratified` or `disagreements`."""
-    drawn: int
-    labeled: int
-    counted: int
-    """Outputs whose labels count: in the order of a uniform sample, those before the first one without a label; of other
-    samples, all or none."""
-    missing: str = ""
-    """The first output without a label; empty if there is none."""
-    population: int
-    """Outputs that it was drawn from."""
-    outputs: int
-    """Outputs that could be drawn now; if there are more, the others had no chance, and no label counts."""
-
-
-@attrs.frozen(kw_only=True)
-class CorrectedScore:
-    """The score that human labels would give, estimated from the labels of a random sample; never part of a mean."""
-
-    method: Literal["ppi", "labels", "none"]
-    """`ppi`: the scorer's mean, corrected; `labels`: that of the labels alone, because they are too few; `none`: no label
-    counts for a random sample."""
-    kind: Kind
-    judge: float | None
-    """Mean of the scorer over all trials."""
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    """95 % confidence interval of the mean."""
-    weight: float = 0.0
-    """λ of PPI++: how much the scorer contributes, from 0 to 1."""
-    labels: int = 0
-    """Outputs with a label that is used."""
-    trials: int
-    """Trials with a score."""
-    cases: int = 0
-    """Cases with a label that is used."""
-    samples: Sequence[SampleUse] = ()
-    unsampled: int
-    """Labels that are not used, because they count for no sample."""
 
 
 @attrs.frozen
@@ -102,7 +62,7 @@ class Reviewed:
         labels, outputs, results = self.labels_of(name), population(self.run.state.trials, name), []
         current_trials, own_trials = set(outputs), {label.seq: label.trial for label in self.review.newest.values()}
         for sample in self.samples(name):
-            trials = [trial for trial in sample.probabilities if trial in current_trials]
+            trials = [trial for trial in sample.trials if trial in current_trials]
             answers = {
                 trial: own
                 for trial in trials
@@ -117,7 +77,7 @@ class Reviewed:
             if len(outputs) > sample.population or (missing and sample.method != "uniform"):
                 counted_trials = []
             use = SampleUse(
-                id=sample.id,
+                id=sample.sample,
                 method=sample.method,
                 drawn=len(trials),
                 labeled=len(answers),
@@ -138,7 +98,7 @@ class Reviewed:
         total = sum(use.counted for use, _ in uses)
         for use, trials in uses:
             for trial in trials:
-                probability = self.review.samples[use.id].probabilities[trial] * use.counted / use.drawn
+                probability = self.review.samples[use.id].trials[trial] * use.counted / use.drawn
                 weights[trial] += use.counted / total / probability
         return weights
 
@@ -162,13 +122,10 @@ class Reviewed:
         for trial, observation in observations.items():
             cases[side.state.trials[trial].case].append(observation)
         correction = correct(Counter(map(tuple, cases.values())), kind)
-        fields: dict[str, Any] = {
-            "samples": [use for use, _ in self.uses(name) if use.labeled],
-            "unsampled": self.unused(name, side),
-        }
         if correction is None:
-            return CorrectedScore(method="none", kind=kind, judge=tally.mean, trials=len(observations), **fields)
-        return CorrectedScore(**attrs.asdict(correction), **fields)
+            correction = CorrectedScore(method="none", kind=kind, judge=tally.mean, trials=len(observations))
+        samples = [use for use, _ in self.uses(name) if use.labeled]
+        return attrs.evolve(correction, samples=samples, unsampled=self.unused(name, side))
 
     def observations(self, name: str, side: Side) -> tuple[dict[str, Observation], Kind | None]:
         """Return the score and the label of each trial with a score, and the kind of the labels; None: they are texts."""

@@ -6,9 +6,8 @@ from typing import Final
 
 from evaljournal.replay.render.phrases import difference_interval, interval_text, mean_text, score_value_text, signed_difference
 from evaljournal.replay.review.agreement import Coefficient
-from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS
+from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS, CorrectedScore, SampleUse
 from evaljournal.replay.review.judge import Agreement, Bias, Rate
-from evaljournal.replay.review.reviewed import CorrectedScore, SampleUse
 from evaljournal.replay.statistics import Estimate
 from evaljournal.replay.text import one_line, plural, printable
 

@@ -112,7 +112,7 @@ class ReviewServer(TokenServer):
         texts = {trial: (_label_text(label.value), label.note) for trial, label in own_labels.items()}
         sample = self._sample
         choices = self._choices
-        drawn = f"sample {sample.id}: {plural(len(self._trials), 'output')} of {sample.population:,}"
+        drawn = f"sample {sample.sample}: {plural(len(self._trials), 'output')} of {sample.population:,}"
         return {
             "path": _unicode(str(self._run.path)),
             "question": sample.name,

@@ -15,6 +15,7 @@ from evaljournal.journal import Event, Journal, read, writing
 from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import JournalExists, JournalLocked
 from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted, RunStarted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.review.labels import (
     Label,
@@ -207,14 +208,14 @@ async def carry_labels(target: Path, sources: Sequence[Path]) -> int:
         return 0
     run = load(target)
     labels = [
-        attrs.evolve(label, carried_from=label.carried_from or review.run) for review in reviews for label in review.labels
+        evolve_fact(label, carried_from=label.carried_from or review.run) for review in reviews for label in review.labels
     ]
     count = 0
     async with writing_review(run) as open_review:
         for sample in (sample for review in reviews for sample in review.samples.values()):
             parameters: dict[str, Any] = {name: getattr(sample, name) for name in ("name", "method", "n", "seed")}
             population_size, probabilities = draw_sample(run, (), **parameters)
-            if probabilities == sample.probabilities:
+            if probabilities == sample.trials:
                 fields = {"sample": len(open_review.review.samples) + 1, "head": run.state.head, **parameters}
                 open_review.append(ReviewSampled(**fields, population=population_size, trials=probabilities))
         for trial, own_labels in labels_of_outputs(run, labels).items():

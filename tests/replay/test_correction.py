@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coverage import SCENARIOS, Scenario, missed, simulate
-from evaljournal.replay.review.correction import Case, Correction, Kind, Observation, correct, correct_difference, labels_alone
+from evaljournal.replay.review.correction import (
+    Case,
+    CorrectedScore,
+    Kind,
+    Observation,
+    correct,
+    correct_difference,
+    labels_alone,
+)
 from evaljournal.replay.statistics import mean_of_shares, wilson
 from tests.journal.samples import examples
 
@@ -23,11 +31,16 @@ def uniform(pairs: list[tuple[float, float]], unlabeled: list[float]) -> Counter
     return Counter([*labeled, *((Observation(judge),) for judge in unlabeled)])
 
 
-def corrected(cases: Counter[Case], kind: Kind = "pass") -> Correction:
+def corrected(cases: Counter[Case], kind: Kind = "pass") -> CorrectedScore:
     """Return the correction of cases with labels."""
     correction = correct(cases, kind)
     assert correction is not None
     return correction
+
+
+def is_close(expected: float | None, actual: float | None, *, abs_tol: float = 0.0) -> bool:
+    """Return whether two numbers are equal within a tolerance; None is no number."""
+    return expected is not None and actual is not None and math.isclose(expected, actual, abs_tol=abs_tol)
 
 
 def verdicts(true_passes: int, false_fails: int, false_passes: int, true_fails: int) -> list[tuple[float, float]]:
@@ -49,10 +62,11 @@ def test_numbers_are_those_of_ppi_py(pairs: list[tuple[float, float]], unlabeled
         return
     low, high = (float(np.squeeze(end)) for end in ppi_py.ppi_mean_ci(labels, scores, rest, alpha=0.05, lam=correction.weight))
 
-    assert math.isclose(float(np.squeeze(ppi_py.ppi_mean_pointestimate(labels, scores, rest))), correction.mean, abs_tol=1e-9)
+    assert is_close(float(np.squeeze(ppi_py.ppi_mean_pointestimate(labels, scores, rest))), correction.mean, abs_tol=1e-9)
     assert correction.low is not None
+    assert correction.mean is not None
     assert correction.low <= correction.mean
-    assert math.isclose((low + high) / 2, correction.mean, abs_tol=1e-9)
+    assert is_close((low + high) / 2, correction.mean, abs_tol=1e-9)
 
 
 def test_shares_are_those_of_ppi_py() -> None:
@@ -63,7 +77,7 @@ def test_shares_are_those_of_ppi_py() -> None:
     low, high = (float(np.squeeze(end)) for end in ppi_py.ppi_mean_ci(labels, scores, np.array(unlabeled), alpha=0.05))
     mean = float(np.squeeze(ppi_py.ppi_mean_pointestimate(labels, scores, np.array(unlabeled))))
 
-    assert math.isclose(mean, correction.mean, abs_tol=1e-12)
+    assert is_close(mean, correction.mean, abs_tol=1e-12)
     assert 1.0 < ((correction.high or 0) - (correction.low or 0)) / (high - low) < 1.02
 
 
@@ -76,8 +90,8 @@ def test_the_formulas_of_the_documentation() -> None:
     weight = covariance / ((1 + n / len(rest)) * float(np.var(np.concatenate([f, rest]), ddof=1)))
     correction = corrected(uniform(pairs, unlabeled))
 
-    assert math.isclose(weight, correction.weight)
-    assert math.isclose(weight * rest.mean() + float((y - weight * f).mean()), correction.mean)
+    assert is_close(weight, correction.weight)
+    assert is_close(weight * rest.mean() + float((y - weight * f).mean()), correction.mean)
     assert (n, n + len(rest), n, "ppi") == (correction.labels, correction.trials, correction.cases, correction.method)
 
 
@@ -140,7 +154,7 @@ def test_one_label_of_a_number() -> None:
 
 def test_everything_labeled() -> None:
     """If every trial has a label, the corrected mean is that of the labels, whatever the judge says."""
-    assert math.isclose(0.7, corrected(uniform(verdicts(65, 5, 15, 15), [])).mean)
+    assert is_close(0.7, corrected(uniform(verdicts(65, 5, 15, 15), [])).mean)
 
 
 @pytest.mark.parametrize("verdict", [0.0, 1.0])
@@ -149,7 +163,7 @@ def test_a_judge_with_one_verdict(verdict: float) -> None:
     correction = corrected(uniform([(verdict, 1.0)] * 40 + [(verdict, 0.0)] * 20, [verdict] * 100))
 
     assert (0.0, "ppi") == (correction.weight, correction.method)
-    assert math.isclose(2 / 3, correction.mean)
+    assert is_close(2 / 3, correction.mean)
 
 
 def test_an_inverted_judge_has_no_weight() -> None:
@@ -171,7 +185,7 @@ def test_weights_undo_the_selection() -> None:
     unlabeled = [(Observation(1.0),)] * 800
     correction = corrected(Counter([*((Observation(*row),) for row in observations), *unlabeled]))
 
-    assert math.isclose(0.9 * 0.9 + 0.1 * 0.2, correction.mean)
+    assert is_close(0.9 * 0.9 + 0.1 * 0.2, correction.mean)
 
 
 @examples(60)
@@ -187,10 +201,10 @@ def test_labels_alone_are_clustered(cases: list[list[bool]]) -> None:
     assert estimate.low is not None
     assert expected.low is not None
 
-    assert math.isclose(mean, estimate.mean)
+    assert is_close(mean, estimate.mean)
     assert estimate.low <= mean <= (estimate.high or 0.0)
     if 0 < mean < 1 and max(map(len, cases)) == 1:
-        assert math.isclose(expected.low, estimate.low)
+        assert is_close(expected.low, estimate.low)
 
 
 def test_repeats_of_a_case_are_not_independent() -> None:
@@ -199,7 +213,7 @@ def test_repeats_of_a_case_are_not_independent() -> None:
     repeated = Counter({case * 4: count for case, count in single.items()})
     one, four = corrected(single), corrected(repeated)
 
-    assert math.isclose(one.mean, four.mean, abs_tol=1e-4)
+    assert is_close(one.mean, four.mean, abs_tol=1e-4)
     assert (one.low, one.high) == pytest.approx((four.low, four.high), abs=0.001)
 
 

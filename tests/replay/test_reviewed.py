@@ -10,9 +10,10 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import Noted, ReviewStarted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
+from evaljournal.replay.review.correction import CorrectedScore, SampleUse
 from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, agreement
 from evaljournal.replay.review.labels import Review, labels_by_trial, read_review
-from evaljournal.replay.review.reviewed import CorrectedScore, Reviewed, SampleUse, corrected_differences, open_review
+from evaljournal.replay.review.reviewed import Reviewed, corrected_differences, open_review
 from evaljournal.replay.review.text import agreement_lines, corrected_text
 from tests.journal.samples import finished, session, started, write_sync
 from tests.replay.reviewed_run import RUN, annotation, sampled, write_review, write_reviewed_run, write_run

@@ -97,7 +97,8 @@ def review(
     labels = labels_by_trial(run, own_review)
     if as_json:
         trials = list(_trials(run, sample, labels, is_blind=is_blind))
-        print_json({"path": str(path), "sample": view_json(sample, omit="probabilities"), "trials": trials})
+        fields = view_json(sample, omit="trials")
+        print_json({"path": str(path), "sample": {"id": fields.pop("sample"), **fields}, "trials": trials})
         return
     _print_list(run, own_review, sample, labels, is_blind=is_blind)
 
@@ -138,7 +139,7 @@ def _trials(run: LoadedRun, sample: Sample, labels: dict[str, list[Label]], *, i
             "case": state.case,
             "variant": state.variant,
             "repeat": state.repeat,
-            "probability": sample.probabilities[values.trial],
+            "probability": sample.trials[values.trial],
             **{key: value.load() if isinstance(value, Blob) else value for key, value in contents.items()},
             **({} if is_blind else {"scores": {scorer: value for scorer, (_, value) in state.scores.items()}}),
             "labels": [view_json(label) for label in labels.get(values.trial, ()) if label.name == sample.name],
@@ -154,8 +155,8 @@ def _print_list(run: LoadedRun, own_review: Review, sample: Sample, labels: dict
         rows.append((*(printable(cell, 40) for cell in cells), printable(trial["output"], _MAX_OUTPUT)))
     print_table(rows)
     answered = len({label.trial for label in own_review.answers(sample)})
-    drawn = f"{plural(len(sample.probabilities), 'output')} of {sample.population:,}, {sample.method}, seed {sample.seed}"
-    echo(f"sample {sample.id} of {printable(sample.name)}: {drawn}; {answered:,} labeled", err=True)
+    drawn = f"{plural(len(sample.trials), 'output')} of {sample.population:,}, {sample.method}, seed {sample.seed}"
+    echo(f"sample {sample.sample} of {printable(sample.name)}: {drawn}; {answered:,} labeled", err=True)
     label = shlex.quote(f"{sample.name}={_example(run, sample)}")
     echo(f"next: {command('annotate', run.path, f' TRIAL {printable(label)}')}", err=True)
 
