@@ -228,7 +228,9 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
 
 
 def bootstrap(
-    cases: Mapping[KeyT, int], statistics: Callable[[Mapping[KeyT, int]], Sequence[float | None]]
+    cases: Mapping[KeyT, int],
+    statistics: Callable[[Mapping[KeyT, int]], Sequence[float | None]],
+    resamples: int = _RESAMPLES,
 ) -> list[tuple[float, float] | None]:
     """Return the 95 % percentile interval of each statistic over resampled cases; None if most resamples have no value.
 
@@ -236,7 +238,7 @@ def bootstrap(
     """
     pool = [key for key, count in cases.items() for _ in range(count)]
     size, rows = len(pool), list[Sequence[float | None]]()
-    for number in range(_RESAMPLES if size > 1 else 0):
+    for number in range(resamples if size > 1 else 0):
         draws = unpack(f"<{size}I", shake_256(number.to_bytes(2)).digest(4 * size))
         rows.append(statistics(Counter(pool[draw % size] for draw in draws)))
     columns = [sorted(value for value in column if value is not None) for column in zip(*rows, strict=True)]
@@ -244,7 +246,7 @@ def bootstrap(
         return [None] * len(statistics(cases))
     ends = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
     return [
-        (quantile(column, ends[0]), quantile(column, ends[1])) if 2 * len(column) > _RESAMPLES else None for column in columns
+        (quantile(column, ends[0]), quantile(column, ends[1])) if 2 * len(column) > resamples else None for column in columns
     ]
 
 

@@ -47,30 +47,11 @@ _OUTCOMES: Final = {
 """How a session ended → its text."""
 
 
-def final_report(state: RunState, *, path: Path | str, head: str = "", verbose: bool = False, **options: Any) -> str:
-    """Return the final summary of a run and the next command.
-
-    With `verbose`, also the figures that few people need, and the hash of the last record.
-    """
-    causes = _causes(state)
-    lines = [_summary_text(state, causes, path=path, verbose=verbose, **options)]
-    if verbose:
-        hash_text = f" · head {head}" if head else ""
-        lines += [f"journal: seq {state.seq:,}{hash_text}", f"verify: evaljournal verify {quote(path)}"]
-    has_results = state.outcome == "finished" and state.completed
-    return "\n".join([*lines, f"next: {report_command(path) if has_results else _next_step(state, causes, path)}"])
-
-
-def final_summary(state: RunState, *, path: Path | str, **options: Any) -> str:
-    """Return the final report of a run without the next command."""
-    return _summary_text(state, _causes(state), path=path, **options)
-
-
-def _summary_text(
+def final_report(
     state: RunState,
-    causes: "Sequence[_Cause]",
     *,
     path: Path | str,
+    head: str = "",
     total: int | None = None,
     stop_reason: str = "",
     detail: str = "",
@@ -79,12 +60,14 @@ def _summary_text(
     corrected: Iterable[str] = (),
     wall: datetime | None = None,
 ) -> str:
-    """Return how a run ended: the scores, failing cases, errors and what fixes them, counts, cost and warnings.
+    """Return how a run ended: the scores, failing cases, errors and what fixes them, counts, cost, warnings, the next command.
 
     `stop_reason` is the outcome if it could not be recorded because the disk was full; `detail` is the error that
     stopped the run. `width` is that of the terminal, in characters. `corrected` has a line for each corrected score. `wall` is
-    the time now (default: that of the last record).
+    the time now (default: that of the last record). With `verbose`, also the figures that few people need, and the hash of the
+    last record.
     """
+    causes = _causes(state)
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
     name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
@@ -105,7 +88,16 @@ def _summary_text(
         lines.append(f"details: evaljournal compare {quote(path)}")
     lines += unscored_lines(summary.unscored, path)
     lines += _rescore_lines(state, path)
-    return "\n".join(lines)
+    if verbose:
+        hash_text = f" · head {head}" if head else ""
+        lines += [f"journal: seq {state.seq:,}{hash_text}", f"verify: evaljournal verify {quote(path)}"]
+    has_results = state.outcome == "finished" and state.completed
+    return "\n".join([*lines, f"next: {report_command(path) if has_results else next_step(state, path, causes)}"])
+
+
+def final_summary(state: RunState, **options: Any) -> str:
+    """Return the final report of a run without the next command; for the options see `final_report`."""
+    return final_report(state, **options).rpartition("\n")[0]
 
 
 def ending_text(state: RunState, stop_reason: str = "") -> str:
@@ -131,13 +123,9 @@ def total_trials(state: RunState, total: int | None = None) -> int | None:
     return max(total or 0, state.total, state.planned) if total or state.planned else None
 
 
-def next_step(state: RunState, path: Path | str) -> str:
+def next_step(state: RunState, path: Path | str, causes: "Sequence[_Cause] | None" = None) -> str:
     """Return the command to run next, and before it the edit without which the errors would occur again."""
-    return _next_step(state, _causes(state), path)
-
-
-def _next_step(state: RunState, causes: "Sequence[_Cause]", path: Path | str) -> str:
-    repair = _first_repair(state, causes)
+    repair = _first_repair(state, _causes(state) if causes is None else causes)
     return f"{f'{repair.edit}, then ' if repair and repair.edit else ''}{_next_command(state, repair, path)}"
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
-from evaljournal.replay.results.summary_types import ScoreSummary
+from evaljournal.replay.results.summary_types import ScoreSummary, TrialCounts
+from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.text import UNKNOWN, digits, number, one_line, plural, printable
 
 if TYPE_CHECKING:
-    from evaljournal.replay.results.comparison import Comparison
+    from evaljournal.replay.results.comparison import Comparison, SideAnswers
     from evaljournal.replay.results.pairing import PairedDifference
     from evaljournal.replay.results.pairwise import PairwiseSummary, Ranking
 
@@ -84,36 +85,18 @@ def _label_shares(score: ScoreSummary) -> Iterator[str]:
     return (f"{printable(label, 24)} {100 * count / score.scored:.0f} %" for label, count in score.labels.items())
 
 
-class CountedAnswers(Protocol):
-    """Numbers of outputs that are declined or truncated answers, and of those that are not scored."""
-
-    @property
-    def declined(self) -> int: ...  # noqa: D102
-    @property
-    def truncated(self) -> int: ...  # noqa: D102
-    @property
-    def excluded(self) -> Mapping[str, int]: ...  # noqa: D102
-
-
-class CountedTrials(CountedAnswers, Protocol):
-    """Numbers of trials: also those with an error."""
-
-    @property
-    def failed(self) -> int: ...  # noqa: D102
-
-
-def excluded_texts(answers: CountedAnswers) -> list[str]:
+def excluded_texts(answers: "TrialCounts | Totals | SideAnswers") -> list[str]:
     """Return how many answers are not scored: `2 declined`, `1 truncated`."""
     return [f"{count:,} {outcome}" for outcome, count in answers.excluded.items() if count]
 
 
-def side_answers_text(answers: CountedAnswers) -> str:
+def side_answers_text(answers: "TrialCounts | Totals | SideAnswers") -> str:
     """Return the answers that are not complete: `3 declined · 1 truncated, excluded: 2 declined`; empty if all are."""
     excluded = ", ".join(excluded_texts(answers))
     return ", ".join(filter(None, (answers_text(answers), excluded and f"excluded: {excluded}")))
 
 
-def answers_text(trials: CountedAnswers) -> str:
+def answers_text(trials: "TrialCounts | Totals | SideAnswers") -> str:
     """Return how many scored answers are not complete: `3 declined · 1 truncated`; empty if all are."""
     counts = {"declined": trials.declined, "truncated": trials.truncated}
     counts = {outcome: count - trials.excluded.get(outcome, 0) for outcome, count in counts.items()}
@@ -152,7 +135,7 @@ class ScoreText:
         return "; ".join(filter(None, (self.exclusions and f"excluded: {self.exclusions}", self.versions)))
 
 
-def describe_score(score: ScoreSummary, *, trials: CountedTrials | None = None, unscored_outputs: int = 0) -> ScoreText:
+def describe_score(score: ScoreSummary, *, trials: TrialCounts | Totals | None = None, unscored_outputs: int = 0) -> ScoreText:
     """Return the results of a scorer; the errors and the excluded ones of `trials`, and `unscored_outputs`, are excluded."""
     failed_trials = 0 if trials is None else trials.failed
     cases = f" in {plural(score.cases, 'case')}" if score.cases < score.numbers else ""
@@ -180,7 +163,7 @@ def describe_score(score: ScoreSummary, *, trials: CountedTrials | None = None, 
     )
 
 
-def score_text(score: ScoreSummary, *, trials: CountedTrials | None = None) -> str:
+def score_text(score: ScoreSummary, *, trials: TrialCounts | Totals | None = None) -> str:
     """Return a scorer's results: `91.4 %  53 of 58 passed (95 % CI 81.4–96.3 %) · 3 declined; excluded: 2 errors`."""
     text = describe_score(score, trials=trials)
     mean = f"{text.figure}  {text.basis}" if text.basis else ""

@@ -5,7 +5,6 @@ from itertools import islice
 from typing import Final
 
 from evaljournal.replay.render.phrases import (
-    CountedTrials,
     describe_score,
     mean_text,
     pairwise_text,
@@ -16,7 +15,7 @@ from evaljournal.replay.render.phrases import (
     versions_text,
 )
 from evaljournal.replay.results.summary import models_of, score_of
-from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts, Summary
+from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts, Summary, TrialCounts
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
@@ -45,7 +44,7 @@ def trials_text(state: RunState) -> str:
     return " · ".join(parts)
 
 
-def score_lines(scores: Mapping[str, ScoreSummary], trials: CountedTrials) -> Iterator[str]:
+def score_lines(scores: Mapping[str, ScoreSummary], trials: TrialCounts | Totals) -> Iterator[str]:
     """Yield one line per scorer, with how many trials are excluded, and how many answers were not complete."""
     names = {scorer: printable(scorer, 24) for scorer in scores}
     width = max(map(len, names.values()), default=0)

@@ -8,7 +8,6 @@ model to ties (1970), which does not depend on the order of the comparisons, as 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import shake_256
 from typing import Any, Final
 
 import attrs
@@ -17,7 +16,7 @@ from evaljournal.replay.results.decision import decide
 from evaljournal.replay.results.pairing import PairedDifference, compare_values
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import TrialState
-from evaljournal.replay.statistics import quantile
+from evaljournal.replay.statistics import bootstrap
 
 WIN: Final = "win"
 LOSS: Final = "loss"
@@ -211,11 +210,14 @@ def _ranking(model: str, sides: Sequence[_Side], cases: Sequence[_Counts], paths
     estimate = _fit(sides, totals)
     blocks = [_sum(cases[start::_BLOCKS]) for start in range(min(_BLOCKS, len(cases)))]
     no_counts = {pair: [0.0, 0.0, 0.0] for pair in totals}
-    draws = [_fit(sides, no_counts | _sum(_draw(blocks, draw)), estimate) for draw in range(_DRAWS)]
+
+    def strengths_of(sample: Mapping[int, int]) -> list[float]:
+        return _fit(sides, no_counts | _sum(blocks[number] for number in Counter(sample).elements()), estimate)
+
+    intervals = bootstrap(dict.fromkeys(range(len(blocks)), 1), strengths_of, resamples=_DRAWS)
     has_one_run = len({run for run, _ in sides}) == 1
     strengths: list[Strength] = []
     for index, (run, variant) in enumerate(sides):
-        values = sorted(draw[index] for draw in draws)
         wins = losses = ties = 0.0
         for pair, (first_wins, second_wins, pair_ties) in totals.items():
             if (run, variant) in pair:
@@ -224,8 +226,8 @@ def _ranking(model: str, sides: Sequence[_Side], cases: Sequence[_Counts], paths
                 losses += second_wins if is_first else first_wins
                 ties += pair_ties
         name = variant if has_one_run else f"{paths[run]}@{variant}" if variant else paths[run]
-        interval = quantile(values, 0.025), quantile(values, 0.975)
-        strengths.append(Strength(name, estimate[index], *interval, int(wins), int(losses), int(ties)))
+        low, high = intervals[index] or (estimate[index], estimate[index])
+        strengths.append(Strength(name, estimate[index], low, high, int(wins), int(losses), int(ties)))
     return Ranking(model, len(cases), len(sides), sorted(strengths, key=lambda strength: -strength.strength))
 
 
@@ -237,12 +239,6 @@ def _sum(counts_of_cases: Iterable[_Counts]) -> _Counts:
             for index, value in enumerate(values):
                 total[index] += value
     return totals
-
-
-def _draw(blocks: Sequence[_Counts], draw: int) -> list[_Counts]:
-    """Draw as many blocks as there are, with replacement; the same ones every time."""
-    numbers = shake_256(draw.to_bytes(2)).digest(4 * len(blocks))
-    return [blocks[int.from_bytes(numbers[start : start + 4]) % len(blocks)] for start in range(0, len(numbers), 4)]
 
 
 def _fit(sides: Sequence[_Side], counts: _Counts, start: Sequence[float] = ()) -> list[float]:

@@ -10,7 +10,6 @@ from typing import Final
 
 import attrs
 
-from evaljournal.journal.format.lifecycle import STAGES
 from evaljournal.replay.results.pairwise import PairwiseSummary, pairwise_summaries
 from evaljournal.replay.results.summary_types import (
     Adoption,
@@ -168,19 +167,17 @@ def forked_sessions(state: RunState) -> set[int]:
     return sessions
 
 
-def _trials(totals: "Totals | _Group") -> TrialCounts:
-    count = {stage: totals.stages.get(stage, 0) for stage in STAGES}
-    total = sum(count.values()) - count["withdrawn"]
+def _trials(totals: Totals) -> TrialCounts:
     names = ("completed", "failed", "queued", "running", "scoring", "unsettled", "interrupted", "backing_off", "withdrawn")
     return TrialCounts(
-        enqueued=total,
-        with_output=count["completed"] + count["scoring"],
+        enqueued=totals.total,
+        with_output=totals.stages["completed"] + totals.stages["scoring"],
         recovered=totals.recovered,
-        declined=totals.answers["declined"],
-        truncated=totals.answers["truncated"],
+        declined=totals.declined,
+        truncated=totals.truncated,
         excluded={outcome: count for outcome, count in totals.excluded.items() if count},
-        open=total - count["completed"] - count["failed"],
-        **{name: count[name] for name in names},
+        open=totals.total - totals.done,
+        **{name: totals.stages[name] for name in names},
     )
 
 
@@ -300,34 +297,13 @@ def latency(times: Iterable[float]) -> Latency:
     return Latency(len(sorted_times), p50, p95, p99, sorted_times[-1])
 
 
-class _Group:
-    def __init__(self, *, is_grouped_by_case: bool) -> None:
-        self.stages: Counter[str] = Counter()
-        self.recovered = 0
-        self.answers, self.excluded = Counter[str](), Counter[str]()
-        self.scores: defaultdict[str, Tally] = defaultdict(lambda: Tally(by_case={} if is_grouped_by_case else None))
-        self.latencies = array("d")
-
-    def add(self, trial: TrialState) -> None:
-        self.stages[trial.stage] += 1
-        self.recovered += trial.recovered
-        if outcome := trial.answer_outcome:
-            self.answers[outcome] += 1
-            self.excluded[outcome] += trial.is_excluded
-        self.latencies.extend(output_latencies([trial]))
-        for scorer, (version, value) in trial.scores.items():
-            tally = self.scores[scorer]
-            if version != tally.version:
-                tally.set_version(version)
-            tally.add(value, 1, trial.case)
-        for scorer in trial.unscored:
-            self.scores[scorer].failed += 1
-
-
 def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummary]:
-    sums: defaultdict[str, _Group] = defaultdict(lambda: _Group(is_grouped_by_case=state.scores.is_grouped_by_case))
+    sums: defaultdict[str, Totals] = defaultdict(Totals)
+    times: defaultdict[str, array[float]] = defaultdict(lambda: array("d"))
     for name, trial in state.trials.items():
-        sums[groups.get(name, NO_GROUP)].add(trial)
+        label = groups.get(name, NO_GROUP)
+        _add_trial(sums[label], trial, is_grouped_by_case=state.scores.is_grouped_by_case)
+        times[label].extend(output_latencies([trial]))
     for group in sums.values():
         for scorer, tally in group.scores.items():
             tally.set_version(state.scores[scorer].version)  # Trials were not added in the order of their scores.
@@ -335,7 +311,21 @@ def _groups(state: RunState, groups: Mapping[str, str]) -> dict[str, GroupSummar
         label: GroupSummary(
             trials=_trials(group),
             scores=_scores({scorer: group.scores[scorer] for scorer in state.scores if scorer in group.scores}),
-            latency=latency(group.latencies),
+            latency=latency(times[label]),
         )
         for label, group in sorted(sums.items())
     }
+
+
+def _add_trial(totals: Totals, trial: TrialState, *, is_grouped_by_case: bool) -> None:
+    totals.stages[trial.stage] += 1
+    totals.recovered += trial.recovered
+    totals.count_answer(trial.answer if trial.stage in {"scoring", "completed"} else None, 1)
+    totals.scores.is_grouped_by_case = is_grouped_by_case
+    for scorer, (version, value) in trial.scores.items():
+        tally = totals.scores.tally(scorer)
+        if version != tally.version:
+            tally.set_version(version)
+        tally.add(value, 1, trial.case)
+    for scorer in trial.unscored:
+        totals.scores.tally(scorer).failed += 1
