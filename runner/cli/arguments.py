@@ -31,14 +31,6 @@ class SuiteGiven(UsageError):
         )
 
 
-def newest_run() -> Path:
-    """Return the run under `runs/` that was written last."""
-    run = _newest_in(RUNS)
-    if run is None:
-        raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
-    return run
-
-
 def _newest_in(directory: Path) -> Path | None:
     """Return the run in a directory that was written last; raise an error if it is in a suite, which has several."""
     suite = newest_suite(directory)
@@ -47,11 +39,16 @@ def _newest_in(directory: Path) -> Path | None:
     return next(iter(runs_newest_first(directory)), None)
 
 
-def find_run(argument: str | Path, *, or_review: bool = False) -> Path:
+def find_run(argument: str | Path | None = None, *, or_review: bool = False) -> Path:
     """Return the run that an argument names: a run directory, a directory of runs, or the name of an evaluation under runs/.
 
-    Of several runs, the newest is returned. A suite is not a run, nor is the review of a run, unless `or_review` is set.
+    Of several runs, and without an argument, the one that was written last is returned. A suite is not a run, nor is the review
+    of a run, unless `or_review` is set.
     """
+    if argument is None:
+        if (run := _newest_in(RUNS)) is None:
+            raise UsageError(f"no RUN given and no runs under {RUNS}/; start one with `evaljournal run FILE.py`")
+        return run
     path = Path(argument)
     if segments.is_review(path) and not or_review:
         raise UsageError(
@@ -81,26 +78,35 @@ class RunReference(NamedTuple):
         return str(self.path) if self.variant is None else f"{self.path}@{self.variant}"
 
 
-def find_reference(argument: str | Path) -> RunReference:
+def find_reference(argument: str | Path | None = None) -> RunReference:
     """Return the run or the variant that an argument names: anything that `find_run` takes, or RUN@VARIANT.
 
-    An existing path that contains an @ takes precedence. @VARIANT names a variant of the newest run.
+    An existing path that contains an @ takes precedence. @VARIANT names a variant of the newest run, which is the default.
     """
-    run, variant = split_variant(str(argument), RUNS)
-    return RunReference(find_run(run) if run else newest_run(), variant)
+    run, variant = split_variant(str(argument or ""), RUNS)
+    return RunReference(find_run(run or None), variant)
+
+
+def _find_suite_or_run(argument: str | None = None) -> Path:
+    return find_suite(argument) or find_run(argument)
+
+
+def _find_suite_or_reference(argument: str | None = None) -> RunReference:
+    suite = find_suite(argument)
+    return find_reference(argument) if suite is None else RunReference(suite)
 
 
 class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A run on the command line; see `find_run`."""
+    """A run on the command line, as `find` finds it."""
 
     name = "run"
 
-    def __init__(self, *, or_review: bool = False) -> None:
-        self._or_review = or_review
+    def __init__(self, find: Callable[[str], Any] = find_run) -> None:
+        self._find = find
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the directory of the run."""
-        return find_run(value, or_review=self._or_review)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the argument names."""
+        return self._find(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Complete evaluations and runs under `runs/`, otherwise directories."""
@@ -110,52 +116,22 @@ class RunType(click.ParamType):  # type: ignore[type-arg]  # generic in the newe
         return items or [CompletionItem(incomplete, type="dir")]
 
 
-class SuiteOrRunType(RunType):
-    """A suite or a run on the command line."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the directory of the suite or the run."""
-        return find_suite(value) or find_run(value)
-
-
-class ReferenceType(RunType):
-    """A run or a variant on the command line; see `find_reference`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> RunReference:  # type: ignore[override]
-        """Return the directory of the run, and the variant."""
-        return find_reference(value)
-
-
-class SuiteOrReferenceType(ReferenceType):
-    """A suite, a run or a variant on the command line."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> RunReference:  # type: ignore[override]
-        """Return the directory of the suite or the run, and the variant."""
-        suite = find_suite(value)
-        return find_reference(value) if suite is None else RunReference(suite)
-
-
-def newest_suite_or_run() -> Path:
-    """Return the suite or the run under `runs/` that was written last."""
-    return newest_suite() or newest_run()
-
-
-def _run_argument(name: str, run_type: RunType, find_default: Callable[[], Path]) -> Callable[[F], F]:
+def _run_argument(name: str, find: Callable[..., Any]) -> Callable[[F], F]:
     """Return an optional argument. The default is found in a callback, whose errors do not end the completion of a shell."""
 
-    def convert(_: click.Context, __: click.Parameter, value: Path | RunReference | None) -> Path | RunReference:
-        return run_type.convert(find_default(), None, None) if value is None else value
+    def find_default(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        return find() if value is None else value
 
-    return click.argument(name, type=run_type, required=False, metavar="[RUN]", callback=convert)
+    return click.argument(name, type=RunType(find), required=False, metavar="[RUN]", callback=find_default)
 
 
-run_argument = _run_argument("path", RunType(), newest_run)
+run_argument = _run_argument("path", find_run)
 """The run that a command is about; the newest if omitted."""
-suite_argument = _run_argument("path", SuiteOrRunType(), newest_suite_or_run)
+suite_argument = _run_argument("path", _find_suite_or_run)
 """The suite or run that a command is about; the newest if omitted."""
-suite_or_reference_argument = _run_argument("run", SuiteOrReferenceType(), newest_suite_or_run)
+suite_or_reference_argument = _run_argument("run", _find_suite_or_reference)
 """The suite, run or variant that a command is about; the newest suite or run if omitted."""
-reference_argument = _run_argument("run", ReferenceType(), newest_run)
+reference_argument = _run_argument("run", find_reference)
 """The run that a command is about, or one variant of it; the newest run if omitted."""
 
 
@@ -171,13 +147,13 @@ def run_and_trial(run: str | None, trial: str | None, *, or_review: bool = False
     newest run.
     """
     if run is None:
-        return newest_run(), None
+        return find_run(), None
     is_run = trial is not None or "/" in run or os.sep in run or Path(run).exists() or bool(runs_under(RUNS / run))
     if is_run:
         return find_run(run, or_review=or_review), trial
     if not runs_under(RUNS):
         raise UsageError(f"{run!r} is neither a run nor an evaluation, and {RUNS}/ has no runs to find a trial in")
-    return newest_run(), run
+    return find_run(), run
 
 
 class TrialType(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -199,7 +175,7 @@ def _trial_names(run: str | None) -> list[str]:
     from evaljournal.replay.runs.loaded_run import load  # noqa: PLC0415  # only shell completion needs it
 
     try:
-        path = newest_run() if run is None else find_run(run)
+        path = find_run(run)
         if sum(file.lstat().st_size for file in path.glob("journal-*.jsonl")) > _MAX_COMPLETED_JOURNAL:
             return []
         return list(load(path).state.trials)

@@ -134,8 +134,13 @@ def newest_suite(directory: Path = RUNS) -> Path | None:
     return newest if newest is not None and is_suite(newest) else None
 
 
-def find_suite(argument: str | Path) -> Path | None:
-    """Return the suite that an argument names: its directory, one above it, or the name of a suite under runs/; or None."""
+def find_suite(argument: str | Path | None) -> Path | None:
+    """Return the suite that an argument names: its directory, one above it, or the name of a suite under runs/; or None.
+
+    Without an argument, it is the newest one.
+    """
+    if argument is None:
+        return newest_suite()
     path = Path(argument)
     if segments.is_run(path):
         return None

@@ -19,7 +19,7 @@ from evaljournal.replay.results.table import ComparisonTable, compare_all
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.usage import total as total_usage
 from evaljournal.replay.text import money, plural, printable
-from evaljournal.runner.cli.arguments import ReferenceType, RunReference, find_reference, newest_run
+from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
 from evaljournal.runner.cli.terminal.display import (
     check_variant,
     corrected_json,
@@ -40,7 +40,7 @@ _MAX_LISTED: Final = 10
 
 
 @click.command()
-@click.argument("runs", type=ReferenceType(), nargs=-1, metavar="[RUN]...")
+@click.argument("runs", type=RunType(find_reference), nargs=-1, metavar="[RUN]...")
 @click.option("--baseline", metavar="NAME", help="Row of the table to compare the others with (default: the first).")
 @click.option("--by", "key", metavar="KEY", help="For two runs: also compare the scores for each value of this metadata key.")
 @click.option("--all", "show_all", is_flag=True, help="For two runs: list every trial.")
@@ -66,7 +66,7 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     evaljournal compare runs/capitals/0003 --baseline large
     evaljournal diff runs/capitals/0003@mini runs/capitals/0003@large
     """
-    references = runs or (RunReference(newest_run()),)
+    references = runs or (find_reference(),)
     if len(references) == 2 and baseline is None:  # noqa: PLR2004 - two runs
         _compare_two(*references, key, show_all=show_all, as_json=as_json)
         return

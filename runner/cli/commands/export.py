@@ -15,7 +15,7 @@ from evaljournal.journal import verify as verify_journal
 from evaljournal.journal.disk import segments
 from evaljournal.replay.export import FORMATS, Directory, File, Format, Rows, Source, TableFile
 from evaljournal.runner.atomic_write import write_atomically, write_directory
-from evaljournal.runner.cli.arguments import ReferenceType, RunReference, output_option, reference_argument
+from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, output_option, reference_argument
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, warn_unconfirmed
 from evaljournal.runner.cli.terminal.output import echo, write_data
 from evaljournal.runner.errors import UsageError
@@ -38,7 +38,9 @@ _HELP = "\n".join(["\b", *(f"{name:<13} {format_.description}" for name, format_
 )
 @output_option("PATH", "Output file or directory (default: standard output).")
 @click.option("--rows", type=click.Choice(get_args(Rows)), help="Rows of a table (default: trials).")
-@click.option("--baseline", metavar="RUN", type=ReferenceType(), help="Compare with this run or variant (markdown only).")
+@click.option(
+    "--baseline", metavar="RUN", type=RunType(find_reference), help="Compare with this run or variant (markdown only)."
+)
 @click.option("--summary", is_flag=True, help=f"Append to the file that ${_SUMMARY} names (markdown only).")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON, one request per line, instead of protobuf (otlp only).")
 @click.option("--force", is_flag=True, help="Replace existing files.")

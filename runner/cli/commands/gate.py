@@ -32,7 +32,7 @@ from evaljournal.replay.results.gate import gate as check_gate
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
-from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference, newest_run
+from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
@@ -41,7 +41,7 @@ from evaljournal.runner.definition.gates import Gate, GateResult, check_gates
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.run_paths import RUNS, run_finish, run_start, runs_newest_first
 from evaljournal.runner.suggest import suggest
-from evaljournal.runner.suites.suite_file import earlier_suites, find_suite, newest_suite, read_suite
+from evaljournal.runner.suites.suite_file import earlier_suites, find_suite, read_suite
 
 _LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""
@@ -120,9 +120,9 @@ def gate(
     if is_suite_gate:
         _gate_suite(run, None if is_newest else baseline, gate_rules, as_json=as_json)
     if baseline is None:
-        _gate_alone(RunReference(newest_run()) if run is None else find_reference(run), fail_under, as_json=as_json)
+        _gate_alone(find_reference(run), fail_under, as_json=as_json)
     try:
-        reference = RunReference(newest_run()) if run is None else find_reference(run)
+        reference = find_reference(run)
         base = RunReference(_newest_other_run(reference.path), reference.variant) if is_newest else find_reference(baseline)
     except SuiteGiven as exc:
         exc.hint = "or compare two suites with --suite"
@@ -195,7 +195,7 @@ def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[Ga
 
 def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *, as_json: bool) -> NoReturn:
     """Check each evaluation of a suite against that of a baseline, by default the newest finished suite before it."""
-    path = newest_suite() if argument is None else find_suite(argument)
+    path = find_suite(argument)
     if path is None:
         raise UsageError(f"{argument or RUNS} is not a suite; omit --suite to check a run")
     suite = read_suite(path)

@@ -19,7 +19,7 @@ from evaljournal.replay.results.comparison import Side, compare, output_digests
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.text import escape_controls, plural
 from evaljournal.runner.atomic_write import write_atomically
-from evaljournal.runner.cli.arguments import ReferenceType, RunReference, RunType, find_reference, newest_run
+from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference
 from evaljournal.runner.cli.commands.export import check_target
 from evaljournal.runner.cli.commands.history import entries_since, read_entries
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged
@@ -27,23 +27,16 @@ from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.page import read_page_run
 from evaljournal.runner.run_paths import RUNS
-from evaljournal.runner.suites.suite_file import find_suite, newest_suite, read_suite
+from evaljournal.runner.suites.suite_file import find_suite, read_suite
 
 _TARGET: Final = "report.html"
 _INDEX: Final = "index.html"
 _Key = TypeVar("_Key")
 
 
-class _RunOrDirectory(RunType):
-    """A run or a suite, or with --all a directory of runs: --all may follow it on the command line."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        return Path(value)
-
-
 @click.command()
-@click.argument("path", type=_RunOrDirectory(), required=False, metavar="[RUN]")
-@click.argument("second", metavar="[B]", type=ReferenceType(), required=False)
+@click.argument("path", type=RunType(Path), required=False, metavar="[RUN]")  # With --all, a directory of runs.
+@click.argument("second", metavar="[B]", type=RunType(find_reference), required=False)
 @click.option("--all", "all_runs", is_flag=True, help="Write one page with all runs under runs/, or under the directory RUN.")
 @click.option(
     "-o", "--output", "target", type=click.Path(path_type=Path), help=f"Output file (default: {_TARGET}; with --all: {_INDEX})."
@@ -77,9 +70,9 @@ def report(
     if all_runs and second is not None:
         raise click.UsageError("--all takes one directory of runs, not two runs")
     target = target or Path(_INDEX if all_runs else _TARGET)
-    suite = None if all_runs or second is not None else newest_suite() if path is None else find_suite(path)
+    suite = None if all_runs or second is not None else find_suite(path)
     is_index = all_runs or suite is not None
-    first = None if is_index else RunReference(newest_run()) if path is None else find_reference(path)
+    first = None if is_index else find_reference(path)
     check_target(target, directory=False, force=force or is_page(target))
     problems: list[JournalError | None] = []
     if suite is not None:

@@ -8,7 +8,7 @@ import click
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.replay.text import plural
 from evaljournal.runner.api import run_in_trio
-from evaljournal.runner.cli.arguments import ReferenceType, RunReference, run_argument
+from evaljournal.runner.cli.arguments import RunReference, RunType, find_reference, run_argument
 from evaljournal.runner.cli.options.decorators import (
     GroupedCommand,
     grouped_option,
@@ -47,7 +47,7 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 @grouped_option(
     "Scoring",
     "--against",
-    type=ReferenceType(),
+    type=RunType(find_reference),
     metavar="RUN",
     help="The judge compares each output with that of the same trial in another run, or RUN@VARIANT, in both orders.",
 )

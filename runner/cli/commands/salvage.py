@@ -1,5 +1,6 @@
 """The command `evaljournal salvage`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from evaljournal.replay.results.summary import unscored_counts
 from evaljournal.replay.runs.loaded_run import load
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli import DAMAGED, CommandError
-from evaljournal.runner.cli.arguments import RunType, output_option
+from evaljournal.runner.cli.arguments import RunType, find_run, output_option
 from evaljournal.runner.cli.commands.annotate import carry_over
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.suggest import command
@@ -23,7 +24,7 @@ _MAX_PROBLEM: Final = 1_000
 
 
 @click.command()
-@click.argument("run", type=RunType(or_review=True))
+@click.argument("run", type=RunType(partial(find_run, or_review=True)))
 @output_option("NEW", "Directory of the new run.", required=True)
 def salvage(run: Path, target: Path) -> None:
     """Copy the intact records of a damaged journal to a new run, NEW.
