@@ -1,13 +1,16 @@
 """The command `evaljournal verify`."""
 
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from evaljournal.journal import Verification
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.disk.segments import is_run
+from evaljournal.replay.auditing.findings import Finding
 from evaljournal.replay.results.budget_text import use_lines
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import plural, printable
@@ -100,41 +103,34 @@ def _review_json(review: ReviewVerification) -> dict[str, Any]:
 
 def _print_result(verification: RunVerification, expect_head: str | None) -> None:
     """Print a success to standard output, problems to standard error."""
-    result, audit = verification.journal, verification.audit
+    journal, audit, review = verification.journal, verification.audit, verification.review
     notes = [printable(note, _MAX_FINDING) for note in audit.notes]
-    if verification.review is not None and not verification.review.ok:
-        _print_review_problems(verification.review)
-        if result.ok and audit.ok:
-            return
     if verification.ok:
         echo("\n".join([*_result_lines(verification, expect_head), *notes]))
         for warning in _warnings(verification):
             echo(f"Warning: {warning}", err=True)
-        return
-    for finding in audit.findings:
-        echo(f"record {finding.seq:,} ({finding.check}): {printable(finding.message, _MAX_FINDING)}", err=True)
-    if audit.findings_omitted:
-        echo(f"and {plural(audit.findings_omitted, 'further finding')}", err=True)
+    if review is not None and not review.ok:
+        _print_problems(review.journal, review.findings, place=f" of {review.journal.path}")
+    if not journal.ok or not audit.ok:
+        _print_problems(journal, audit.findings, audit.findings_omitted, notes)
+        if journal.problem is None:
+            echo(f"{command('log', journal.path)} prints the records", err=True)
+
+
+def _print_problems(
+    journal: Verification, findings: Sequence[Finding], omitted: int = 0, notes: Iterable[str] = (), place: str = ""
+) -> None:
+    for finding in findings:
+        echo(f"record {finding.seq:,}{place} ({finding.check}): {printable(finding.message, _MAX_FINDING)}", err=True)
+    if omitted:
+        echo(f"and {plural(omitted, 'further finding')}", err=True)
     for note in notes:
         echo(note, err=True)
-    if result.problem is not None:
-        echo(f"{result.path}: {plural(result.records, 'record')} verified, then: {render(result.problem)}", err=True)
+    if journal.problem is not None:
+        echo(f"{journal.path}: {plural(journal.records, 'record')} verified, then: {render(journal.problem)}", err=True)
     else:
-        number = len(audit.findings) + audit.findings_omitted
-        echo(f"{result.path}: hash chain intact, but the audit has {plural(number, 'finding')}, see above", err=True)
-        echo(f"{command('log', result.path)} prints the records", err=True)
-
-
-def _print_review_problems(review: ReviewVerification) -> None:
-    for finding in review.findings:
-        message = printable(finding.message, _MAX_FINDING)
-        echo(f"record {finding.seq:,} of {review.journal.path} ({finding.check}): {message}", err=True)
-    if review.journal.problem is not None:
-        counted = plural(review.journal.records, "record")
-        echo(f"{review.journal.path}: {counted} verified, then: {render(review.journal.problem)}", err=True)
-    else:
-        number = plural(len(review.findings), "finding")
-        echo(f"{review.journal.path}: hash chain intact, but the audit has {number}, see above", err=True)
+        count = plural(len(findings) + omitted, "finding")
+        echo(f"{journal.path}: hash chain intact, but the audit has {count}, see above", err=True)
 
 
 def _result_lines(verification: RunVerification, expect_head: str | None) -> list[str]:
