@@ -13,26 +13,11 @@ from typing import Any, Final, NoReturn
 import pytest
 
 REQUIRE_PROGRAMS: Final = "EVALJOURNAL_REQUIRE_PROGRAMS"
-OPTIONAL_PACKAGES: Final = frozenset(
-    {
-        *("aiohttp", "anthropic", "datasets", "inspect_ai", "numpy", "openai", "pandas", "playwright", "polars", "ray"),
-        *(
-            "agents",
-            "google",
-            "ipykernel",
-            "krippendorff",
-            "langchain",
-            "langchain_openai",
-            "nbclient",
-            "nbformat",
-            "ppi_py",
-            "pydantic_ai",
-            "scipy",
-            "sklearn",
-            "statsmodels",
-        ),
-    }
-)
+_PACKAGES: Final = """
+agents aiohttp anthropic datasets google inspect_ai ipykernel krippendorff langchain langchain_openai nbclient nbformat
+numpy openai pandas playwright polars ppi_py pydantic_ai ray scipy sklearn statsmodels
+"""
+OPTIONAL_PACKAGES: Final = frozenset(_PACKAGES.split())
 """The packages of the extra `compat`, as they are imported."""
 STAND_INS: Final = Path(__file__).parent / "stand_ins"
 """A directory of programs that stand in for others, such as docker."""

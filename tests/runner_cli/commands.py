@@ -1,6 +1,5 @@
-"""Shared helpers of the tests of commands: two evaluations, and ways to run a command. Nothing here asserts anything."""
+"""Shared helpers of the tests of commands: two evaluations, and ways to run a command."""
 
-import contextlib
 import os
 import select
 import shutil
@@ -16,7 +15,7 @@ from click.testing import CliRunner, Result
 from evaljournal.journal.events import TrialScored
 from evaljournal.runner.cli import cli
 from tests.journal.samples import segment
-from tests.processes import TIMEOUT, Process
+from tests.processes import TIMEOUT, Process, wait_until
 from tests.runs import events
 
 SCRIPT = shutil.which("evaljournal")
@@ -93,13 +92,7 @@ def run_process(*arguments: object) -> tuple[int, str, str]:
 
 def wait_for(path: Path, text: str, times: int) -> None:
     """Wait until a journal has a text a number of times."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if segment(path).read_text().count(text) >= times:
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"{path} never had {text!r} {times} times")
+    assert wait_until(lambda: segment(path).exists() and segment(path).read_text().count(text) >= times)
 
 
 def run_in_terminal(*arguments: object, until: bytes, environment: dict[str, str] | None = None) -> tuple[int, str]:

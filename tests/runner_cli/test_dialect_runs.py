@@ -1,7 +1,6 @@
 """Runs of every dialect, with a judge of another one, that are killed and resumed."""
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
@@ -10,7 +9,7 @@ import pytest
 
 from evaljournal.journal import verify
 from evaljournal.replay import load
-from tests.processes import TIMEOUT
+from tests.processes import wait_until
 from tests.runner_cli.commands import ONE_BY_ONE, evaljournal, process, scores
 from tests.runs import outputs
 from tests.server import Server
@@ -19,16 +18,6 @@ BASES: Final = {"chat": "v1", "anthropic": "", "responses": "v1", "gemini": ""}
 """Dialect → path of its base URL."""
 CITIES: Final = ("lima", "havana", "santiago", "quito", "bogota", "caracas")
 VERDICT: Final = "reply:It is right. verdict: correct"
-
-
-def wait_for_requests(server: Server, name: str, count: int) -> None:
-    """Wait until a number of requests were received."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        if len(server.requests(name)) >= count:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{name} never received {count} requests")
 
 
 def cities(server: Server, name: str) -> list[str]:
@@ -52,8 +41,7 @@ def test_a_killed_run_is_resumed(server: Server, name: str, dialect: str, judge_
         server.url(judge, f"{VERDICT},{VERDICT},hang,{VERDICT}", BASES[judge_dialect]),
     )
     with process(*arguments) as running:
-        wait_for_requests(server, name, 4)
-        wait_for_requests(server, judge, 3)
+        assert wait_until(lambda: len(server.requests(name)) >= 4 and len(server.requests(judge)) >= 3)
         running.kill()
         running.communicate()
     in_flight = cities(server, name)[3], cities(server, judge)[2]

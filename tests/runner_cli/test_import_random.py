@@ -14,98 +14,33 @@ from hypothesis import strategies as st
 from tests.runner_cli.commands import evaljournal
 
 TEMPLATES: Final = [
-    "{{a}}",
-    "{{ a.b }}",
-    "{{a | upper}}",
-    "{% if a %}x{% endif %}",
-    "{{",
-    "}}",
-    "{a}",
-    "{{env.KEY}}",
-    "{{_conversation}}",
+    *("{{a}}", "{{ a.b }}", "{{a | upper}}", "{% if a %}x{% endif %}", "{{", "}}", "{a}", "{{env.KEY}}", "{{_conversation}}"),
 ]
 FILES: Final = [
-    "file://t.csv",
-    "file://t.jsonl",
-    "file://p.txt",
-    "file://p.json",
-    "file://missing",
-    "file://*.txt",
-    "file://c.py:f",
-    "file:///etc/passwd",
+    *("file://t.csv", "file://t.jsonl", "file://p.txt", "file://p.json"),
+    *("file://missing", "file://*.txt", "file://c.py:f", "file:///etc/passwd"),
 ]
 PROVIDERS: Final = [
-    "openai:gpt-4.1",
-    "openai:chat:x",
-    "anthropic:messages:c",
-    "google:gemini-1",
-    "openrouter:a/b",
-    "http://h/p",
-    "exec: true",
-    "python:c.py",
-    "echo",
-    "",
+    *("openai:gpt-4.1", "openai:chat:x", "anthropic:messages:c", "google:gemini-1", "openrouter:a/b"),
+    *("http://h/p", "exec: true", "python:c.py", "echo", ""),
 ]
-TYPES: Final = [
-    "equals",
-    "contains",
-    "not-icontains",
-    "contains-any",
-    "is-json",
-    "regex",
-    "latency",
-    "python",
-    "llm-rubric",
-    "factuality",
-    "similar",
-    "assert-set",
-    "levenshtein",
-]
-KEYS: Final = [
-    "id",
-    "label",
-    "raw",
-    "config",
-    "vars",
-    "assert",
-    "type",
-    "value",
-    "threshold",
-    "weight",
-    "metric",
-    "provider",
-    "options",
-    "tests",
-    "body",
-    "url",
-    "temperature",
-    "max_tokens",
-    "apiKey",
-    "apiBaseUrl",
-    "headers",
-    "transformResponse",
-    "queryParams",
-    "description",
-    "metadata",
-    "path",
-    "text",
-    "a",
-    "b",
-    "$ref",
-    "rubricPrompt",
-    "prompts",
-    "providers",
-]
+TYPES: Final = """
+equals contains not-icontains contains-any is-json regex latency python llm-rubric factuality similar assert-set levenshtein
+"""
+KEYS: Final = """
+id label raw config vars assert type value threshold weight metric provider options tests body url temperature max_tokens apiKey
+apiBaseUrl headers transformResponse queryParams description metadata path text a b $ref rubricPrompt prompts providers
+"""
 
 texts = st.one_of(
     st.text(max_size=8),
-    st.sampled_from([*TEMPLATES, *FILES, *PROVIDERS, *TYPES]),
+    st.sampled_from([*TEMPLATES, *FILES, *PROVIDERS, *TYPES.split()]),
     st.lists(st.sampled_from(TEMPLATES)).map("".join),
 )
 scalars = st.one_of(texts, st.none(), st.booleans(), st.integers(), st.floats(), st.dates())
 anything = st.recursive(
     scalars,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS.split()), inner, max_size=4)),
     max_leaves=8,
 )
 
@@ -124,7 +59,7 @@ variables = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), mostly(st.one_of(texts, st.lists(texts, max_size=3), st.just({"b": 1}))), max_size=3
 )
 plain_assertions = st.fixed_dictionaries(
-    {"type": st.sampled_from(TYPES)},
+    {"type": st.sampled_from(TYPES.split())},
     optional={
         "value": mostly(texts),
         "threshold": mostly(numbers),

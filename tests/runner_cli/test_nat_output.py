@@ -1,12 +1,10 @@
 """`run --nat-output`: files that are updated with the run, from its journal, and never block it."""
 
-import contextlib
 import functools
 import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from evaljournal.replay.export.nat import line
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.runner.engine.nat_output import OWNER, NatOutput
 from tests.journal.samples import session, started, trial, write_sync
-from tests.processes import TIMEOUT
+from tests.processes import wait_until
 from tests.replay.eventful_run import first_session, minute_clock, second_session
 from tests.runner_cli.commands import QUICK, SLOW, evaljournal, process
 
@@ -38,17 +36,6 @@ def ids(directory: Path | str = "nat") -> list[str]:
     return [orjson.loads(line)["id"] for line in Path(directory, "workflow_output.jsonl").read_bytes().splitlines()]
 
 
-def wait_for_lines(number: int) -> None:
-    """Wait until the growing file has a number of lines."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError):
-            if len(ids()) >= number:
-                return
-        time.sleep(0.01)
-    raise AssertionError(f"there were never {number} lines")
-
-
 def test_the_files_equal_an_export() -> None:
     """After a run, the files are those of `export --format nat`, failed trials included."""
     result = evaljournal("run", "quick.py", "--nat-output", "nat")
@@ -63,7 +50,7 @@ def test_the_files_equal_an_export() -> None:
 def test_the_file_grows_and_survives_a_kill() -> None:
     """Each trial is written when it is done; after `kill -9` and resume, each is there once."""
     with process("run", "slow.py", "--slots", "4", "--policy", "fixed", "--nat-output", "nat", hold=True) as killed:
-        wait_for_lines(6)
+        assert wait_until(lambda: Path("nat/workflow_output.jsonl").exists() and len(ids()) >= 6)
         killed.kill()
     grown = ids()
     evaljournal("export", "-f", "nat", "-o", "exported")
