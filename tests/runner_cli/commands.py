@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 from click.testing import CliRunner, Result
 
 from evaljournal.journal.events import TrialScored
@@ -75,6 +76,18 @@ def define(source: str) -> None:
 def evaljournal(*arguments: object) -> Result:
     """Invoke a command; click leaves control characters in the output."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], color=True)
+
+
+def rejected(*arguments: object) -> str:
+    """Return the error of a command that ends with a usage error, and prints nothing else."""
+    result = evaljournal(*arguments)
+    assert (2, "") == (result.exit_code, result.stdout), result.output
+    return result.stderr
+
+
+def printed(*arguments: object) -> Any:
+    """Return what a command prints with `--json`."""
+    return orjson.loads(evaljournal(*arguments, "--json").stdout)
 
 
 def process(*arguments: object, hold: bool = False) -> Process:

@@ -6,25 +6,56 @@ import subprocess
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 
 from evaljournal.journal.events import Extension, Noted
 from evaljournal.replay import load
 from evaljournal.runner.cli import COMMANDS, cli, main
 from tests.journal.samples import complete_run, enqueued, forge, lines_of, opened, segment, session, started, trial, write_sync
-from tests.runner_cli.commands import COMMAND, evaljournal, run_in_terminal, run_process
+from tests.runner_cli.commands import COMMAND, evaljournal, printed, rejected, run_in_terminal, run_process
 
 
-@pytest.mark.parametrize("command", ["export", "log", "replay", "salvage", "show", "status", "verify"])
-def test_commands_end_with_2_where_there_is_no_run(tmp_path: Path, command: str) -> None:
-    """A path that is not a run exits with 2."""
-    new = ["-o", tmp_path / "new"] if command == "salvage" else []
-    result = evaljournal(command, tmp_path / "nothing", *new)
+@pytest.mark.parametrize(
+    ("commands", "message"),
+    [
+        ("export log replay show status verify", "COMMAND no/thing: no/thing does not exist"),
+        ("salvage", "COMMAND no/thing -o new: no/thing does not exist"),
+        ("ls", "COMMAND no/thing: no/thing"),
+        ("verify log status", "COMMAND: no RUN given and no runs under runs/"),
+        ("log show", "COMMAND peru: 'peru' is neither a run nor an evaluation, and runs/ has no runs to find a trial in"),
+        (
+            "status log rescore report watch replay export resume",
+            "COMMAND ./file: file is a file; a run is a directory that contains journal-000001.jsonl",
+        ),
+        ("log", "COMMAND run case-12: run has no trial 'case-12'; did you mean 'case-"),
+        ("log show", "COMMAND run zzz: run has no trial 'zzz'"),
+        ("status", "COMMAND run --by nope: no case of run has 'nope' in its metadata"),
+    ],
+)
+def test_usage_errors(run: Path, commands: str, message: str) -> None:
+    """An error about a run or a trial is one line, with similar names if there are any; the usage is not printed."""
+    Path("file").touch()
+    for command in commands.split():
+        arguments, _, start = message.replace("COMMAND", command).partition(": ")
+        error = rejected(*arguments.split())
 
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert f"Error: {tmp_path}/nothing does not exist" in result.stderr
-    assert not (tmp_path / "new").exists()
+        assert (f"Error: {start}", 1) == (error[: len(start) + 7], error.count("\n"))
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("status --nosuch", "--nosuch"),
+        ("log run --type attempt_strated", "unknown event type 'attempt_strated'; did you mean 'attempt_started'"),
+        ("verfy run", "did you mean 'verify'"),
+    ],
+)
+def test_wrong_arguments(run: Path, arguments: str, message: str) -> None:
+    """The usage and the error, with a similar name, are printed for wrong arguments."""
+    error = rejected(*arguments.split())
+
+    assert (True, True) == (error.startswith("Usage: "), message in error)
 
 
 @pytest.mark.parametrize("command", ["verify", "log"])
@@ -36,34 +67,15 @@ def test_commands_end_with_2_at_another_format(tmp_path: Path, command: str) -> 
     assert (2, True) == (result.exit_code, "reads only version 2" in result.stderr)
 
 
-def test_near_names_are_suggested(timed_run: Path) -> None:
-    """An unknown type, trial or command exits with 2 and a suggestion."""
-    wrong_type = evaljournal("log", timed_run, "--type", "attempt_strated")
-    wrong_trial = evaljournal("log", timed_run, "case-12")
-    wrong_command = evaljournal("verfy", timed_run)
-
-    assert (2, 2, 2) == (wrong_type.exit_code, wrong_trial.exit_code, wrong_command.exit_code)
-    assert "unknown event type 'attempt_strated'; did you mean 'attempt_started'" in wrong_type.stderr
-    assert "has no trial 'case-12'; did you mean 'case-" in wrong_trial.stderr
-    assert "verify" in wrong_command.stderr
-
-
-def test_distant_names_are_not_suggested(timed_run: Path) -> None:
-    """A name that resembles no other has no suggestion."""
-    result = evaljournal("log", timed_run, "zzz")
-
-    assert (2, True) == (result.exit_code, result.stderr.rstrip().endswith("has no trial 'zzz'"))
-
-
 def test_the_default_is_the_newest_run() -> None:
     """Without RUN, the run written last is used, at any depth under runs/."""
     for age, name in enumerate(["capitals/0002", "capitals/0003", "rivers", "capitals/0001"]):
         write_sync(Path("runs") / name, complete_run(age + 1), run=f"{age:032}")
         os.utime(segment(Path("runs") / name), (1000 - age, 1000 - age))
 
-    assert f"{0:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
+    assert f"{0:032}" == printed("verify")["run"]
     os.utime(segment(Path("runs/rivers")), (2000, 2000))
-    assert f"{2:032}" == orjson.loads(evaljournal("verify", "--json").stdout)["run"]
+    assert f"{2:032}" == printed("verify")["run"]
     assert 5 == len(evaljournal("log", "case-3").stdout.splitlines())
 
 
@@ -71,40 +83,8 @@ def test_an_interrupted_copy_is_not_a_run() -> None:
     """The remains of a killed fork or salvage are neither listed nor used."""
     write_sync(Path("runs/capitals/.0001-again.new"), complete_run()[:4])
 
-    assert [] == orjson.loads(evaljournal("ls", "--json").stdout)
+    assert [] == printed("ls")
     assert "no runs under runs/" in evaljournal("status").stderr
-
-
-def test_no_runs() -> None:
-    """Without RUN and without runs, the error names both."""
-    for command in ("verify", "log"):
-        result = evaljournal(command)
-
-        assert (2, True) == (result.exit_code, "no RUN given and no runs under runs/" in result.stderr)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "start"),
-    [
-        (["show", "run", "nosuch"], "Error: "),
-        (["log", "run", "nosuch"], "Error: "),
-        (["status", "run", "--by", "nope"], "Error: "),
-        (["status"], "Error: "),
-        (["show", "nosuch"], "Error: "),
-        (["ls", "nosuch"], "Error: "),
-        (["status", "--nosuch"], "Usage: "),
-        (["log", "run", "--type", "nosuch"], "Usage: "),
-    ],
-)
-def test_usage_is_printed_for_usage_errors_only(
-    timed_run: Path, arguments: list[str], start: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A missing run or trial is one line; the usage is printed only for wrong arguments."""
-    monkeypatch.chdir(timed_run.parent)
-    result = evaljournal(*arguments)
-
-    assert (2, "", True) == (result.exit_code, result.stdout, result.stderr.startswith(start))
-    assert start == "Usage: " or result.stderr.count("\n") == 1
 
 
 def test_output_cannot_control_the_terminal(tmp_path: Path) -> None:
@@ -206,13 +186,6 @@ def test_version() -> None:
     assert evaljournal("--version").stdout.startswith("evaljournal 0.")
 
 
-def test_real_process_verifies(timed_run: Path) -> None:
-    """The installed command prints data to standard output and exits with 0."""
-    code, out, err = run_process("verify", timed_run, "--json")
-
-    assert (0, "", True) == (code, err, orjson.loads(out)["ok"])
-
-
 def test_real_process_ends_with_4(damaged_run: Path) -> None:
     """The installed command exits with 4 at damage, without a traceback."""
     code, out, err = run_process("verify", damaged_run)
@@ -298,25 +271,6 @@ def test_a_full_standard_output_exits_with_141(tmp_path: Path, command: str) -> 
     assert "free some space" not in error
     if words[0] == "run":
         assert "finished" == load(tmp_path / "new").state.outcome
-
-
-@pytest.mark.parametrize("command", ["status", "log", "rescore", "report", "watch", "replay", "export", "resume"])
-def test_a_file_is_not_a_run(tmp_path: Path, command: str) -> None:
-    """A file instead of a run is reported with what a run is, by every command."""
-    (tmp_path / "file").write_text("")
-    result = evaljournal(command, tmp_path / "file")
-
-    assert 2 == result.exit_code
-    assert f"Error: {tmp_path}/file is a file; a run is a directory that contains journal-000001.jsonl\n" == result.stderr
-
-
-@pytest.mark.parametrize("command", ["show", "log"])
-def test_a_trial_without_runs(command: str) -> None:
-    """Without any runs, the name of a trial is reported as such."""
-    result = evaljournal(command, "peru")
-
-    assert 2 == result.exit_code
-    assert "Error: 'peru' is neither a run nor an evaluation, and runs/ has no runs to find a trial in\n" == result.stderr
 
 
 def test_standard_output_may_be_closed(tmp_path: Path) -> None:

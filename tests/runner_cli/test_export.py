@@ -4,6 +4,7 @@ import errno
 import os
 import pty
 import subprocess
+import sys
 from pathlib import Path
 
 import orjson
@@ -13,151 +14,97 @@ from evaljournal.journal import read
 from evaljournal.replay.export import FORMATS, Directory
 from tests.journal.samples import complete_run, content, cut_tail, flip, lines_of, segment, session, started, trial, write_sync
 from tests.replay.eventful_run import eventful_run, export_of, otlp_json_of
-from tests.runner_cli.commands import COMMAND, evaljournal
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """Write a run of two trials."""
-    write_sync(tmp_path / "run", complete_run())
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def damaged(run: Path) -> Path:
-    """Write a run of two trials whose tenth record is damaged."""
-    flip(segment(run), list(read(run))[9].offset + 60)
-    return run
+from tests.runner_cli.commands import COMMAND, evaljournal, rejected
 
 
 @pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Directory)])
-def test_a_format_goes_to_standard_output(run: Path, name: str) -> None:
-    """Without -o, only the bytes of the format are on standard output."""
-    result = evaljournal("export", run, "--format", name)
+def test_a_format_of_one_file(run: Path, name: str) -> None:
+    """Without -o, only the bytes of the format are on standard output; with -o they are in a file, which is named."""
+    printed, written = evaljournal("export", run, "--format", name), evaljournal("export", run, "-f", name, "-o", "out")
 
-    assert (0, export_of(run, name), "") == (result.exit_code, result.stdout_bytes, result.stderr)
-
-
-@pytest.mark.parametrize("name", [name for name, format_ in FORMATS.items() if not isinstance(format_, Directory)])
-def test_a_format_goes_to_a_file(run: Path, tmp_path: Path, name: str) -> None:
-    """With -o, the file has the same bytes, and standard error describes it."""
-    target = tmp_path / "out"
-    result = evaljournal("export", run, "-f", name, "-o", target)
-
-    assert (0, "") == (result.exit_code, result.stdout)
-    assert export_of(run, name) == target.read_bytes()
-    assert f"exported {run} as {name} to {target}, up to record {len(lines_of(run))}\n" == result.stderr
-    assert ["out", "run"] == sorted(os.listdir(tmp_path))
+    assert (0, export_of(run, name), "") == (printed.exit_code, printed.stdout_bytes, printed.stderr)
+    assert (0, "", export_of(run, name)) == (written.exit_code, written.stdout, Path("out").read_bytes())
+    assert f"exported run as {name} to out, up to record {len(lines_of(run))}\n" == written.stderr
+    assert ["out", "run"] == sorted(os.listdir())
 
 
 @pytest.mark.parametrize(
     ("name", "files"),
     [("nat", ["exact_output.json", "workflow_output.json", "workflow_output.jsonl"]), ("otlp", ["spans-00001.pb"])],
 )
-def test_a_format_goes_to_a_directory(run: Path, tmp_path: Path, name: str, files: list[str]) -> None:
+def test_a_format_goes_to_a_directory(run: Path, name: str, files: list[str]) -> None:
     """A format of several files needs a directory, which is created."""
-    rejected = evaljournal("export", run, "-f", name)
-    result = evaljournal("export", run, "-f", name, "-o", tmp_path / "new")
+    error, result = rejected("export", run, "-f", name), evaljournal("export", run, "-f", name, "-o", "new")
 
-    assert 2 == rejected.exit_code
-    assert f"{name} writes a directory; pass -o DIRECTORY" in rejected.stderr
-    assert 0 == result.exit_code
-    assert files == sorted(os.listdir(tmp_path / "new"))
+    assert f"{name} writes a directory; pass -o DIRECTORY" in error
+    assert (0, files) == (result.exit_code, sorted(os.listdir("new")))
 
 
 def test_rows_can_be_chosen(run: Path) -> None:
-    """`--rows` selects attempts or events in tables only."""
+    """`--rows` selects the rows of a table."""
     attempts = evaljournal("export", run, "--rows", "attempts").stdout.splitlines()
-    rejected = evaljournal("export", run, "-f", "junit", "--rows", "events")
 
     assert [("case-1", 1), ("case-2", 1)] == [(row["trial"], row["attempt"]) for row in map(orjson.loads, attempts)]
-    assert (2, True) == (rejected.exit_code, "--rows applies to jsonl, csv, parquet, not to junit" in rejected.stderr)
 
 
 def test_spans_as_json(run: Path) -> None:
-    """`--json` writes spans as JSON to standard output; the other formats have no such option."""
-    result, rejected = (evaljournal("export", run, "-f", name, "--json") for name in ("otlp", "nat"))
+    """`--json` writes spans as JSON to standard output."""
+    result = evaljournal("export", run, "-f", "otlp", "--json")
 
     assert (0, otlp_json_of(run)) == (result.exit_code, result.stdout_bytes)
-    assert (2, True) == (rejected.exit_code, "--json applies to otlp, not to nat" in rejected.stderr)
 
 
-def test_an_unknown_format(run: Path) -> None:
-    """An unknown format exits with 2 and the list of formats."""
-    result = evaljournal("export", run, "--format", "paquet")
+def test_files_are_not_replaced(run: Path) -> None:
+    """An existing file or a directory with files is replaced only with --force; other files in the directory remain."""
+    Path("nat").mkdir()
+    for name in ("out.csv", "nat/notes.txt"):
+        Path(name).write_text("mine")
+    targets = (("csv", "out.csv"), ("nat", "nat"))
+    errors = [rejected("export", run, "-f", name, "-o", target) for name, target in targets]
+    before = Path("out.csv").read_text()
+    forced = [evaljournal("export", run, "-f", name, "-o", target, "--force").exit_code for name, target in targets]
 
-    assert 2 == result.exit_code
-    assert "unknown format 'paquet'; use one of jsonl, csv, parquet, nat" in result.stderr
-
-
-def test_a_file_is_not_replaced(run: Path, tmp_path: Path) -> None:
-    """An existing file is replaced only with --force."""
-    target = tmp_path / "out.csv"
-    target.write_text("mine")
-    rejected = evaljournal("export", run, "-f", "csv", "-o", target)
-    before = target.read_text()
-    forced = evaljournal("export", run, "-f", "csv", "-o", target, "--force")
-
-    assert (2, "mine") == (rejected.exit_code, before)
-    assert f"{target} exists; pass --force to replace it" in rejected.stderr
-    assert (0, export_of(run, "csv")) == (forced.exit_code, target.read_bytes())
-
-
-def test_a_directory_is_not_replaced(run: Path, tmp_path: Path) -> None:
-    """A directory with files is used only with --force; foreign files in it remain."""
-    target = tmp_path / "nat"
-    target.mkdir()
-    (target / "notes.txt").write_text("mine")
-    rejected = evaljournal("export", run, "-f", "nat", "-o", target)
-    forced = evaljournal("export", run, "-f", "nat", "-o", target, "--force")
-
-    assert (2, 0) == (rejected.exit_code, forced.exit_code)
-    assert "mine" == (target / "notes.txt").read_text()
-    assert (target / "workflow_output.json").exists()
-
-
-@pytest.mark.parametrize("inside", ["journal-000001.jsonl", "report.xml", "deep/er/report.xml"])
-def test_no_export_goes_into_a_run(run: Path, inside: str) -> None:
-    """Nothing is written inside a run, even with --force."""
-    before = content(run)
-    result = evaljournal("export", run, "-f", "junit", "-o", run / inside, "--force")
-
-    assert 2 == result.exit_code
-    assert f"{run / inside} is inside the run {run}" in result.stderr
-    assert before == content(run)
+    assert ("Error: out.csv exists; pass --force to replace it\n", "mine") == (errors[0], before)
+    assert ("Error: nat exists; pass --force to replace its files\n", [0, 0]) == (errors[1], forced)
+    assert (export_of(run, "csv"), "mine") == (Path("out.csv").read_bytes(), Path("nat/notes.txt").read_text())
+    assert Path("nat/workflow_output.json").exists()
 
 
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("", "exists and is not a file"),
+        (".", "exists and is not a file"),
         ("nowhere/out.csv", "nowhere does not exist; create it with `mkdir -p "),
         ("fifo", "exists and is not a file"),
+        ("run/journal-000001.jsonl", "is inside the run /"),
+        ("run/report.xml", "is inside the run /"),
+        ("run/deep/er/report.xml", "is inside the run /"),
     ],
 )
-def test_an_invalid_target(run: Path, tmp_path: Path, target: str, reason: str) -> None:
-    """A directory, a pipe or a missing parent is rejected, even with --force."""
-    os.mkfifo(tmp_path / "fifo")
-    result = evaljournal("export", run, "-f", "csv", "-o", tmp_path / target, "--force")
+def test_an_invalid_target(run: Path, target: str, reason: str) -> None:
+    """A directory, a pipe, a missing parent or a file inside a run is rejected, even with --force."""
+    os.mkfifo("fifo")
+    before = content(run)
+    error = rejected("export", run, "-f", "csv", "-o", target, "--force")
 
-    assert (2, True) == (result.exit_code, reason in result.stderr)
-    assert ["fifo", "run"] == sorted(os.listdir(tmp_path))
+    assert reason in error
+    assert (before, ["fifo", "run"]) == (content(run), sorted(os.listdir()))
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_damaged_run_is_exported_up_to_the_damage(damaged: Path, tmp_path: Path, name: str) -> None:
+def test_a_damaged_run_is_exported_up_to_the_damage(damaged_run: Path, tmp_path: Path, name: str) -> None:
     """The intact records are exported, the damage is reported, and the exit code is 4."""
-    result = evaljournal("export", damaged, "-f", name, "-o", tmp_path / "out")
+    result = evaljournal("export", damaged_run, "-f", name, "-o", tmp_path / "out")
 
     assert 4 == result.exit_code
-    assert f"exported {damaged} as {name} to {tmp_path / 'out'}, up to record 9\n" in result.stderr
-    assert f"shown up to the damage: {damaged} is damaged at record 10" in result.stderr
+    assert f"exported {damaged_run} as {name} to {tmp_path / 'out'}, up to record 9\n" in result.stderr
+    assert f"shown up to the damage: {damaged_run} is damaged at record 10" in result.stderr
     assert (tmp_path / "out").exists()
 
 
-def test_rows_of_a_damaged_run(damaged: Path) -> None:
+def test_rows_of_a_damaged_run(damaged_run: Path) -> None:
     """No row comes from records after the damage."""
-    rows = [orjson.loads(line) for line in evaljournal("export", damaged).stdout.splitlines()]
+    rows = [orjson.loads(line) for line in evaljournal("export", damaged_run).stdout.splitlines()]
 
     assert [("case-1", "completed"), ("case-2", "queued")] == [(row["trial"], row["stage"]) for row in rows]
 
@@ -215,10 +162,9 @@ def test_a_failed_export_keeps_the_old_file(run: Path, tmp_path: Path, monkeypat
 
 def test_a_missing_package_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pyarrow, Parquet exits with 2 and names the package."""
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    result = evaljournal("export", run, "-f", "parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    assert (2, True) == (result.exit_code, "pip install 'evaljournal[parquet]'" in result.stderr)
+    assert "pip install 'evaljournal[parquet]'" in rejected("export", run, "-f", "parquet")
 
 
 def test_a_read_only_target(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +196,9 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        (["-f", "paquet"], "unknown format 'paquet'; use one of jsonl, csv, parquet, nat"),
+        (["-f", "junit", "--rows", "events"], "--rows applies to jsonl, csv, parquet, not to junit"),
+        (["-f", "nat", "--json"], "--json applies to otlp, not to nat"),
         (["-f", "markdown", "--summary"], "--summary needs the environment variable GITHUB_STEP_SUMMARY"),
         (["-f", "markdown", "--summary", "-o", "x.md"], "--summary and -o are mutually exclusive"),
         (["-f", "csv", "--summary"], "--summary applies to markdown, not to csv"),
@@ -259,17 +208,13 @@ def test_summary_is_appended(run: Path, tmp_path: Path, monkeypatch: pytest.Monk
         (["-f", "markdown", "--baseline", "other"], "no trial in common"),
     ],
 )
-def test_wrong_baseline_or_summary(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str
-) -> None:
+def test_wrong_options(run: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], problem: str) -> None:
     """The exit code is 2, the error has the reason, and nothing is written."""
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
-    write_sync(tmp_path / "other", [started(), session(), *trial("elsewhere")])
-    result = evaljournal("export", run, *arguments)
+    write_sync(Path("other"), [started(), session(), *trial("elsewhere")])
 
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert problem in result.stderr
-    assert not (tmp_path / "x.md").exists()
+    assert problem in rejected("export", run, *arguments)
+    assert not Path("x.md").exists()
 
 
 def test_comparison_with_a_damaged_baseline(run: Path, tmp_path: Path) -> None:

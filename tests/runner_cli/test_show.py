@@ -41,7 +41,7 @@ from tests.journal.samples import (
 )
 from tests.replay.trial_events import answered, failed
 from tests.replay.trial_events import enqueued as case_enqueued
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
 
 FAILED_TRIAL: list[Event] = [
     started(),
@@ -70,7 +70,7 @@ FAILED_TRIAL: list[Event] = [
 
 def shown(*arguments: Any) -> dict[str, Any]:
     """Return a trial as JSON."""
-    answer: dict[str, Any] = orjson.loads(evaljournal("show", *arguments, "--json").stdout)
+    answer: dict[str, Any] = printed("show", *arguments)
     return answer
 
 
@@ -134,16 +134,16 @@ def test_notes() -> None:
 def test_a_trial_as_json() -> None:
     """JSON is complete, the waits of each attempt add up, and the names are stable."""
     write_sync(Path("run"), FAILED_TRIAL)
-    printed = shown("run", "peru")
+    details = shown("run", "peru")
 
-    assert ("run", None, "failed", "timed_out") == (printed["path"], printed["problem"], printed["stage"], printed["reason"])
-    assert {"question": "Where?\n\tReally?"} == printed["input"]
-    first, second = printed["attempts"]
+    assert ("run", None, "failed", "timed_out") == (details["path"], details["problem"], details["stage"], details["reason"])
+    assert {"question": "Where?\n\tReally?"} == details["input"]
+    first, second = details["attempts"]
     assert ["rate_limited", "timed_out"] == [first["outcome"], second["outcome"]]
     assert (3, 5, 7, 2.0, [["tokens", 7]]) == tuple(first[name] for name in ("slot", "seq", "end_seq", "retry_after", "notes"))
-    assert printed["times"]["queue_time"] == pytest.approx(first["queue_time"] + second["queue_time"])
-    assert printed["times"]["backoff_time"] == pytest.approx(first["backoff_time"] + second["backoff_time"])
-    assert printed["times"]["run_time"] == pytest.approx(first["run_time"] + second["run_time"])
+    assert details["times"]["queue_time"] == pytest.approx(first["queue_time"] + second["queue_time"])
+    assert details["times"]["backoff_time"] == pytest.approx(first["backoff_time"] + second["backoff_time"])
+    assert details["times"]["run_time"] == pytest.approx(first["run_time"] + second["run_time"])
 
 
 def test_a_trial_as_of_a_record() -> None:
@@ -155,29 +155,23 @@ def test_a_trial_as_of_a_record() -> None:
     assert "attempt 1  in flight after 1 ms  slot 3 · session 1 · seq 5 · waited 1 ms" in result.stdout
 
 
-def test_one_argument_is_a_trial() -> None:
-    """One argument that is not a directory is a trial of the newest run."""
-    write_sync(Path("runs/capitals/0001"), complete_run())
-
-    assert evaljournal("show", "case-2").stdout.startswith("case-2  output, 1 attempt\n")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "case-3"], "run has no trial 'case-3'; did you mean 'case-2' or 'case-1'?"),
-        (["run", "case-2", "--at", "5"], "run has no trial 'case-2' at record 5; did you mean 'case-1'?"),
-        (["run", "zzz"], "run has no trial 'zzz'; `evaljournal show run` lists its trials\n"),
-        (["run", "zzz", "--definition"], "run has no trial 'zzz'; `evaljournal show run` lists its trials\n"),
-        (["run", "case-1", "--at", "99"], "run has no record 99; the last is 15"),
+        ("e", "run has no trial 'e'; `evaljournal show run` lists its trials\n"),
+        ("aa", "run has no trial 'aa'; did you mean 'a'?"),
+        ("d --at 5", "run has no trial 'd' at record 5"),
+        ("zzz --definition", "run has no trial 'zzz'; `evaljournal show run` lists its trials\n"),
+        ("a --at 99", "run has no record 99; the last is"),
+        ("--score exakt=fail", "the run has no score 'exakt'; did you mean 'exact'?"),
+        ("--score exact", "--score exact needs a value: exact=fail"),
     ],
 )
-def test_an_unknown_trial(arguments: list[str], message: str) -> None:
-    """An unknown trial exits with 2 and suggestions."""
-    write_sync(Path("run"), complete_run())
-    result = evaljournal("show", *arguments)
+def test_usage_errors(arguments: str, message: str) -> None:
+    """An unknown trial, record or score exits with 2 and suggestions."""
+    several_trials()
 
-    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
+    assert message in rejected("show", "run", *arguments.split())
 
 
 def test_the_list_of_trials() -> None:
@@ -185,7 +179,7 @@ def test_the_list_of_trials() -> None:
     unscored = ScoringFailed(trial="b", scorer="judge", version="1", error="OSError", message="gone", elapsed=0.0)
     b = trial("b")
     write_sync(Path("run"), [*FAILED_TRIAL, *trial("a"), *b[:-1], unscored, b[-1], enqueued("c\x1b", 50 * "x\x1b")])
-    result, printed = evaljournal("show", "run"), shown("run")
+    result, listed = evaljournal("show", "run"), shown("run")
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
@@ -195,10 +189,9 @@ def test_the_list_of_trials() -> None:
         ["b", "pass", "error", "Lima", "Where is the capital?", "output", "1", "0.25 s"],
         ["c\\x1b", "–", "–", "–", 5 * "x\\x1b" + "x…x1b" + 2 * "x\\x1b", "queued", "0", "–"],
     ] == [re.split(r"  +", line) for line in result.stdout.splitlines()]
-    assert ({"exact": True}, "Where is the capital?") == (printed["trials"][1]["scores"], printed["trials"][1]["input"])
-    assert ("failed", "timed_out", 2, None) == tuple(
-        printed["trials"][0][name] for name in ("stage", "reason", "attempts", "latency")
-    )
+    assert ({"exact": True}, "Where is the capital?") == (listed["trials"][1]["scores"], listed["trials"][1]["input"])
+    first = listed["trials"][0]
+    assert ("failed", "timed_out", 2, None) == tuple(first[name] for name in ("stage", "reason", "attempts", "latency"))
     assert ["peru", "a"] == [entry["trial"] for entry in shown("run", "--at", 16)["trials"]]
 
 
@@ -272,19 +265,8 @@ def test_deeply_nested_values(depth: int, command: list[str]) -> None:
     """Values of a foreign run that are nested deeper than its writer allows are shown; the run is not damaged."""
     deep: Any = orjson.loads("[" * depth + "]" * depth)
     fields = {"trial_enqueued": ("input", "expected", "metadata"), "attempt_succeeded": ("output", "usage")}
-    step = {
-        "type": "step_completed",
-        "trial": "a",
-        "attempt": 1,
-        "step": 1,
-        "parent": 0,
-        "name": "f",
-        "kind": "tool",
-        "fingerprint": "",
-        "input": deep,
-        "output": deep,
-        "elapsed": 0.1,
-    }
+    step = {"type": "step_completed", "trial": "a", "attempt": 1, "step": 1, "parent": 0, "name": "f", "kind": "tool"}
+    step |= {"fingerprint": "", "input": deep, "output": deep, "elapsed": 0.1}
     entries: list[dict[str, Any]] = []
     for event in map(event_fields, answered("a")):
         if event["type"] == "attempt_succeeded":
@@ -400,21 +382,6 @@ def test_output_and_expected_output_of_failing_trials() -> None:
     assert 'n      fail   42      "42"      n' in evaljournal("show", "numbers").stdout
     entry = shown("run", "--failing")["trials"][0]
     assert ("Lina", "Lima", {"exact": False, "near": 0.5}) == (entry["output"], entry["expected"], entry["scores"])
-
-
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        ("exakt=fail", "the run has no score 'exakt'; did you mean 'exact'?"),
-        ("exact", "--score exact needs a value: exact=fail"),
-    ],
-)
-def test_an_invalid_condition(condition: str, message: str) -> None:
-    """An unknown score, or one without a value, is an error."""
-    several_trials()
-    result = evaljournal("show", "run", "--score", condition)
-
-    assert (2, "", True) == (result.exit_code, result.stdout, message in result.stderr)
 
 
 def test_the_outputs_of_a_case_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +11,12 @@ from evaljournal.journal.events import AttemptStarted, StepCompleted
 from evaljournal.replay.runs.trajectory import StepDetails, steps_with_depth
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.replay.agent_run import QUESTION, agent_run, completed, nested_run
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed
 
 
 def shown(trial: str) -> Any:
     """Return a trial of the agent's run as JSON."""
-    return orjson.loads(evaljournal("show", "run", trial, "--json").stdout)
+    return printed("show", "run", trial)
 
 
 def lines(*args: str) -> list[str]:
@@ -63,7 +62,7 @@ def test_divergence() -> None:
 def test_a_reused_step_includes_the_steps_inside_it(tmp_path: Path) -> None:
     """The steps that a reused step had called are not executed again, and do not count as divergence."""
     nested_run(tmp_path / "nested")
-    attempt = orjson.loads(evaljournal("show", "nested", "a", "--json").stdout)["attempts"][1]
+    attempt = printed("show", "nested", "a")["attempts"][1]
 
     assert (1, 0, 0) == (attempt["reused_steps"], attempt["unused_steps"], attempt["diverged_at"])
     assert "reused 1 of 1 step and continued at step 2" in evaljournal("show", "nested", "a").stdout

@@ -23,7 +23,7 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed
 
 
 def test_verify_of_an_intact_run(timed_run: Path) -> None:
@@ -36,12 +36,16 @@ def test_verify_of_an_intact_run(timed_run: Path) -> None:
 
 
 def test_verify_ends_with_4_at_damage(damaged_run: Path) -> None:
-    """Damage exits with 4 and names the problem and the next command."""
-    result = evaljournal("verify", damaged_run)
+    """Damage exits with 4 and names the problem and the next command; with --json it is on standard output."""
+    result, as_json = evaljournal("verify", damaged_run), evaljournal("verify", damaged_run, "--json")
+    answer = orjson.loads(as_json.stdout)
 
     assert (4, "") == (result.exit_code, result.stdout)
     assert f"{damaged_run}: 9 records verified, then: {damaged_run} is damaged at record 10" in result.stderr
     assert f"`evaljournal salvage {damaged_run} -o NEW`" in result.stderr
+    assert (4, "") == (as_json.exit_code, as_json.stderr)
+    assert (False, 9, "JournalDamaged") == (answer["ok"], answer["records"], answer["problem_type"])
+    assert answer["problem"].startswith(f"{damaged_run} is damaged at record 10")
 
 
 def test_verify_ends_with_4_at_broken_rules(tmp_path: Path) -> None:
@@ -61,32 +65,26 @@ def failing_audit(tmp_path: Path) -> Path:
 
 
 def test_verify_of_a_failed_audit(failing_audit: Path) -> None:
-    """An intact run that broke the rules exits with 4, with each finding and a note that the hash chain is intact."""
+    """An intact run that broke the rules exits with 4, with each finding; the hash chain is intact, and the head is found."""
     result = evaljournal("verify", failing_audit)
-    lines = result.stderr.splitlines()
+    answer = printed("verify", failing_audit, "--expect-head", verify(failing_audit).head)
 
     assert (4, "") == (result.exit_code, result.stdout)
     message = "record 6 (elapsed): elapsed is 0.250000 s, but 0.000000 to 0.001000 s have passed since the attempt started"
-    assert message == lines[0]
+    assert message == result.stderr.splitlines()[0]
     assert f"{failing_audit}: hash chain intact, but the audit has 4 findings" in result.stderr
     assert "salvage" not in result.stderr
-
-
-def test_verify_of_a_failed_audit_as_json(failing_audit: Path) -> None:
-    """JSON has the record, the rule and the text of each finding; the head is found."""
-    printed = orjson.loads(evaljournal("verify", failing_audit, "--json", "--expect-head", verify(failing_audit).head).stdout)
-
-    assert (False, "invalid", None) == (printed["ok"], printed["verdict"], printed["problem"])
-    assert [(6, "elapsed"), (7, "elapsed")] == [(finding["seq"], finding["check"]) for finding in printed["findings"][:2]]
+    assert (False, "invalid", None) == (answer["ok"], answer["verdict"], answer["problem"])
+    assert [(6, "elapsed"), (7, "elapsed")] == [(finding["seq"], finding["check"]) for finding in answer["findings"][:2]]
 
 
 def test_verify_audits_up_to_the_damage(failing_audit: Path) -> None:
     """The verdict is damage, with the findings before it."""
     flip(segment(failing_audit), list(read(failing_audit))[9].offset + 60)
     result = evaljournal("verify", failing_audit)
-    printed = orjson.loads(evaljournal("verify", failing_audit, "--json").stdout)
+    answer = printed("verify", failing_audit)
 
-    assert (4, "damaged", 2) == (result.exit_code, printed["verdict"], len(printed["findings"]))
+    assert (4, "damaged", 2) == (result.exit_code, answer["verdict"], len(answer["findings"]))
     assert "record 6 (elapsed)" in result.stderr
     assert "is damaged at record 10" in result.stderr.splitlines()[-1]
 
@@ -130,16 +128,6 @@ def test_verify_as_json(timed_run: Path) -> None:
         "budget": {},
     } == orjson.loads(result.stdout)
     assert (0, "") == (result.exit_code, result.stderr)
-
-
-def test_verify_as_json_of_damage(damaged_run: Path) -> None:
-    """With --json, damage is on standard output and the exit code is 4."""
-    result = evaljournal("verify", damaged_run, "--json")
-    answer = orjson.loads(result.stdout)
-
-    assert (4, "") == (result.exit_code, result.stderr)
-    assert (False, 9, "JournalDamaged") == (answer["ok"], answer["records"], answer["problem_type"])
-    assert answer["problem"].startswith(f"{damaged_run} is damaged at record 10")
 
 
 def test_verify_finds_the_expected_head(timed_run: Path) -> None:
@@ -198,10 +186,8 @@ def test_salvage_reports_lost_scores(timed_run: Path, tmp_path: Path) -> None:
     lost = next(record for record in read(timed_run) if isinstance(record.event, TrialScored))
     flip(segment(timed_run), lost.offset + 60)
     result, new = evaljournal("salvage", timed_run, "-o", tmp_path / "new"), tmp_path / "new"
-    printed = f"1 output not scored by exact: evaljournal rescore {new}\n"
+    message = f"1 output not scored by exact: evaljournal rescore {new}\n"
 
-    assert (0, True) == (result.exit_code, printed in result.stderr)
-    assert (True, True) == (
-        "capitals finished" in evaljournal("status", new).stdout,
-        printed in evaljournal("status", new).stdout,
-    )
+    status = evaljournal("status", new).stdout
+    assert (0, True) == (result.exit_code, message in result.stderr)
+    assert (True, True) == ("capitals finished" in status, message in status)
