@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from click.testing import CliRunner
 
@@ -29,10 +28,21 @@ from tests.journal.samples import (
     trial,
     write_sync,
 )
-from tests.runner_cli.commands import ONE_BY_ONE, QUICK, define, evaljournal
+from tests.runner_cli.commands import ONE_BY_ONE, QUICK, define, evaljournal, printed, rejected
 from tests.runs import events
 
 pytestmark = pytest.mark.usefixtures("evaluations")
+
+
+FAILING = "import os\nFAILS = os.environ.get('FAILS')"
+"""The case that fails is named by a variable, which is no change of the evaluation."""
+
+
+def stop_at_peru(*options: str) -> None:
+    """Start a run that stops at its first case."""
+    define(FAILING + QUICK)
+    arguments = ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast", *options]
+    assert 3 == CliRunner(env={"FAILS": "peru"}).invoke(cli, arguments).exit_code
 
 
 def test_resume_of_a_finished_run_changes_nothing() -> None:
@@ -43,7 +53,7 @@ def test_resume_of_a_finished_run_changes_nothing() -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert "runs/capitals/0001 is finished: 5 outputs, 0 errors; nothing to resume\n" == result.stderr
-    assert 5 == orjson.loads(evaljournal("resume", "--json").stdout)["trials"]["completed"]
+    assert 5 == printed("resume")["trials"]["completed"]
     assert 0 == evaljournal("resume", "--retry-failed").exit_code
     assert before == content(Path("runs"))
 
@@ -74,7 +84,7 @@ def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
     """Resuming a finished run exits with its code; gates, including new ones, are checked."""
     define("FAILS = 'cuba'" + QUICK)
     evaljournal("run", "evals/capitals.py")
-    assert (1, 1) == (evaljournal("resume").exit_code, orjson.loads(evaljournal("resume", "--json").stdout)["exit_code"])
+    assert (1, 1) == (evaljournal("resume").exit_code, printed("resume")["exit_code"])
 
     define("FAILS = None" + QUICK.replace("expected=name.upper()", "expected='PERU'"))
     evaljournal("run", "evals/capitals.py", "--fail-under", "exact=0.5")
@@ -93,7 +103,7 @@ def test_resume_of_a_finished_run_has_the_code_of_the_run() -> None:
 
 def test_retry_failed() -> None:
     """`resume --retry-failed` retries failed trials and nothing else."""
-    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
+    define(FAILING + QUICK)
     failed = CliRunner(env={"FAILS": "cuba"}).invoke(cli, ["run", "evals/capitals.py"])
     assert (1, True) == (failed.exit_code, "--retry-failed" in failed.stdout)
     assert "retries the trials that have an error" in evaljournal("resume").stderr
@@ -116,9 +126,7 @@ def test_a_long_last_record_of_a_later_session() -> None:
 
 def test_resume_without_a_setting_with_fields() -> None:
     """A budget or a worker pool that `resume` turns off is printed with all its fields."""
-    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
-    budget = ["--budget", "cost=100", "--budget", "input_tokens=500k", "--budget", "output_tokens=2M"]
-    CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast", *budget])
+    stop_at_peru("--budget", "cost=100", "--budget", "input_tokens=500k", "--budget", "output_tokens=2M")
     result = evaljournal("resume", "--retry-failed", "--budget", "none")
 
     changes = ["budget: none (was cost=100.0 input_tokens=500000.0 output_tokens=2000000.0)"]
@@ -127,12 +135,10 @@ def test_resume_without_a_setting_with_fields() -> None:
 
 def test_resume_keeps_the_options_of_the_run() -> None:
     """Patterns, limits and settings of the run stay in force."""
-    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
-    arguments = ["run", "evals/capitals.py", "--limit", "3", *ONE_BY_ONE, "--timeout", "9", "--fail-fast"]
-    stopped = CliRunner(env={"FAILS": "peru"}).invoke(cli, arguments)
+    stop_at_peru("--limit", "3", "--timeout", "9")
     result = evaljournal("resume", "--retry-failed")
 
-    assert (3, 0) == (stopped.exit_code, result.exit_code)
+    assert 0 == result.exit_code
     assert "3 of 3 trials done" in result.stdout
     assert {"peru", "chile", "cuba"} == {event.trial for event in events("runs/capitals/0001", TrialCompleted)}
     assert [None, None] == [event.settings for event in events("runs/capitals/0001", SessionStarted)]
@@ -140,12 +146,8 @@ def test_resume_keeps_the_options_of_the_run() -> None:
 
 def test_resume_with_other_settings() -> None:
     """Settings that `resume` or the file changes are printed, recorded and stay in force."""
-    define("import os\nFAILS = os.environ.get('FAILS')" + QUICK)
-    CliRunner(env={"FAILS": "peru"}).invoke(cli, ["run", "evals/capitals.py", *ONE_BY_ONE, "--fail-fast"])
-    define(
-        "import os\nFAILS = os.environ.get('FAILS')"
-        + QUICK.replace("timeout=5, retry=Retry(", "timeout=6, retry=Retry(timeouts=7, ")
-    )
+    stop_at_peru()
+    define(FAILING + QUICK.replace("timeout=5, retry=Retry(", "timeout=6, retry=Retry(timeouts=7, "))
     resumed = CliRunner(env={"FAILS": "chile"}).invoke(cli, ["resume", "--slots", "2", "--retry-failed"])
     result = evaljournal("resume", "--no-fail-fast", "--max-failures", "none")
 
@@ -172,10 +174,10 @@ def test_resume_that_does_not_find_its_evaluation(first: list[Any], message: str
     """If the evaluation is not found, the error names it and how to pass its location."""
     Path("evals/capitals.py").unlink()
     forge(Path("r"), [opened(), *first])
-    result = evaljournal("resume", "r", "--trust")
+    error = rejected("resume", "r", "--trust")
 
-    assert (2, True) == (result.exit_code, message in result.stderr)
-    assert bool(first) == ("`evaljournal resume r --task " in result.stderr)
+    assert message in error
+    assert bool(first) == ("`evaljournal resume r --task " in error)
 
 
 @pytest.mark.parametrize(

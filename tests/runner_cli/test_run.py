@@ -12,7 +12,7 @@ from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, RunStarted, TrialCompleted
 from evaljournal.replay import load
 from tests.journal.samples import complete_run, content, write_sync
-from tests.runner_cli.commands import COMMAND, ONE_BY_ONE, QUICK, define, evaljournal
+from tests.runner_cli.commands import COMMAND, ONE_BY_ONE, QUICK, define, evaljournal, printed, rejected
 from tests.runs import events
 
 pytestmark = pytest.mark.usefixtures("evaluations")
@@ -121,10 +121,7 @@ def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
 )
 def test_wrong_options_start_nothing(options: list[object], message: str) -> None:
     """An invalid option exits with 2, names the flag and writes nothing."""
-    result = evaljournal("run", "evals/capitals.py", *options)
-
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert message in result.stderr
+    assert message in rejected("run", "evals/capitals.py", *options)
     assert not Path("runs").exists()
 
 
@@ -140,9 +137,8 @@ def test_wrong_options_start_nothing(options: list[object], message: str) -> Non
 def test_cases_that_cannot_be_used_start_nothing(cases: str, message: str) -> None:
     """Invalid cases exit with 2 before anything is written, even if they can only be read once."""
     define("FAILS = None" + QUICK.replace("cases=CASES", f"cases={cases}"))
-    result = evaljournal("run", "evals/capitals.py")
 
-    assert (2, f"Error: {message}\n") == (result.exit_code, result.stderr)
+    assert f"Error: {message}\n" == rejected("run", "evals/capitals.py")
     assert not Path("runs").exists()
 
 
@@ -151,18 +147,12 @@ def test_a_taken_path_is_rejected() -> None:
     write_sync(Path("half"), complete_run()[:-1])
     write_sync(Path("whole"), complete_run())
     before = content(Path("half")), content(Path("whole"))
-    unfinished, finished, dry = (
-        evaljournal("run", "evals/capitals.py", "-o", "half"),
-        evaljournal("run", "evals/capitals.py", "-o", "whole"),
-        evaljournal("run", "evals/capitals.py", "-o", "half", "--dry-run"),
-    )
-
-    assert (2, True) == (unfinished.exit_code, "Error: half was started with a different definition" in unfinished.stderr)
-    assert (2, True) == (finished.exit_code, "whole is a finished run and is never overwritten" in finished.stderr)
-    assert (2, True) == (
-        dry.exit_code,
-        "half is an unfinished run, which --dry-run cannot resume; pass another -o" in dry.stderr,
-    )
+    for options, message in (
+        ("half", "Error: half was started with a different definition"),
+        ("whole", "whole is a finished run and is never overwritten"),
+        ("half --dry-run", "half is an unfinished run, which --dry-run cannot resume; pass another -o"),
+    ):
+        assert message in rejected("run", "evals/capitals.py", "-o", *options.split())
     assert before == (content(Path("half")), content(Path("whole")))
 
 
@@ -223,57 +213,42 @@ def test_dry_run_after_a_run_without_usage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("options", "line"),
     [
-        ([], "8 slots (adaptive)"),
-        (["--chat", "b"], "8 slots for each of 2 rate-limit keys (adaptive)"),
-        (["--limit-key", "topic"], "8 slots for each topic (adaptive)"),
-    ],
-)
-def test_dry_run_prints_slots_per_key(options: list[object], text: str) -> None:
-    """With several rate-limit keys, each has the slots."""
-    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a", "topic": "b"}\n')
-    chat = ["--chat", "a", "--base-url", "http://127.0.0.1:9"]
-    result = evaljournal("run", "--data", "qa.jsonl", *chat, *options, "--slots", 8, "--dry-run")
-
-    assert (0, True) == (result.exit_code, f"  at most {text}, " in result.stdout)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+        ("", "at most 8 slots (adaptive), "),
+        ("--chat b", "at most 8 slots for each of 2 rate-limit keys (adaptive), "),
+        ("--limit-key topic", "at most 8 slots for each topic (adaptive), "),
         (
-            ["--fail-under", "exact=0.9", "--fail-under", "exact>=80%@lower"],
+            "--fail-under exact=0.9 --fail-under exact>=80%@lower",
             "gates: exact=0.9, exact>=80%@lower; exit code 1 if one does not",
         ),
-        (["--fail-fast", "--max-failures", 3], "stops at the first error; `evaljournal resume` continues"),
-        (["--max-failures", 3, "--deadline", 600], "stops after more than 3 errors, or after 10 min; "),
-        (["--max-failures", "7%"], "stops when more than 7 % of the trials have an error; "),
+        ("--fail-fast --max-failures 3", "stops at the first error; `evaljournal resume` continues"),
+        ("--max-failures 3 --deadline 600", "stops after more than 3 errors, or after 10 min; "),
+        ("--max-failures 7%", "stops when more than 7 % of the trials have an error; "),
     ],
 )
-def test_dry_run_prints_gates_and_limits(flags: list[object], message: str) -> None:
-    """A dry run prints gates and limits that are set."""
-    result = evaljournal("run", "evals/capitals.py", "--dry-run", *flags)
+def test_dry_run_prints_slots_gates_and_limits(options: str, line: str) -> None:
+    """With several rate-limit keys, each has the slots; gates and limits are printed if they are set."""
+    Path("qa.jsonl").write_text('{"question": "a?", "answer": "a", "topic": "b"}\n')
+    chat = ["--chat", "a", "--base-url", "http://127.0.0.1:9", "--score", "exact", "--slots", 8]
+    result = evaljournal("run", "--data", "qa.jsonl", *chat, *options.split(), "--dry-run")
 
-    assert (0, True) == (result.exit_code, f"  scorers: exact\n  {message}" in result.stdout)
+    assert (0, True) == (result.exit_code, f"\n  {line}" in result.stdout), result.output
 
 
 def test_dry_run_estimates_from_an_earlier_run() -> None:
     """The estimate is the mean usage per trial of an earlier run times the trials."""
     evaljournal("run", "evals/capitals.py", "--limit", 2)
     result = evaljournal("run", "evals/capitals.py", "--dry-run")
-    answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--json").stdout)
+    answer = printed("run", "evals/capitals.py", "--dry-run")
 
     usage = "tokens 50 (150 with all retries), cost 2.5 (7.5 with all retries)"
     message = f"  expected in total: {usage}, based on runs/capitals/0001\n"
     assert result.stdout.endswith(message)
     assert {"min": 5, "max": 15} == answer["calls"]
     assert {"tokens": 150.0, "cost": 7.5} == answer["expected_usage_max"]
-    assert ({"tokens": 50.0, "cost": 2.5}, 5, "runs/capitals/0002") == (
-        answer["expected_usage"],
-        answer["trials"],
-        answer["path"],
-    )
+    assert ({"tokens": 50.0, "cost": 2.5}, 5) == (answer["expected_usage"], answer["trials"])
+    assert "runs/capitals/0002" == answer["path"]
 
 
 @pytest.mark.parametrize("dry_run", [[], ["--dry-run"]], ids=["run", "dry run"])
@@ -294,9 +269,8 @@ def test_dry_run_reports_the_usage_errors_of_a_run(flags: list[str], message: st
     """Run and dry run end with the same error, and write nothing."""
     Path("qa.jsonl").write_text('{"question": "a?", "answer": "a"}\n')
     target = ["--base-url", "http://127.0.0.1:9"] if "--chat" in flags else ["--command", "cat"]
-    result = evaljournal("run", "--data", "qa.jsonl", *target, *flags, *dry_run)
 
-    assert (2, True) == (result.exit_code, message in result.stderr), result.stderr
+    assert message in rejected("run", "--data", "qa.jsonl", *target, *flags, *dry_run)
     assert not Path("runs").exists()
 
 
@@ -310,7 +284,7 @@ def test_dry_run_of_cases_that_can_be_read_only_once() -> None:
     limited = evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2").stdout
     assert "  at most 2 cases (they can only be read once), 1 trial each\n" in limited
     assert "  at least 1, at most 6 calls, plus retries after rate limits and outages\n" in limited
-    answer = orjson.loads(evaljournal("run", "evals/capitals.py", "--dry-run", "--limit", "2", "--json").stdout)
+    answer = printed("run", "evals/capitals.py", "--dry-run", "--limit", "2")
     assert (None, 2, 6) == (answer["trials"], answer["max_trials"], answer["calls"]["max"])
     in_workers = evaljournal("run", "evals/capitals.py", "--dry-run", "--workers", "processes:2").stdout
     assert "plus retries after rate limits, outages and ends of workers\n" in in_workers
@@ -321,11 +295,8 @@ def test_a_percentage_of_an_unknown_number_is_rejected(flags: list[object]) -> N
     """A percentage of an unknown number of trials is rejected before the start."""
     define("FAILS = None" + QUICK.replace("cases=CASES", "cases=(case for case in CASES)"))
 
-    rejected = evaljournal("run", "evals/capitals.py", "--max-failures", "7%", *flags)
-    assert (2, True) == (
-        rejected.exit_code,
-        "--max-failures 7%: cannot be a fraction: the number" in rejected.stderr,
-    )
+    error = rejected("run", "evals/capitals.py", "--max-failures", "7%", *flags)
+    assert "--max-failures 7%: cannot be a fraction: the number" in error
     assert not Path("runs").exists()
     assert 0 == evaljournal("run", "evals/capitals.py", "--max-failures", "3", *flags).exit_code
 
@@ -334,12 +305,12 @@ def test_no_run_replaces_a_directory_of_runs() -> None:
     """A run is not started at runs/, in a directory of runs or inside a run."""
     evaljournal("run", "evals/capitals.py", "-o", "mine/first")
     before = content(Path())
-    rejected = [evaljournal("run", "evals/capitals.py", "-o", path) for path in ("runs", "mine", "mine/first/second")]
-
-    assert [2, 2, 2] == [command_result.exit_code for command_result in rejected]
-    assert "runs contains runs; pass a new directory in it: -o runs/NAME" in rejected[0].stderr
-    assert "mine contains runs" in rejected[1].stderr
-    assert "is inside the run" in rejected[2].stderr
+    for path, message in (
+        ("runs", "runs contains runs; pass a new directory in it: -o runs/NAME"),
+        ("mine", "mine contains runs"),
+        ("mine/first/second", "is inside the run"),
+    ):
+        assert message in rejected("run", "evals/capitals.py", "-o", path)
     assert before == content(Path())
 
 
