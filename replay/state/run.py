@@ -27,7 +27,7 @@ from evaljournal.replay.state.known_limits import RecordedLimits, covered_second
 from evaljournal.replay.state.output_sample import OutputSample
 from evaljournal.replay.state.pauses import Pause
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
-from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, WallTime
+from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, seconds_between
 from evaljournal.replay.state.shards import MergedShards
 from evaljournal.replay.state.steps import RunSteps, keeps_steps
 from evaljournal.replay.state.totals import Totals, Variants, VersionLog
@@ -73,10 +73,10 @@ class RunState(Totals):
     t: float = 0.0
     _previous_t: float = 0.0
     """`t` of the previous record; at the start of a session, the last of the previous session."""
-    _earlier_seconds: float = 0.0
-    """Seconds of the sessions before the current one."""
-    _wall_time: WallTime = attrs.field(factory=WallTime)
-    """Used instead of `_earlier_seconds` in a merged run."""
+    _periods: list[tuple[float, float]] = attrs.field(factory=list[tuple[float, float]])
+    """Start and end of the sessions before the current one, in seconds; those of a merged run may overlap."""
+    _session_start: float = 0.0
+    """When `t` of the current session was 0: at the end of the previous one, or, in a merged run, by its wall time."""
     _end_t: float | None = None
     """`t` of the record that ended the current session; the seal after it does not count."""
     head: str = ""
@@ -213,8 +213,11 @@ class RunState(Totals):
 
         Of a merged run, it is the wall time of its shards, which may have run at the same time.
         """
-        t = self.t if self._end_t is None else self._end_t
-        return round(self._wall_time.seconds(t) if self.merged else self._earlier_seconds + t, 6)
+        return round(covered_seconds([*self._periods, self._current_period(self.t)]), 6)
+
+    def _current_period(self, t: float) -> tuple[float, float]:
+        """Return the start and the end of the current session, whose last record is at `t`."""
+        return self._session_start, self._session_start + (t if self._end_t is None else self._end_t)
 
     @property
     def limit(self) -> int | None:
@@ -296,12 +299,12 @@ class RunState(Totals):
         for trial, end_t in self.backing_off.items():  # `t` restarts; the rest of a backoff still applies.
             self.backing_off[trial] = max(0.0, end_t - self._previous_t)
         if self.sessions:
-            end = self._previous_t if self._end_t is None else self._end_t
-            self._earlier_seconds += end
-            self._wall_time.end(end)
+            self._periods.append(self._current_period(self._previous_t))
+            self._session_start = self._periods[-1][1]
         shard = self.merged.of_session(event.session)
         if self.merged:
-            self._wall_time.begin(record.at, record.t)
+            first_at = self.sessions[0].at if self.sessions else record.at
+            self._session_start = seconds_between(first_at, record.at) - record.t
         self._end_t, self._previous_end = None, self._previous_t
         self.steps.before_session = self.steps.executed
         session = SessionState(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)

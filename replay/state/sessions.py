@@ -1,4 +1,4 @@
-"""The sessions of a run: the changes that each adopted, the wall time that they cover, and their position on one axis."""
+"""The sessions of a run: the changes that each adopted, and their position on one axis."""
 
 from datetime import datetime
 from typing import Final, get_args
@@ -31,40 +31,6 @@ class SessionState:
     """The shard that it belongs to, in a merged run."""
     adopted: tuple[str, ...] = ()
     """The changes since the previous session: `task`, `cases`, `file prompt.json`, `scorer exact`."""
-
-
-class WallTime:
-    """The wall time that the sessions of a merged run cover; sessions of different shards may overlap."""
-
-    def __init__(self) -> None:
-        self._first_at = ""
-        """Wall time of the first session; the seconds below count from it."""
-        self._start = 0.0
-        """When `t` of the current session was 0."""
-        self._periods: list[tuple[float, float]] = []
-        """Start and end of each period covered by earlier sessions, without overlaps, in order."""
-
-    def begin(self, at: str, t: float) -> None:
-        """Start a session, given the times of its first record."""
-        self._first_at = self._first_at or at
-        self._start = seconds_between(self._first_at, at) - t
-
-    def end(self, t: float) -> None:
-        """End the session."""
-        self._periods = self._with_session(t)
-
-    def seconds(self, t: float) -> float:
-        """Return the seconds covered up to time `t` of the current session."""
-        return sum(end - start for start, end in self._with_session(t))
-
-    def _with_session(self, t: float) -> list[tuple[float, float]]:
-        periods: list[tuple[float, float]] = []
-        for start, end in sorted([*self._periods, (self._start, self._start + max(0.0, t))]):
-            if periods and start <= periods[-1][1]:
-                periods[-1] = periods[-1][0], max(periods[-1][1], end)
-            else:
-                periods.append((start, end))
-        return periods
 
 
 def seconds_between(start: str, end: str) -> float:
