@@ -320,10 +320,10 @@ class Auditor:
         self._decisions_reproduced += not problems
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
-        _, slot, start, _ = self._state.running[event.trial]
+        attempt = self._state.running[event.trial]
         self._starts.end(event.trial)
-        if self._slots.get(slot) == event.trial:
-            del self._slots[slot]
+        if self._slots.get(attempt.slot) == event.trial:
+            del self._slots[attempt.slot]
         if isinstance(event, events.AttemptSucceeded):
             self._output_times[event.trial] = record.t
         if event.elapsed is None:
@@ -333,7 +333,8 @@ class Auditor:
             return
         # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
         # text and an output's conversion to JSON are user code.
-        self._check_elapsed(record, event.elapsed, self._t_before_notes - start, record.t - start, "the attempt started")
+        low, high = self._t_before_notes - attempt.start, record.t - attempt.start
+        self._check_elapsed(record, event.elapsed, low, high, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:

@@ -254,9 +254,9 @@ def _running_text(name: str, attempt: RunningAttempt, now: float, timeout: objec
     elapsed = max(0.0, now - attempt.start)
     text = f"slot {attempt.slot:>3}  {printable(name, 40):<20}  attempt {attempt.attempt}  {duration(elapsed)}"
     step = ""
-    if (last_step := attempt.last_step) is not None:
-        age = duration(max(0.0, now - last_step.t))
-        step = f" · {plural(last_step.ended_steps, 'step')}, the last {age} ago: {printable(last_step.name, 40)}"
+    if attempt.ended_steps:
+        age = duration(max(0.0, now - attempt.last_step_end))
+        step = f" · {plural(attempt.ended_steps, 'step')}, the last {age} ago: {printable(attempt.last_step, 40)}"
     if not isinstance(timeout, int | float):
         return f"{text}{step}", "dim"
     if elapsed > timeout:

@@ -38,7 +38,6 @@ from evaljournal.replay.state.trial import (
     RetryHistory,
     RunningAttempt,
     TrialState,
-    new_attempt,
     pack_input,
 )
 from evaljournal.replay.state.usage import add, cost_of, noted_usage, subtract, unpriced_models
@@ -405,7 +404,7 @@ class RunState(Totals):
         trial = self.trials[event.trial]
         self._move(event.trial, trial, "running")
         slot = NO_SLOT if event.batch else event.slot
-        self.running[event.trial] = new_attempt(RunningAttempt, (event.attempt, slot, record.t, None))
+        self.running[event.trial] = RunningAttempt(event.attempt, slot, record.t)
         trial.attempts = event.attempt
         self.attempts += 1
         if self.variants:
@@ -431,7 +430,7 @@ class RunState(Totals):
         trial = self.trials[event.trial]
         if event.worker:
             self._worker(event.worker).count(event, record.t, len(self.sessions))
-        if self._records_model_calls and self.running[event.trial].last_step is None:
+        if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
         self.repeated_error.is_over = True
@@ -539,7 +538,7 @@ class RunState(Totals):
         attempt = self.running[event.trial]
         self.steps.complete(event, record, attempt.start)
         self._add_step_need(event, record)
-        self.running[event.trial] = attempt.after_step(event.name, record.t)
+        attempt.end_step(event.name, record.t)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
             self._usage_in_flight.setdefault(event.trial, []).append(event.usage)
@@ -566,12 +565,12 @@ class RunState(Totals):
             return
         self.steps.fail(event, record)
         self._add_step_need(event, record)
-        self.running[event.trial] = self.running[event.trial].after_step(event.name, record.t)
+        self.running[event.trial].end_step(event.name, record.t)
 
     def _on_step_reused(self, event: events.StepReused, record: Record) -> None:
         self.steps.locate(event, record)
         step = self.steps.reuse(event)
-        self.running[event.trial] = self.running[event.trial].after_step(step.name if step else "", record.t)
+        self.running[event.trial].end_step(step.name if step else "", record.t)
         if step is not None and step.usage is not None:  # Its usage belongs to this attempt now.
             subtract(self.usage_without_output, step.usage)
             self._usage_in_flight.setdefault(event.trial, []).append(step.usage)

@@ -1,9 +1,9 @@
 """The state of one trial after some record, as `RunState` keeps it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from struct import Struct
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -106,17 +106,8 @@ class RetryHistory:
             self.errors += change
 
 
-class LastStep(NamedTuple):
-    """The step of an attempt in flight that ended last; steps in flight are not recorded."""
-
-    ended_steps: int
-    """Steps of the attempt that have ended, this one included."""
-    name: str
-    t: float
-    """When it ended, in seconds since the start of the session."""
-
-
-class RunningAttempt(NamedTuple):
+@attrs.define(eq=False)
+class RunningAttempt:
     """An attempt in flight."""
 
     attempt: int
@@ -124,18 +115,17 @@ class RunningAttempt(NamedTuple):
     """`NO_SLOT` if it uses a line of a batch."""
     start: float
     """When it started, in seconds since the start of the session."""
-    last_step: LastStep | None
+    ended_steps: int = 0
+    """Steps that have ended; those in flight are not recorded."""
+    last_step: str = ""
+    """Name of the step that ended last."""
+    last_step_end: float = 0.0
+    """When it ended, in seconds since the start of the session."""
 
-    def after_step(self, name: str, t: float) -> "RunningAttempt":
-        """Return the attempt after another of its steps has ended."""
-        attempt, slot, start, last_step = self
-        step = _new_step(LastStep, (1 if last_step is None else last_step.ended_steps + 1, name, t))
-        return new_attempt(RunningAttempt, (attempt, slot, start, step))
-
-
-new_attempt: Callable[[type[RunningAttempt], tuple[int, int, float, LastStep | None]], RunningAttempt] = tuple.__new__
-"""Create a running attempt, in half the time of `RunningAttempt(…)`."""
-_new_step: Callable[[type[LastStep], tuple[int, str, float]], LastStep] = tuple.__new__
+    def end_step(self, name: str, t: float) -> None:
+        """Count a step that has ended."""
+        self.ended_steps += 1
+        self.last_step, self.last_step_end = name, t
 
 
 @attrs.frozen

@@ -96,15 +96,14 @@ def test_screen(state: RunState) -> None:
 def test_last_step_ends_with_its_attempt(state: RunState) -> None:
     """The next attempt starts without a last step."""
     running = state.running["route"]
-    assert running.last_step is not None
-    assert (2, "walk") == (running.last_step.ended_steps, running.last_step.name)
+    assert (2, "walk") == (running.ended_steps, running.last_step)
 
     later = state_of([enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0)]).running["a"]
-    assert later.last_step is None
+    assert (0, "") == (later.ended_steps, later.last_step)
 
 
 def test_untrusted_names_are_escaped(state: RunState) -> None:
     """The name of a step cannot control the terminal."""
-    state.running["route"] = state.running["route"].after_step("\x1b[31m", 0.008)
+    state.running["route"].end_step("\x1b[31m", 0.008)
 
     assert not any("\x1b" in text for text in screen(state, now=1.0))
