@@ -138,30 +138,19 @@ class OpenCall:
     """When it started, in seconds since the start of the session."""
 
 
-class SharedScores:
+class SharedScores(dict[tuple[Any, ...], tuple[Any, ...]]):
     """The scores of trials as flat tuples: scorer, version and value of each, one after the other.
 
-    A tuple of booleans and labels is kept once for all trials that have it. Numbers are not shared: most are different.
+    A tuple of booleans and labels is kept once for all trials that have it. Numbers are not shared: most are different, and 1
+    is equal to True.
     """
-
-    def __init__(self) -> None:
-        self._tuples: dict[tuple[Any, ...], tuple[tuple[Any, ...], tuple[Any, ...]]] = {(): ((), ())}
-        """Scores → the shared tuple that they extend, and their own shared tuple."""
-
-    def __len__(self) -> int:
-        return len(self._tuples)
 
     def add(self, scores: tuple[Any, ...], scorer: str, version: str, value: Value) -> tuple[Any, ...]:
         """Return the scores with another one."""
         new_scores = (*scores, scorer, version, value)
-        if value.__class__ is not bool and value.__class__ is not str:
+        if (value.__class__ is not bool and value.__class__ is not str) or (scores and self.get(scores) is not scores):
             return new_scores
-        entry = self._tuples.get(new_scores)
-        if entry is not None:  # An equal tuple may have 1 where this one has True, so its first part is compared by identity.
-            return entry[1] if entry[0] is scores else new_scores
-        if len(self._tuples) <= _MAX_SHARED_TUPLES and self._tuples.get(scores, (None, None))[1] is scores:
-            self._tuples[new_scores] = scores, new_scores
-        return new_scores
+        return self.setdefault(new_scores, new_scores) if len(self) < _MAX_SHARED_TUPLES else self.get(new_scores, new_scores)
 
 
 def pack_input(record: Record, fingerprint: str, repeat: int) -> bytes:
