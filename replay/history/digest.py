@@ -51,17 +51,17 @@ class ScoreDigest:
 class VariantDigest:
     """The results of one variant of a run, or of a run without variants."""
 
-    variant: str
+    variant: str = ""
     """Empty without variants."""
-    completed: int
-    failed: int
-    p95: float | None
+    completed: int = 0
+    failed: int = 0
+    p95: float | None = None
     """95th percentile of the latency of outputs, in seconds."""
-    cost: float | None
+    cost: float | None = None
     """Cost of task and judges in dollars; None if unknown."""
-    unpriced_calls: int
+    unpriced_calls: int = 0
     """Calls without a price; the cost does not include them."""
-    scores: Mapping[str, ScoreDigest]
+    scores: Mapping[str, ScoreDigest] = attrs.field(factory=dict[str, ScoreDigest])
     """Scorer → its mean, in the order of the definition; scorers with labels only are omitted."""
 
 
@@ -69,12 +69,12 @@ class VariantDigest:
 class CaseColumns:
     """The cases of one variant, in columns, because most runs have the same cases."""
 
-    cases: Sequence[str]
-    fingerprints: Sequence[str]
+    cases: Sequence[str] = ()
+    fingerprints: Sequence[str] = ()
     """The content of each case."""
-    outcomes: str
+    outcomes: str = ""
     """A letter for each case: `PASSED`, `FAILED`, `ERROR`, `MIXED` or `OPEN`."""
-    values: Mapping[str, Sequence[Any]]
+    values: Mapping[str, Sequence[Any]] = attrs.field(factory=dict[str, Sequence[Any]])
     """Scorer → for each case its number, None, or a list of the numbers of its repeats."""
 
 
@@ -82,27 +82,27 @@ class CaseColumns:
 class RunDigest:
     """The results of one run."""
 
-    evaluation: str | None
-    started_at: str | None
-    identity: Mapping[str, Any]
+    evaluation: str | None = None
+    started_at: str | None = None
+    identity: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """What its results depend on, as `definition.identity` returns it; empty if unknown."""
-    shard: str
+    shard: str = ""
     """The shard that it contains, such as `3/8`; empty: all cases."""
     status: str
     """As in `LoadedRun.status`, or `unreadable`."""
     outcome: str
     """How it ended, in a few words."""
-    completed: int | None
-    failed: int | None
-    trials: int | None
+    completed: int | None = None
+    failed: int | None = None
+    trials: int | None = None
     """Total number of trials; None if unknown."""
-    elapsed: float | None
+    elapsed: float | None = None
     """Seconds of all sessions."""
-    head: str
+    head: str = ""
     """The hash of the last record."""
-    cost: float | None
+    cost: float | None = None
     """Cost in dollars, including that of removed variants; None if unknown."""
-    variants: Sequence[VariantDigest]
+    variants: Sequence[VariantDigest] = ()
 
     @property
     def is_usable(self) -> bool:
@@ -113,25 +113,6 @@ class RunDigest:
     def git(self) -> str:
         """The git revision; empty if unknown."""
         return str(self.identity.get("revision", ""))
-
-
-def unreadable_digest(problem: str) -> RunDigest:
-    """Return the digest of a run that cannot be read."""
-    return RunDigest(
-        evaluation=None,
-        started_at=None,
-        identity={},
-        shard="",
-        status="unreadable",
-        outcome=problem,
-        completed=None,
-        failed=None,
-        trials=None,
-        elapsed=None,
-        head="",
-        cost=None,
-        variants=[],
-    )
 
 
 def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:

@@ -48,13 +48,13 @@ class Point:
     started_at: str | None
     git: str
     """The git revision; empty if unknown."""
-    changed: Sequence[str]
+    changed: Sequence[str] = ()
     """What differs from the previous run: `model a → b`, `cases`, `file a.json`, `scorer exact`."""
-    previous: str | None
+    previous: str | None = None
     """The last earlier run with results for these cases; None if there is none."""
-    broken: Sequence[str]
+    broken: Sequence[str] = ()
     """Cases that passed in `previous` and no longer do."""
-    fixed: Sequence[str]
+    fixed: Sequence[str] = ()
     """Cases that did not pass in `previous` and now do."""
     head: str
     status: str
@@ -149,7 +149,6 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
         for entry, names in zip(entries, changed, strict=True)
         for point in _points(entry, fingerprints, common_cases, scorer, version)
     ]
-    changes = _changes(usable_entries, fingerprints, rows)
     return History(
         evaluation=evaluation,
         scorer=scorer,
@@ -158,9 +157,7 @@ def _history(evaluation: str, entries: Sequence[Entry], scorer: str | None) -> H
         common=len(common_cases),
         runs=[entry.path for entry in usable_entries],
         points=points,
-        broken=changes["broken"],
-        fixed=changes["fixed"],
-        flaky=changes["flaky"],
+        **_changes(usable_entries, fingerprints, rows),
     )
 
 
@@ -211,11 +208,7 @@ def _points(
 ) -> Iterator[Point]:
     run = entry.run
     is_usable = run.is_usable and run.variants
-    no_results = VariantDigest(
-        variant="", completed=0, failed=0, p95=None, cost=None, unpriced_calls=0, scores=dict[str, ScoreDigest]()
-    )
-    no_cases = CaseColumns(cases=[], fingerprints=[], outcomes="", values={})
-    variants, all_columns = (run.variants, entry.columns) if is_usable else ([no_results], [no_cases])
+    variants, all_columns = (run.variants, entry.columns) if is_usable else ([VariantDigest()], [CaseColumns()])
     for variant, columns in zip(variants, all_columns, strict=True):
         flags = _common_flags(columns, fingerprints)
         is_partial = not common_cases.issubset(compress(columns.cases, flags))
@@ -228,10 +221,6 @@ def _points(
             variant=variant.variant,
             started_at=run.started_at,
             git=run.git,
-            changed=(),
-            previous=None,
-            broken=(),
-            fixed=(),
             head=run.head,
             status=run.status,
             outcome=run.outcome,

@@ -12,8 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
 
-import attrs
-
 from evaljournal.journal import JournalError
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK
@@ -28,7 +26,6 @@ from evaljournal.replay.history.digest import (
     digest,
     run_from_json,
     to_json,
-    unreadable_digest,
 )
 from evaljournal.runner.atomic_write import write_atomically
 from evaljournal.runner.cli.terminal.display import open_run
@@ -75,7 +72,7 @@ class DigestCache:
             view = open_run(path)
             result = digest(view)
         except (JournalError, OSError) as exc:  # The other runs are still listed.
-            return unreadable_digest(str(exc)), []
+            return RunDigest(status="unreadable", outcome=str(exc)), []
         if key and key == self._key(path) and not view.is_live and view.problem is None:
             with contextlib.suppress(OSError):
                 lines = to_json(*result)
@@ -108,9 +105,9 @@ def _counts_of_large_run(path: Path) -> RunDigest | None:
     if finish is None:
         return None
     run_started, started_at = run_start(path) or (None, None)
-    return attrs.evolve(
-        unreadable_digest("finished"),
+    return RunDigest(
         status="finished",
+        outcome="finished",
         evaluation=run_started.evaluation if run_started is not None else None,
         started_at=started_at,
         identity={} if run_started is None else identity(run_started),

@@ -12,7 +12,7 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay import LoadedRun, fold
 from evaljournal.replay.definition import changes, definition_key, identity
-from evaljournal.replay.history.digest import CaseColumns, columns_from_json, digest, run_from_json, to_json, unreadable_digest
+from evaljournal.replay.history.digest import CaseColumns, RunDigest, columns_from_json, digest, run_from_json, to_json
 from evaljournal.replay.history.history import Entry, History, case_change, histories
 from evaljournal.replay.history.text import basis_text, change_lines, sparkline, table, trend_lines
 from evaljournal.replay.statistics import wilson
@@ -143,7 +143,7 @@ def test_damaged_and_unreadable_runs_are_listed() -> None:
     """Damaged and unreadable runs are listed without results, and affect no other run."""
     complete = entry("b", shares([True, True]))
     damaged = Entry("a", attrs.evolve(complete.run, status="damaged", outcome="damaged"), complete.columns)
-    lost = Entry("c", attrs.evolve(unreadable_digest("permission denied"), evaluation="capitals"), [])
+    lost = Entry("c", RunDigest(status="unreadable", outcome="permission denied", evaluation="capitals"), [])
     shown = history(damaged, complete, lost)
 
     assert {"a": 0, "b": 2, "c": 0} == {point.path: point.common for point in shown.points}
