@@ -70,47 +70,31 @@ class Trajectory:
         self._inputs: dict[int, Any] = {}
         """Number of a step of the attempt in flight → its input."""
         self._attempt = 0
-        self._uses: dict[int, list[tuple[int, int]]] = {}
-        """Record of a completed step → attempt and number of each of its uses."""
+        self._places: set[tuple[int, int]] = set()
+        """Attempt and number of each step that was reused, or completed and may be reused."""
         self._callers: dict[int, tuple[int, int]] = {}
         """Record of a completed step → attempt and number of the step that used it last."""
-        self._inner_steps: dict[tuple[int, int], list[int]] = {}
-        """Attempt and number of a step → the completed steps that it used."""
         self._unused_seqs: set[int] = set()
 
     @property
     def unused_steps(self) -> int:
-        """Completed steps that the attempt in flight may reuse and has not reused, alone or inside another step."""
+        """Completed steps that the attempt in flight may reuse and has not reused; those inside another one do not count."""
         return len(self._unused_seqs)
 
     def start(self, reuses: int) -> None:
         """Start an attempt that may reuse the steps of attempt `reuses` and those after it; needed only for `unused_steps`."""
         steps = self._completed_steps.items() if reuses else ()
-        self._unused_seqs = {seq for seq, (attempt, step) in steps if attempt >= reuses and step.reusable}
+        self._unused_seqs = {
+            seq
+            for seq, (attempt, step) in steps
+            if attempt >= reuses and step.reusable and self._callers[seq] not in self._places
+        }
 
     def _use(self, seq: int, event: events.StepCompleted | events.StepReused) -> None:
-        caller = self._callers[seq] = event.attempt, event.parent
-        self._uses.setdefault(seq, []).append((event.attempt, event.step))
-        if event.parent:
-            self._inner_steps.setdefault(caller, []).append(seq)
-        if self._unused_seqs and isinstance(event, events.StepReused):
-            self._unused_seqs -= self._with_inner(seq)
-
-    def _with_inner(self, seq: int) -> set[int]:
-        """Return a completed step and the completed steps inside it."""
-        seqs, stack = set[int](), [seq]
-        while stack:
-            step = stack.pop()
-            if step not in seqs:  # In a foreign journal, steps may call one another in a circle.
-                seqs.add(step)
-                uses = self._uses[step]
-                stack += [
-                    inner_step
-                    for use in uses
-                    for inner_step in self._inner_steps.get(use, ())
-                    if self._callers[inner_step] == use
-                ]
-        return seqs
+        self._callers[seq] = event.attempt, event.parent
+        if isinstance(event, events.StepReused) or event.reusable:
+            self._places.add((event.attempt, event.step))
+        self._unused_seqs.discard(seq)
 
     def apply(self, record: Record) -> StepDetails | None:
         """Return the step that a record completed, failed or reused; None if the reused step is unknown."""
