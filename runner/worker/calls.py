@@ -4,7 +4,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final, Protocol
@@ -127,43 +127,32 @@ class _TrialInput:
     model_step = staticmethod(model_step)
 
 
-@attrs.define(eq=False)
-class _Answer:
-    event: trio.Event = attrs.field(factory=trio.Event)
-    fields: dict[str, Any] = attrs.field(factory=dict[str, Any])
-
-
 @attrs.frozen
 class _RemoteGate:
     """Where the model calls of an attempt wait until the session admits them; see `CallGate`."""
 
     _number: int
     _send: Callable[[bytes], None]
-    _admissions: dict[tuple[int, int], _Answer]
+    _ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
     _silent_keys: set[tuple[object, ...]]
 
     def admit_now(self, step: int, call: LimitedCall, *, can_wait: bool) -> CallAdmission | None:
         """Admit a call if no limit of its key is known, or if it cannot wait."""
         if not can_wait:
-            self._request(step, call)
+            self._send(orjson.dumps(self._frame(step, call)))
         return NO_ADMISSION if not can_wait or call[:3] in self._silent_keys else None
 
     async def admit(self, step: int, call: LimitedCall) -> CallAdmission:
         """Wait until the session admits a call, and records what it waited."""
-        self._admissions[self._number, step] = answer = _Answer()
-        self._request(step, call)
-        try:
-            await answer.event.wait()
-        finally:
-            self._admissions.pop((self._number, step), None)
-        if error := answer.fields.get("error"):
+        answer = await self._ask(self._frame(step, call))
+        if error := answer.get("error"):
             raise OverLimit(error)
-        if answer.fields["silent"]:
+        if answer["silent"]:
             self._silent_keys.add(call[:3])
         return NO_ADMISSION
 
-    def _request(self, step: int, call: LimitedCall) -> None:
-        self._send(orjson.dumps({"admit": self._number, "step": step, "call": [*call[:3], *call.size]}))
+    def _frame(self, step: int, call: LimitedCall) -> dict[str, Any]:
+        return {"admit": self._number, "step": step, "call": [*call[:3], *call.size]}
 
     def read(self, step: int, status: int, headers: Mapping[str, str]) -> None:
         """Send the head of a reply to the session."""
@@ -187,9 +176,8 @@ class Calls:
         self._retry: Retry = evaluation.settings.retry
         self._is_step = DurableRequests.parse(opening["durable"]).includes if opening["durable"] else None
         self._scopes: dict[int, trio.CancelScope] = {}
-        self._syncs: dict[int, trio.Event] = {}
-        self._admissions: dict[tuple[int, int], _Answer] = {}
-        """Call and step → the answer of the session about a model call, once it arrives."""
+        self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
+        """Question to the session → where its answer is awaited."""
         self._silent_keys: set[tuple[object, ...]] = set()
         """Rate-limit keys of which no limit is known."""
         self._tasks: dict[str, Task] = {}
@@ -225,13 +213,9 @@ class Calls:
             case "cancel":
                 if value in self._scopes:
                     self._scopes[value].cancel()
-            case "admitted":
-                if (answer := self._admissions.pop((value, fields["step"]), None)) is not None:
-                    answer.fields = fields
-                    answer.event.set()
-            case "synced":
-                if (event := self._syncs.pop(fields["request"], None)) is not None:
-                    event.set()
+            case "answer":
+                if value in self._answers:
+                    self._answers[value].send_nowait(fields)
             case _:
                 pass
 
@@ -260,7 +244,7 @@ class Calls:
             token=self._token,
             wait_durable=partial(self._wait_durable, number) if self._opening["write_ahead"] else None,
             is_step=self._is_step,
-            gate=_RemoteGate(number, self._send, self._admissions, self._silent_keys),
+            gate=_RemoteGate(number, self._send, self._ask, self._silent_keys),
         )
         steps.offer(((name, fingerprint), _recorded_result(result)) for name, fingerprint, result in fields.get("results", ()))
         set_steps(steps)
@@ -363,10 +347,18 @@ class Calls:
         self._send(b'{"step":%d,"event":%b}}' % (number, text))
 
     async def _wait_durable(self, number: int) -> None:
-        request = id(event := trio.Event())
-        self._syncs[request] = event
-        self._send(orjson.dumps({"sync": number, "request": request}))
-        await event.wait()
+        await self._ask({"sync": number})
+
+    async def _ask(self, frame: dict[str, Any]) -> dict[str, Any]:
+        """Send a frame with a question to the session; return the fields of the answer."""
+        send, receive = trio.open_memory_channel[dict[str, Any]](1)
+        question = id(send)
+        self._answers[question] = send
+        self._send(orjson.dumps({**frame, "question": question}))
+        try:
+            return await receive.receive()
+        finally:
+            del self._answers[question]
 
     def _note(self, number: int, values: dict[str, Any]) -> None:
         for name, value in values.items():

@@ -441,16 +441,16 @@ class Workers:
                 call.record_step(fields.get("event"))
             case "admit":
                 call.count("admissions")
-                self._nursery.start_soon(self._admit, worker, number, *parse_admit(fields), call)
+                self._nursery.start_soon(self._admit, worker, fields.get("question"), *parse_admit(fields), call)
             case "reply":
                 call.read_reply(fields)
             case "sync":
                 call.count("syncs")
-                self._nursery.start_soon(self._sync, worker, number, fields.get("request"), call)
+                self._nursery.start_soon(self._sync, worker, fields.get("question"), call)
             case _:
                 raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
 
-    async def _admit(self, worker: Worker, number: int, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
+    async def _admit(self, worker: Worker, question: Any, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
         """Report to the worker when a model call may start, or why it never can."""
         answer: dict[str, Any] = {"silent": True}
         if call.steps is not None and (gate := call.steps.gate) is not None:
@@ -460,14 +460,14 @@ class Workers:
                 call.admissions[step] = admission if admission is not None else await gate.admit(step, limited_call)
             except (OverLimit, AttemptEnded) as exc:
                 answer = {"error": str(exc)}
-        worker.pipe.send(orjson.dumps({"admitted": number, "step": step, **answer}))
+        worker.pipe.send(orjson.dumps({"answer": question, **answer}))
 
-    async def _sync(self, worker: Worker, number: int, request: Any, call: RemoteCall) -> None:
+    async def _sync(self, worker: Worker, question: Any, call: RemoteCall) -> None:
         """Report to the worker when the steps of a call are on disk."""
         if call.steps is not None and call.steps.wait_durable is not None:
             with suppress(JournalError):  # The journal has failed, which ends the run.
                 await call.steps.wait_durable()
-        worker.pipe.send(orjson.dumps({"synced": number, "request": request}))
+        worker.pipe.send(orjson.dumps({"answer": question}))
 
     def _handle_end(self, worker: Worker | None, detail: str, *, is_external: bool = False) -> None:
         """Handle the end of a worker; None: it was not ready yet."""

@@ -1,8 +1,8 @@
 """The frames between a session and its workers: lines of JSON, each an object whose first key is its kind.
 
-From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel`, `admitted`
-and `synced`. From a worker: `ready` or `rejected`, then for each call any number of `note`, `step`, `sync`, `admit` (a model
-call waits for rate limits) and `reply` (its head), and one `end`.
+From the session: `open` (what to import), `begin` (the run), `call` (an attempt) or `score` (a scorer), `cancel` and `answer`
+(to a `question`). From a worker: `ready` or `rejected`, then for each call any number of `note`, `step`, `sync` (its steps must
+be on disk), `admit` (a model call waits for rate limits) and `reply` (its head), and one `end`.
 """
 
 from typing import Any, Final, get_args

@@ -52,7 +52,7 @@ INVALID: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "a long error": [("end", failure(message=MEBIBYTE))],
     "many notes at once": [("note", {"values": dict.fromkeys(map(str, range(MANY)), 1)})],
     "many notes": [("note", {"values": {"a": 1}})] * MANY,
-    "many syncs": [("sync", {"request": 1})] * MANY,
+    "many syncs": [("sync", {"question": 1})] * MANY,
     "a large note": [("note", {"values": {"a": MEBIBYTE}})],
     "notes that are none": [("note", {"values": [1]})],
     "a reply that is none": [("note", {"values": {REPLY_NOTE: {"status": 200}}})],
