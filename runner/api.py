@@ -56,7 +56,13 @@ async def arun(
         return await session.run()
     if not is_in_event_loop():
         raise UsageError("arun() runs inside trio or asyncio; call run(…)")
-    return await _run_from_asyncio(session)
+    import asyncio  # noqa: PLC0415  # a plain script does not need it
+
+    try:
+        return await run_from_asyncio(_run_and_deliver(session), session.interrupt)
+    except asyncio.CancelledError as exc:
+        _add_note(exc, session)
+        raise
 
 
 def run(
@@ -196,31 +202,30 @@ def _run_and_deliver(session: Session) -> Callable[[Deliver[Outcome]], Outcome]:
     return call
 
 
-async def _run_from_asyncio(session: Session) -> Outcome:
-    """Run a session in a new thread; the event loop continues meanwhile."""
+async def run_from_asyncio(call: Callable[[Deliver[T]], T], stop: Callable[[], None]) -> T:
+    """Make a call in a new thread; the event loop continues meanwhile. A cancellation stops the call, and waits for its end."""
     import asyncio  # noqa: PLC0415  # a plain script does not need it
 
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[Outcome | BaseException] = loop.create_future()
+    future: asyncio.Future[T | BaseException] = loop.create_future()
     cancellation: asyncio.CancelledError | None = None
 
-    def set_result(result: Outcome | BaseException) -> None:
+    def set_result(result: T | BaseException) -> None:
         if not future.done():
             future.set_result(result)
 
-    def deliver(result: Outcome | BaseException) -> None:
+    def deliver(result: T | BaseException) -> None:
         with suppress(RuntimeError):  # The loop was closed.
             loop.call_soon_threadsafe(set_result, result)
 
-    _start_thread(_run_and_deliver(session), deliver)
+    _start_thread(call, deliver)
     while not future.done():
         try:
             await asyncio.wait([future], timeout=POLL_INTERVAL)  # A kernel's handler of SIGINT does not wake an idle loop.
         except asyncio.CancelledError as exc:
             cancellation = exc
-            session.interrupt()
+            stop()
     if cancellation is not None:
-        _add_note(cancellation, session)
         raise cancellation
     return _result(future.result())
 

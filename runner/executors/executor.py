@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from evaljournal.journal.events import FailureCategory
-from evaljournal.runner.api import run_async, run_in_trio
+from evaljournal.runner.api import run_async, run_from_asyncio, run_in_trio
 from evaljournal.runner.definition.settings import DURATION_PROBLEM
 from evaljournal.runner.errors import UsageError, is_whole_number
 from evaljournal.runner.executors.caller_thread import CallerThreadTask
@@ -207,29 +207,15 @@ class AsyncExecutor(_Executor):
             execution = Execution(self._configure(), inputs)
             with self._stop_on_signal(execution.stop_handle.request):
                 return await execution.run()
-        loop = asyncio.get_running_loop()
-        execution = Execution(self._configure(), inputs, loop=loop)
-        context = contextvars.copy_context()
-        with self._stop_on_signal(execution.stop_handle.request), ThreadPoolExecutor(1, "evaljournal") as pool:
-            future = loop.run_in_executor(pool, lambda: context.run(run_in_trio, execution.run))
-            try:
-                return await asyncio.shield(future)
-            except asyncio.CancelledError:
-                with contextlib.suppress(KeyboardInterrupt):  # The third request raises it.
-                    execution.stop_handle.request()
-                    execution.stop_handle.request()
-                await _wait_until_done(future)
-                raise
+        execution = Execution(self._configure(), inputs, loop=asyncio.get_running_loop())
 
+        def stop_now() -> None:
+            with contextlib.suppress(KeyboardInterrupt):  # The third request raises it.
+                execution.stop_handle.request()
+                execution.stop_handle.request()
 
-async def _wait_until_done(future: "asyncio.Future[Results]") -> None:
-    """Wait until a stopped run has ended, even if cancelled again."""
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError:
-            continue
-    future.exception()
+        with self._stop_on_signal(execution.stop_handle.request):
+            return await run_from_asyncio(lambda _: run_in_trio(execution.run), stop_now)
 
 
 class SyncExecutor(_Executor):

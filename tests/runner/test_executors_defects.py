@@ -16,6 +16,7 @@ import trio
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
 from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options
+from tests.processes import wait_until
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
 
@@ -157,7 +158,7 @@ def test_8_cancelling_leaves_nothing_running() -> None:
         return len(asyncio.all_tasks())
 
     assert (1, 0) == (asyncio.run(main()), running)
-    assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("evaljournal_")]
+    assert wait_until(lambda: "evaljournal" not in {thread.name for thread in threading.enumerate()})
 
 
 class Prompt:
