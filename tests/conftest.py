@@ -4,7 +4,7 @@ import functools
 import inspect
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -16,6 +16,7 @@ from trio._core import _run as scheduler
 import evaljournal
 from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
 from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE
+from tests.gateway import KEY
 from tests.journal.disk import SimulatedDisk
 from tests.programs import OptionalModule, SkippedTests, import_optional
 from tests.server import Server, serving
@@ -180,3 +181,17 @@ def path(tmp_path: Path) -> Path:
 def name(request: pytest.FixtureRequest) -> str:
     """The name under which the server counts the calls of this test."""
     return "".join(letter if letter.isalnum() else "-" for letter in f"{request.path.stem}-{request.node.name}")
+
+
+@pytest.fixture
+def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let the test server be the providers of the gateway: each call takes the next of the steps that are set (default: ok)."""
+
+    def use(steps: str) -> None:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, steps, "api/v1"))
+        monkeypatch.setenv("OPENAI_API_KEY", KEY)
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url(name, steps, "api"))
+        monkeypatch.setenv("ANTHROPIC_API_KEY", f"{KEY}-of-anthropic")
+
+    use("ok")
+    return use

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+import pytest
+
 from evaljournal import Outcome, Retry, gateway_env
 from tests.processes import TIMEOUT
 from tests.runs import define_real, run_real
@@ -92,3 +94,12 @@ def evaluate(task: Any, path: Path, *questions: str, **options: Any) -> Outcome:
     """Run an agent that gets a list of questions, and calls models through the gateway."""
     evaluation = define_real(task, [{"id": "it", "input": list(questions)}], gateway=True, **{"retry": RETRY, **options})
     return run_real(evaluation, path)
+
+
+def evaluate_with(
+    answer: Callable[[socket.socket, bytes], None], task: Any, path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> None:
+    """Run an agent that calls a scripted provider through the gateway."""
+    with scripted_provider(answer) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        evaluate(task, path, **options)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, Final
 
 import attrs
@@ -71,24 +72,16 @@ class MemoryPipe:
         if self.sent:
             deliver(self.sent)
 
+    @property
+    def worker_side(self) -> Any:
+        """What a worker's code uses of a pipe."""
+        return SimpleNamespace(send=self.reply, deliver_to=self.deliver_to)
+
     def end(self, reason: WorkerDied) -> None:
         """End the worker, as if its process had ended."""
         self._to_session.send_nowait(reason)
         self.is_killed = True
         self.scope.cancel()
-
-
-@attrs.frozen
-class WorkerSide:
-    """What a worker's code uses of a pipe."""
-
-    pipe: MemoryPipe
-
-    def send(self, frame: bytes, /) -> None:
-        self.pipe.reply(frame)
-
-    def deliver_to(self, deliver: Any, /) -> None:
-        self.pipe.deliver_to(deliver)
 
 
 @attrs.define(eq=False)
@@ -104,7 +97,8 @@ class MemoryWorkers:
     environment: tuple[str, ...] = ()
     capacity: trio.CapacityLimiter | None = None
     """Limits the workers that run; others wait."""
-    pipes: list[MemoryPipe] = attrs.field(factory=list[MemoryPipe])
+    pipes: list[Any] = attrs.field(factory=list[Any])
+    new_pipe: Callable[[str], MemoryPipe] = MemoryPipe
 
     def describe(self) -> Mapping[str, Any]:
         return {"kind": "memory", "workers": self.workers}
@@ -117,7 +111,7 @@ class MemoryWorkers:
                 await trio.lowlevel.checkpoint()
                 if self.capacity is not None:
                     await self.capacity.acquire_on_behalf_of(number)
-                pipe = MemoryPipe(f"process {number}")
+                pipe = self.new_pipe(f"process {number}")
                 self.pipes.append(pipe)
                 nursery.start_soon(self._serve, pipe, number)
                 return pipe
@@ -134,10 +128,10 @@ class MemoryWorkers:
         _pipe.set(pipe)
         with pipe.scope:
             await pipe.opened.wait()
-            opened = open_evaluation(WorkerSide(pipe), pipe.sent.pop(0), lambda _: self.evaluation)
+            opened = open_evaluation(pipe.worker_side, pipe.sent.pop(0), lambda _: self.evaluation)
             if opened is not None:
                 self.started(pipe)
-                await Calls(WorkerSide(pipe), *opened).run()
+                await Calls(pipe.worker_side, *opened).run()
         if self.capacity is not None:
             self.capacity.release_on_behalf_of(number)
 

@@ -14,7 +14,7 @@ import pytest
 from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed
 from evaljournal.runner.gateway import call, gateway
 from evaljournal.runner.http import server as http_server
-from tests.gateway import KEY, ask, chunk, evaluate, gateway_address, scripted_provider
+from tests.gateway import ask, chunk, evaluate, evaluate_with, gateway_address, scripted_provider
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.server import Server
@@ -23,10 +23,7 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
-@pytest.fixture
-def _provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "ok", "v1"))
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+pytestmark = pytest.mark.usefixtures("provider")
 
 
 def exchange(request: bytes) -> bytes:
@@ -51,7 +48,6 @@ def request(target: str, method: str = "POST", headers: str = "", body: str = "{
     ).encode()
 
 
-@pytest.mark.usefixtures("_provider")
 def test_only_known_paths_of_attempts_in_flight_are_forwarded(path: Path, server: Server, name: str) -> None:
     """Another path, method, token or host gets an error that names the problem, and the provider gets nothing."""
 
@@ -87,7 +83,6 @@ def test_only_known_paths_of_attempts_in_flight_are_forwarded(path: Path, server
     assert [] == events(path, StepFailed)
 
 
-@pytest.mark.usefixtures("_provider")
 def test_an_error_names_the_paths(path: Path) -> None:
     """SDKs show the message of an error."""
 
@@ -100,7 +95,6 @@ def test_an_error_names_the_paths(path: Path) -> None:
     assert "/openai/v1/chat/completions" in outputs(path)[0]
 
 
-@pytest.mark.usefixtures("_provider")
 @pytest.mark.parametrize(
     ("head", "expected"),
     [
@@ -130,7 +124,6 @@ def test_invalid_requests(path: Path, head: str, expected: int) -> None:
     assert [expected] == outputs(path)
 
 
-@pytest.mark.usefixtures("_provider")
 def test_a_large_body_without_a_length_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body without a length is read up to the limit."""
     monkeypatch.setattr(call, "MAX_BYTES", 300_000)
@@ -144,7 +137,6 @@ def test_a_large_body_without_a_length_is_rejected(path: Path, monkeypatch: pyte
     assert [413] == outputs(path)
 
 
-@pytest.mark.usefixtures("_provider")
 def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
     """The parsed body would take a hundred times its size."""
 
@@ -156,7 +148,6 @@ def test_a_body_with_too_many_values_is_rejected(path: Path) -> None:
     assert [413] == outputs(path)
 
 
-@pytest.mark.usefixtures("_provider")
 def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All large bodies are answered, although only a few fit into memory at the same time."""
     monkeypatch.setattr("evaljournal.runner.gateway.gateway.MAX_REQUESTS", 1_500_000)
@@ -172,7 +163,6 @@ def test_large_bodies_wait_for_each_other(path: Path, monkeypatch: pytest.Monkey
     assert [3] == outputs(path)
 
 
-@pytest.mark.usefixtures("_provider")
 def test_many_connections(path: Path) -> None:
     """200 concurrent connections are answered next to 50 without a request, and none is left open."""
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
@@ -203,7 +193,6 @@ def kept_open(target: str, client: socket.socket) -> int:
     return status(client.recv(65_536))
 
 
-@pytest.mark.usefixtures("_provider")
 def test_too_many_connections_fail_the_attempt(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that the gateway cannot answer gets 503, and the attempt fails, whatever the agent returns."""
     monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
@@ -227,7 +216,6 @@ def test_too_many_connections_fail_the_attempt(path: Path, monkeypatch: pytest.M
     assert [[200]] == outputs(path)
 
 
-@pytest.mark.usefixtures("_provider")
 def test_connections_without_a_token_do_not_count(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections, and those with a wrong token, take no place of an attempt, and are closed after some seconds."""
     monkeypatch.setattr(gateway, "MAX_CONNECTIONS", 2)
@@ -274,9 +262,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
         assert closed.wait(TIMEOUT)
         return ask("again")[0]
 
-    with scripted_provider(answer) as url:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        evaluate(agent, path)
+    evaluate_with(answer, agent, path, monkeypatch)
 
     assert [200] == outputs(path)
     assert ["evaljournal.AgentDisconnected"] == [step.error for step in events(path, StepFailed)]
@@ -326,7 +312,6 @@ def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.
     assert [403, 403] == late
 
 
-@pytest.mark.usefixtures("_provider")
 def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection without another request, or with a part of one, is closed."""
     monkeypatch.setattr(http_server, "IDLE_TIMEOUT", 0.05)

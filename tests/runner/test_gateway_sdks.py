@@ -14,12 +14,11 @@ import trustme
 from evaljournal import gateway_env, verify
 from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
 from evaljournal.runner.testing import events_of
-from tests.gateway import RETRY, ask, chunk, evaluate, gateway_address, scripted_provider, statuses
+from tests.gateway import KEY, RETRY, ask, chunk, evaluate, evaluate_with, gateway_address, statuses
 from tests.processes import TIMEOUT
 from tests.runs import define_real, events, outputs, run_real
 from tests.sdk_agents import (
     CLIENTS,
-    KEY,
     TURNS,
     Agent,
     Turn,
@@ -33,25 +32,13 @@ from tests.sdk_agents import (
     responses,
     responses_streamed,
 )
+from tests.sdk_agents import KEY as SDK_KEY
 from tests.server import Server, serving
 
 STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 DONE: Final = "data: [DONE]\n\n"
 OVERLOADED: Final = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
 CHUNK: Final = 'data: {"model": "gpt-4o-mini", "choices": [{"index": 0, "delta": {"content": "Lima"}}]}\n\n'
-
-
-@pytest.fixture
-def provider(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Let the test server be both providers; each call takes its next step."""
-
-    def use(steps: str) -> None:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, steps, "api/v1"))
-        monkeypatch.setenv("OPENAI_API_KEY", f"{KEY}-openai")
-        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url(name, steps, "api"))
-        monkeypatch.setenv("ANTHROPIC_API_KEY", f"{KEY}-anthropic")
-
-    return use
 
 
 def client_of(turn: Turn) -> Any:
@@ -95,7 +82,7 @@ def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
     assert ["rate_limited"] == [failed.category for failed in events(path, AttemptFailed)]
     assert verify(path).ok
-    assert not [file for file in path.rglob("*.jsonl") if KEY.encode() in file.read_bytes()]
+    assert not [file for file in path.rglob("*.jsonl") if any(key.encode() in file.read_bytes() for key in (KEY, SDK_KEY))]
 
 
 def test_embeddings_and_models(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
@@ -146,9 +133,7 @@ def test_a_stream_is_passed_on_as_it_arrives(path: Path, monkeypatch: pytest.Mon
         read_stream(on_chunk)
         return b"".join(parts).decode()
 
-    with scripted_provider(answer) as url:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        evaluate(agent, path, write_ahead=True, durability="sync")
+    evaluate_with(answer, agent, path, monkeypatch, write_ahead=True, durability="sync")
 
     assert [CHUNK + DONE] == outputs(path)
     assert [0, 1] == recorded
@@ -177,9 +162,7 @@ def test_an_agent_that_disconnects_after_the_last_event(path: Path, monkeypatch:
         has_disconnected.set()
         return ask("again")[0]
 
-    with scripted_provider(answer) as url:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        evaluate(agent, path)
+    evaluate_with(answer, agent, path, monkeypatch)
 
     assert [200] == outputs(path)
     assert (2, 0) == (len(events(path, StepCompleted)), len(events(path, StepFailed)))
@@ -210,9 +193,7 @@ def test_an_incomplete_stream(path: Path, monkeypatch: pytest.MonkeyPatch, end: 
             return "truncated"
         return "read"
 
-    with scripted_provider(answer) as url:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        evaluate(agent, path, retry={"errors": 0})
+    evaluate_with(answer, agent, path, monkeypatch, retry={"errors": 0})
 
     assert b"".join(parts).startswith(CHUNK.encode())
     assert [error] == [step.error for step in events(path, StepFailed)]

@@ -156,12 +156,9 @@ def test_model_calls_of_variants_are_steps(path: Path, server: Server, name: str
     }
 
 
-def test_variants_call_models_through_the_gateway(
-    path: Path, server: Server, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("provider")
+def test_variants_call_models_through_the_gateway(path: Path) -> None:
     """With the gateway, the calls of each variant are steps of its own trial; the variants share one gateway."""
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "ok", "v1"))
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")
     ports: set[str] = set()
 
     def task(value: str, *, model: str) -> str:

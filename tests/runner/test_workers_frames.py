@@ -17,7 +17,7 @@ from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, InvalidFrame
 from evaljournal.runner.workers.streams import FrameSplitter
 from tests import runs
 from tests.journal.disk import SimulatedDisk
-from tests.runner.test_workers_properties import Call, ScriptedPipe, ScriptedPool
+from tests.runner.test_workers_properties import Call, ScriptedPipe
 from tests.runs import define, numbered_cases
 from tests.workers import RETRY, MemoryWorkers, run_in, send
 
@@ -160,7 +160,7 @@ async def test_others_get_a_turn_between_frames() -> None:
             counts.append(len(notes))
             await trio.lowlevel.checkpoint()
 
-    workers = Workers(ScriptedPool(workers=1, spares=0, new_pipe=Batch), {}, places=1, grace=1.0)
+    workers = Workers(MemoryWorkers(workers=1, spares=0, new_pipe=Batch), {}, places=1, grace=1.0)
     async with workers.open():
         await workers.wait_ready()
         workers.begin("run")

@@ -24,7 +24,12 @@ from evaljournal.runner.workers.streams import StderrPrinter
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, define, numbered_cases
-from tests.workers import RETRY, MemoryPipe, MemoryWorkers, WorkerSide, die, run_in
+from tests.workers import RETRY, MemoryPipe, MemoryWorkers, die, run_in
+
+
+async def task(value: str) -> str:
+    """Return the input."""
+    return value
 
 
 async def test_as_many_workers_as_the_attempts_need() -> None:
@@ -45,9 +50,6 @@ async def test_as_many_workers_as_the_attempts_need() -> None:
 async def test_no_more_workers_than_slots() -> None:
     """A worker that no attempt can use is not started."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1_000, concurrency=2, spares=0)
-
-    async def task(value: str) -> str:
-        return value
 
     await run_in(pool, define(task, numbered_cases(5), slots=3, retry=RETRY), disk)
 
@@ -128,9 +130,6 @@ async def test_a_worker_that_does_not_become_ready_is_killed(capsys: pytest.Capt
 
     disk, pool = SimulatedDisk(), Silent(workers=1)
 
-    async def task(value: str) -> str:
-        return value
-
     with pytest.raises(UsageError, match="not ready within 120 s"):
         await run_in(pool, define(task, numbered_cases(1)), disk)
 
@@ -147,9 +146,6 @@ async def test_workers_that_become_ready_late(capsys: pytest.CaptureFixture[str]
             await trio.sleep(number)
             await super()._serve(pipe, number)
 
-    async def task(value: str) -> str:
-        return value
-
     await run_in(Late(workers=1, spares=0), define(task, numbered_cases(1)), SimulatedDisk())
     assert not capsys.readouterr().err
 
@@ -162,9 +158,6 @@ async def test_another_version_in_a_worker_is_rejected_before_anything_is_writte
 
     async def other(value: str) -> str:
         return f"other {value}"
-
-    async def task(value: str) -> str:
-        return value
 
     disk, pool = SimulatedDisk(), MemoryWorkers(define(other, numbered_cases(1)))
 
@@ -234,7 +227,7 @@ def test_a_worker_reports_what_it_cannot_load() -> None:
     def load(opening: dict[str, Any]) -> AnyEvaluation:
         raise UsageError(f"{opening['task']} does not exist")
 
-    assert open_evaluation(WorkerSide(pipe), b'{"open":{"task":"it.py"}}', load) is None
+    assert open_evaluation(pipe.worker_side, b'{"open":{"task":"it.py"}}', load) is None
     received = pipe.received()
     assert isinstance(received, bytes)
     assert orjson.loads(received)["rejected"].endswith(f" in {Path.cwd()}: it.py does not exist")
@@ -242,9 +235,6 @@ def test_a_worker_reports_what_it_cannot_load() -> None:
 
 async def test_what_cannot_run_in_workers_is_rejected() -> None:
     """Scorers without their workers, other rules for exceptions, and a gateway out of reach are rejected."""
-
-    async def task(value: str) -> str:
-        return value
 
     async def rejected(defined: AnyEvaluation, **options: Any) -> str:
         with pytest.raises(UsageError) as caught:

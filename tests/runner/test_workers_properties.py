@@ -1,7 +1,5 @@
 """Properties of a session's workers over a scripted pipe, for any order of frames, deaths and cancellations."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -14,7 +12,8 @@ from hypothesis import strategies as st
 
 from evaljournal.runner.retries.classify import RemoteError
 from evaljournal.runner.workers.driver import MAX_FAILED_STARTS, RemoteCall, Worker, Workers
-from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerEnded
+from evaljournal.runner.workers.pool import WorkerDied, WorkerEnded
+from tests.workers import MemoryPipe, MemoryWorkers
 
 GRACE = 2.0
 PLACES = 2
@@ -30,66 +29,20 @@ actions = st.lists(
 )
 
 
-@attrs.define(eq=False)
-class ScriptedPipe:
+class ScriptedPipe(MemoryPipe):
     """A pipe to a worker that does only what the script contains."""
 
-    name: str
-    is_dead: bool = False
-    channel: Any = attrs.field(factory=lambda: trio.open_memory_channel[Any](1_000))
-    numbers: list[int] = attrs.field(factory=list[int])
-    """The calls that were sent."""
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.numbers: list[int] = []
+        """The calls that were sent."""
 
     def send(self, frame: bytes, /) -> None:
         fields = orjson.loads(frame)
         if "open" in fields:
-            self.reply({"ready": {}})
+            self.reply(orjson.dumps({"ready": {}}))
         elif "call" in fields:
             self.numbers.append(fields["call"])
-
-    def reply(self, fields: Mapping[str, Any]) -> None:
-        if not self.is_dead:
-            self.channel[0].send_nowait(orjson.dumps(fields))
-
-    async def frames(self) -> AsyncGenerator[list[bytes]]:
-        async for frame in self.channel[1]:
-            if isinstance(frame, WorkerDied):
-                raise frame
-            yield [frame]
-
-    def end(self, reason: WorkerDied) -> None:
-        if not self.is_dead:
-            self.is_dead = True
-            self.channel[0].send_nowait(reason)
-
-    def kill(self) -> None:
-        self.end(WorkerDied("signal 9"))
-
-
-@attrs.define(eq=False)
-class ScriptedPool:
-    """A pool of such workers."""
-
-    workers: int = 3
-    concurrency: int | None = 2
-    spares: int = 1
-    runs_tasks: bool = True
-    is_local: bool = True
-    environment: tuple[str, ...] = ()
-    pipes: list[ScriptedPipe] = attrs.field(factory=list[ScriptedPipe])
-    new_pipe: Callable[[str], ScriptedPipe] = ScriptedPipe
-
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "scripted"}
-
-    @asynccontextmanager
-    async def open(self) -> AsyncGenerator[StartWorker]:
-        async def start(number: int) -> ScriptedPipe:
-            await trio.lowlevel.checkpoint()
-            self.pipes.append(self.new_pipe(f"process {number}"))
-            return self.pipes[-1]
-
-        yield start
 
 
 @attrs.define(eq=False)
@@ -118,7 +71,7 @@ class Call:
 class Script:
     """Carries out a script, and checks the places after each action."""
 
-    def __init__(self, pool: ScriptedPool, workers: Workers, nursery: trio.Nursery) -> None:
+    def __init__(self, pool: MemoryWorkers, workers: Workers, nursery: trio.Nursery) -> None:
         self.pool, self.workers, self.nursery = pool, workers, nursery
         self.calls: list[Call] = []
         self.started: list[Call] = []
@@ -132,7 +85,7 @@ class Script:
         self.nursery.start_soon(call.run, self.workers)
 
     async def act(self, kind: str, index: int) -> None:
-        pipes = [pipe for pipe in self.pool.pipes if not pipe.is_dead]
+        pipes = [pipe for pipe in self.pool.pipes if not pipe.is_killed]
         numbers = [(pipe, number) for pipe in pipes for number in pipe.numbers]
         if kind == "call" and self.workers.has_room:
             self.calls.append(Call())
@@ -144,10 +97,10 @@ class Script:
             self.workers.reserve_own_worker(call, lambda: self.start(call))
         elif kind in ENDS and numbers:
             pipe, number = numbers[index % len(numbers)]
-            pipe.reply({"end": number, **ENDS[kind]})  # Perhaps a second end.
+            pipe.reply(orjson.dumps({"end": number, **ENDS[kind]}))  # Perhaps a second end.
         elif kind == "note" and numbers:
             pipe, number = numbers[index % len(numbers)]
-            pipe.reply({"note": number, "values": {"a": 1}})
+            pipe.reply(orjson.dumps({"note": number, "values": {"a": 1}}))
         elif kind in {"die", "lose"} and pipes:
             pipe = pipes[index % len(pipes)]
             self.unused += not pipe.numbers
@@ -180,7 +133,7 @@ class Script:
         while self.workers.has_room:
             self.workers.reserve(Call())
             free += 1
-        alive = sum(not pipe.is_dead for pipe in self.pool.pipes)
+        alive = sum(not pipe.is_killed for pipe in self.pool.pipes)
         assert free == PLACES * min(alive, self.pool.workers)
         assert alive == self.pool.workers + self.pool.spares or self.unused >= MAX_FAILED_STARTS
         assert len(self.started) == len(self.calls) or (self.problems and not alive)
@@ -194,7 +147,7 @@ def test_every_call_ends_exactly_once(examples: int) -> None:
     @given(script=actions)
     def check(script: list[tuple[str, int]]) -> None:
         async def main() -> None:
-            pool = ScriptedPool()
+            pool = MemoryWorkers(workers=3, new_pipe=ScriptedPipe)
             workers = Workers(pool, {}, places=PLACES, grace=GRACE)
             async with workers.open():
                 await workers.wait_ready()

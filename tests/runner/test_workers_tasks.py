@@ -95,19 +95,12 @@ def test_a_command(path: Path) -> None:
     assert "lima" == run_twice(Command("cat"), path)[-1]["output"].strip('"')
 
 
-@pytest.mark.usefixtures("gateway_agent")
+@pytest.mark.usefixtures("provider")
 def test_the_gateway(path: Path) -> None:
     """A command in a worker on this machine calls models through the gateway of the run; its calls are steps with usage."""
+    Path("agent.py").write_text(AGENT)
     recorded = run_twice(Command([sys.executable, "agent.py"]), path, gateway=True)
 
     (completed,) = (fields for fields in recorded if "step" in fields)
     assert "model" == completed["kind"]
     assert load(path.with_name("in_worker")).state.usage["input_tokens"] > 0
-
-
-@pytest.fixture
-def gateway_agent(server: Server, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write an agent, and let the test server be its provider."""
-    Path("agent.py").write_text(AGENT)
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url(name, "ok", "v1"))
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-real-key-0123456789")
