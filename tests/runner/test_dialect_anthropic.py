@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from evaljournal import UsageError
-from evaljournal.journal.events import AttemptFailed, Noted
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
@@ -17,9 +15,7 @@ from evaljournal.runner.tasks.dialects.dialect import Answer
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, price_of, read_prices
 from evaljournal.runner.tasks.usage import priced_usage
 from tests.programs import import_optional
-from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
-from tests.server import Server
 
 MODEL: Final = "claude-haiku-5-5"
 USAGE: Final = {
@@ -423,26 +419,3 @@ def test_the_key_is_sent_as_the_api_takes_it(monkeypatch: pytest.MonkeyPatch) ->
     assert (b"Bearer a-token-of-anthropic", None) == (headers[b"Authorization"], headers.get(b"x-api-key"))
     assert (b"a-key-of-anthropic", None) == (headers_with_key[b"x-api-key"], headers_with_key.get(b"Authorization"))
     assert b"2023-06-01" == headers[b"anthropic-version"]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
-def test_a_run(server: Server, path: Path, name: str, *, stream: bool) -> None:
-    """A run calls `/v1/messages` and records the output, with and without streaming."""
-    base_url = server.url(name, "sse" if stream else "ok", "")
-    run_real(define_real(Chat("m", dialect="anthropic", base_url=base_url, prompt="{input}", stream=stream)), path)
-    (request,) = server.requests(name)
-
-    assert ["LIMA"] == outputs(path)
-    assert request["target"].endswith("/v1/messages")
-    assert stream == json.loads(request["body"]).get("stream", False)
-    notes = [event.value for event in events(path, Noted) if event.name == "evaljournal.stream"]
-    assert [{"first_byte", "first_token", "bytes"}] * stream == [set(value) for value in notes]
-
-
-def test_an_overloaded_stream_is_retried(path: Path) -> None:
-    """An overload within a stream is an outage, not an error of the trial."""
-    error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    with replying(encode([*events_of(REPLIES["truncated"])[:4], error]), "text/event-stream") as server:
-        run_real(define_real(Chat("anthropic:m", base_url=server.url, stream=True)), path)
-
-    assert {"unavailable"} == {event.category for event in events(path, AttemptFailed)}

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from evaljournal import UsageError
-from evaljournal.journal.events import AttemptFailed, Noted, StepCompleted
+from evaljournal.journal.events import AttemptFailed, StepCompleted
 from evaljournal.replay import model_messages
 from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
 from evaljournal.runner.retries.classify import classify
@@ -395,20 +395,6 @@ def test_the_key_is_sent_as_the_api_takes_it(monkeypatch: pytest.MonkeyPatch) ->
 
     assert b"a-key-of-gemini" == headers[b"x-goog-api-key"]
     assert b"a-key-of-google" == dict(Chat("gemini:m")._address.headers)[b"x-goog-api-key"]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
-def test_a_run(server: Server, path: Path, name: str, *, stream: bool) -> None:
-    """A run calls the path of the model, which a case may name, and records the output, with and without streaming."""
-    chat = Chat("gemini:{model}", base_url=server.url(name, "sse" if stream else "ok", ""), prompt="{question}", stream=stream)
-    run_real(define_real(chat, [{"question": "lima", "model": MODEL}]), path)
-    (request,) = server.requests(name)
-
-    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
-    assert ["LIMA"] == outputs(path)
-    assert request["target"].endswith(f"/v1beta/models/{MODEL}:{method}")
-    notes = [event.value for event in events(path, Noted) if event.name == "evaljournal.stream"]
-    assert [{"first_byte", "first_token", "bytes"}] * stream == [set(value) for value in notes]
 
 
 def test_the_model_is_part_of_the_definition() -> None:

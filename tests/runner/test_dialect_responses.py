@@ -17,9 +17,8 @@ from evaljournal.runner.tasks.dialects.responses import Responses
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.tasks.usage import priced_usage
 from tests.programs import import_optional
-from tests.runs import define_real, events, outputs, run_real
+from tests.runs import define_real, events, run_real
 from tests.security.replies import replying
-from tests.server import Server
 
 USAGE: Final = {
     "input_tokens": 1000,
@@ -348,15 +347,3 @@ def test_unsupported_parameters_and_messages() -> None:
         Chat("responses:m", base_url="http://h", seed=1)
     with pytest.raises(UsageError, match="invalid tool call"):
         Chat("responses:m", base_url="http://h").check(Case(input=[{"role": "assistant", "tool_calls": [{"id": 1}]}]))
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
-def test_a_run(server: Server, path: Path, name: str, *, stream: bool) -> None:
-    """A run calls `/responses` and records the output, with and without streaming."""
-    base_url = server.url(name, "sse" if stream else "ok", "v1")
-    run_real(define_real(Chat("m", dialect="responses", base_url=base_url, prompt="{input}", stream=stream)), path)
-    (request,) = server.requests(name)
-
-    assert ["LIMA"] == outputs(path)
-    assert request["target"].endswith("/v1/responses")
-    assert (False, stream) == (json.loads(request["body"])["store"], json.loads(request["body"]).get("stream", False))

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from evaljournal import Chat, Dialect, UsageError
+from evaljournal.journal.events import Noted
 from evaljournal.runner.tasks.dialects import dialect_by_name, names, split_model
 from evaljournal.runner.tasks.dialects.anthropic import Anthropic
 from evaljournal.runner.tasks.dialects.completions import Completions
 from evaljournal.runner.tasks.dialects.gemini import Gemini
 from evaljournal.runner.tasks.dialects.responses import Responses
 from tests.processes import ROOT, TIMEOUT
-from tests.runs import outputs
+from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
+from tests.server import Server
 from tests.test_docs import blocks
 
 
@@ -114,6 +116,31 @@ def test_built_in_dialects() -> None:
 
     assert [type(dialect) for dialect in dialects] == [type(dialect_by_name(name)) for name in names()]
     assert isinstance(Chat("m", base_url="http://h").api, Completions)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
+@pytest.mark.parametrize(
+    ("dialect", "base", "target"),
+    [
+        ("chat", "v1", "/v1/chat/completions"),
+        ("responses", "v1", "/v1/responses"),
+        ("anthropic", "", "/v1/messages"),
+        ("gemini", "", "/v1beta/models/m:generateContent"),
+    ],
+)
+def test_a_run(server: Server, path: Path, name: str, *, dialect: str, base: str, target: str, stream: bool) -> None:
+    """The path of the API is called, which may name the model of a case; a stream has a time to its first token."""
+    base_url = server.url(name, "sse" if stream else "ok", base)
+    target = target.replace(":generateContent", ":streamGenerateContent?alt=sse") if stream else target
+    chat = Chat("{model}", dialect=dialect, base_url=base_url, prompt="{question}", stream=stream)
+    run_real(define_real(chat, [{"question": "lima", "model": "m"}]), path)
+    (request,) = server.requests(name)
+
+    assert ["LIMA"] == outputs(path)
+    assert request["target"].endswith(target)
+    assert (stream and dialect != "gemini") == json.loads(request["body"]).get("stream", False)
+    notes = [event.value for event in events(path, Noted) if event.name == "evaljournal.stream"]
+    assert [{"first_byte", "first_token", "bytes"}] * stream == [set(value) for value in notes]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
