@@ -1,6 +1,6 @@
 """Workers without processes: both sides of the connection run in one loop, and a task can end its worker."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from evaljournal.journal import read
 from evaljournal.replay import audit
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.worker.calls import Calls, open_evaluation
-from evaljournal.runner.workers.pool import StartWorker, WorkerDied
+from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerPool
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, AnyEvaluation, run_virtual
 
@@ -85,7 +85,7 @@ class MemoryPipe:
 
 
 @attrs.define(eq=False)
-class MemoryWorkers:
+class MemoryWorkers(WorkerPool):
     """A pool of workers in the loop of the session, all with the same evaluation."""
 
     evaluation: Any = None
@@ -93,15 +93,13 @@ class MemoryWorkers:
     concurrency: int | None = 2
     spares: int = 1
     runs_tasks: bool = True
-    is_local: bool = True
-    environment: tuple[str, ...] = ()
     capacity: trio.CapacityLimiter | None = None
     """Limits the workers that run; others wait."""
     pipes: list[Any] = attrs.field(factory=list[Any])
     new_pipe: Callable[[str], MemoryPipe] = MemoryPipe
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "memory", "workers": self.workers}
+    kind = "memory"
+    is_local = True
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[StartWorker]:

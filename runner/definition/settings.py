@@ -248,7 +248,7 @@ class Settings(Selection):
 def _serialize(_: object, __: object, value: Any) -> Any:
     """Convert a worker pool, a class or a function to JSON; everything else is JSON already."""
     if isinstance(value, WorkerPool):
-        return dict(value.describe())
+        return value.describe()
     if isinstance(value, type):
         return f"{value.__module__}.{value.__qualname__}"
     return fingerprint_function(value) if callable(value) else value

@@ -4,9 +4,9 @@ All pools share the code that uses the pipes. A frame is one line of JSON. Nothi
 worker may have run code that a model wrote.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol
 
 from evaljournal.runner.errors import rule, whole_number
 
@@ -59,47 +59,37 @@ StartWorker = Callable[[int], Awaitable[Pipe]]
 """Starts a worker; its argument is its number in the session, from 1. Raises `WorkerDied` if it cannot be started."""
 
 
-@runtime_checkable
-class WorkerPool(Protocol):
-    """Starts workers."""
+class WorkerPool:
+    """Starts workers; subclasses have the options."""
 
-    @property
-    def workers(self) -> int:
-        """Number of workers; 0: as many as the attempts need, and the pool can start."""
-        ...
-
-    @property
-    def concurrency(self) -> int | None:
-        """Attempts that a worker runs concurrently; None: 16 if the tasks mostly wait, otherwise 1."""
-        ...
-
-    @property
-    def runs_tasks(self) -> bool:
-        """Whether attempts run in its workers; if not, only scorers that are defined with `workers=True` do."""
-        ...
+    kind: str
+    """Its name in the journal."""
+    workers: int
+    """Number of workers; 0: as many as the attempts need, and the pool can start."""
+    concurrency: int | None
+    """Attempts that a worker runs concurrently; None: 16 if the tasks mostly wait, otherwise 1."""
+    runs_tasks: bool
+    """Whether attempts run in its workers; if not, only scorers that are defined with `workers=True` do."""
+    is_local = False
+    """Whether its workers run on this machine, with access to its loopback address."""
 
     @property
     def spares(self) -> int:
         """Workers that are kept ready to replace one that has ended."""
-        ...
-
-    @property
-    def is_local(self) -> bool:
-        """Whether its workers run on this machine, with access to its loopback address."""
-        ...
+        return 0
 
     @property
     def environment(self) -> Sequence[str]:
         """Names of the environment variables of this process that are sent to its workers."""
-        ...
+        return ()
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return its description for the journal: `kind` and options, without secrets."""
-        ...
+    def describe(self) -> dict[str, Any]:
+        """Return its description for the journal, without secrets."""
+        return {"kind": self.kind, "workers": self.workers, "concurrency": self.concurrency, "tasks": self.runs_tasks}
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
         """Open the pool for a session; its workers end with it."""
-        ...
+        raise NotImplementedError
 
 
 valid_concurrency: Final = whole_number(1, prefix="workers.", optional=True)

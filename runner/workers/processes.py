@@ -5,7 +5,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ import trio
 
 from evaljournal.runner.errors import UsageError, whole_number
 from evaljournal.runner.secrets import mask
-from evaljournal.runner.workers.pool import StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
+from evaljournal.runner.workers.pool import StartWorker, WorkerDied, WorkerPool, valid_concurrency, valid_runs_tasks
 from evaljournal.runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 
 _CHUNK: Final = 1 << 18
@@ -159,7 +159,7 @@ _count: Final = whole_number(1, prefix="workers.")
 
 
 @attrs.frozen
-class ProcessWorkers:
+class ProcessWorkers(WorkerPool):
     """Runs attempts in processes on this machine: `@evaluation(…, workers=ProcessWorkers(8))`.
 
     Each process imports the evaluation. One that crashes, or does not respond to the timeout of an attempt, is replaced.
@@ -173,13 +173,9 @@ class ProcessWorkers:
     runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there. False: only scorers that are defined with `workers=True`."""
 
+    kind = "processes"
     spares = 1
     is_local = True
-    environment = ()
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return its description for the journal."""
-        return {"kind": "processes", "workers": self.workers, "concurrency": self.concurrency, "tasks": self.runs_tasks}
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
         """Open the pool for a session; its processes import modules from where this one does."""
@@ -197,7 +193,7 @@ def _valid_command(command: str) -> str:
 
 
 @attrs.frozen
-class CommandWorkers:
+class CommandWorkers(WorkerPool):
     """Runs attempts in workers started by a command: `CommandWorkers("ssh gpu1 'cd project && python -m evaljournal.worker'")`.
 
     The command is run once for each worker, without a shell. It must connect its standard input and output to
@@ -213,19 +209,11 @@ class CommandWorkers:
     runs_tasks: bool = attrs.field(default=True, validator=valid_runs_tasks, kw_only=True)
     """Whether attempts run there; see `ProcessWorkers`."""
 
-    spares = 0
-    is_local = False
-    environment = ()
+    kind = "command"
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return its description for the journal."""
-        return {
-            "kind": "command",
-            "command": mask(self.command),
-            "workers": self.workers,
-            "concurrency": self.concurrency,
-            "tasks": self.runs_tasks,
-        }
+        return {**super().describe(), "command": mask(self.command)}
 
     def open(self) -> AbstractAsyncContextManager[StartWorker]:
         """Open the pool for a session."""

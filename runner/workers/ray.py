@@ -6,12 +6,12 @@ one Ray call. Retries are those of the run; Ray's own are not used.
 
 import atexit
 import importlib
+import math
 import os
 import queue
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -25,7 +25,7 @@ from evaljournal.replay.text import printable
 from evaljournal.runner.errors import UsageError, rule, whole_number
 from evaljournal.runner.signals import reinstall_handlers
 from evaljournal.runner.workers import ray_actor
-from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, valid_concurrency, valid_runs_tasks
+from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerPool, valid_concurrency, valid_runs_tasks
 from evaljournal.runner.workers.streams import EXIT_TIMEOUT, START_CODE, FrameSplitter, StderrPrinter, exit_text
 
 CONNECT_TIMEOUT: Final = 60.0
@@ -58,8 +58,7 @@ class RayPipe:
         self._token = trio.lowlevel.current_trio_token()
         self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         """Frames to write; None ends the thread."""
-        self._messages: deque[bytes | WorkerDied] = deque()
-        self._has_messages = trio.Event()
+        self._send_message, self._messages = trio.open_memory_channel[bytes | WorkerDied](math.inf)
         self._printer = StderrPrinter()
         self.is_started = False
         self.is_released = False
@@ -109,8 +108,7 @@ class RayPipe:
             return
         if isinstance(message, WorkerDied) or message.startswith(ray_actor.EXITED):
             self._printer.end()
-        self._messages.append(message)
-        self._has_messages.set()
+        self._send_message.send_nowait(message)
 
     def lose(self, reason: str) -> None:
         """End the pipe: the cluster does not answer. No more calls of Ray are made."""
@@ -119,10 +117,7 @@ class RayPipe:
         self._put(WorkerDied(reason, is_external=True))
 
     async def _receive(self) -> bytes:
-        while not self._messages:
-            self._has_messages = trio.Event()
-            await self._has_messages.wait()
-        message = self._messages.popleft()
+        message = await self._messages.receive()
         if isinstance(message, WorkerDied):
             raise message
         return message
@@ -418,7 +413,7 @@ _valid_duration: Final = rule(
 
 
 @attrs.frozen
-class RayWorkers:
+class RayWorkers(WorkerPool):
     """Runs attempts on a Ray cluster: `@evaluation(…, workers=RayWorkers(workers=4, num_gpus=1))`.
 
     Each worker is an actor with these resources, whose process imports the evaluation. The cluster must be running.
@@ -451,7 +446,7 @@ class RayWorkers:
     start_timeout: float = attrs.field(default=30.0, validator=_valid_duration, kw_only=True)
     """Seconds that the first workers wait for a node with these resources; raise it if the cluster adds nodes on demand."""
 
-    is_local = False
+    kind = "ray"
 
     def __attrs_post_init__(self) -> None:
         if not self.workers and not any((self.num_cpus, self.num_gpus, *self.resources.values())):
@@ -463,14 +458,11 @@ class RayWorkers:
         """Workers that are kept ready to replace one that has ended; none that would reserve a GPU or one of `resources`."""
         return int(self.workers > 0 and not self.num_gpus and not self.resources)
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return its description for the journal."""
         return {
-            "kind": "ray",
+            **super().describe(),
             "address": self.address,
-            "workers": self.workers,
-            "concurrency": self.concurrency,
-            "tasks": self.runs_tasks,
             "num_cpus": self.num_cpus,
             "num_gpus": self.num_gpus,
             "resources": dict(self.resources),
