@@ -1,4 +1,4 @@
-"""Chat tasks over real sockets: requests, replies, usage and prices; and the SDKs of OpenAI and Anthropic."""
+"""Chat tasks over real sockets: requests, replies, usage and prices."""
 
 import json
 from collections.abc import Iterator
@@ -9,16 +9,13 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from attrs import evolve
 
 from evaljournal import Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
 from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects.completions import Completions
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, Price, Tokens, read_prices
-from tests.processes import TIMEOUT
-from tests.programs import import_optional
+from evaljournal.runner.tasks.prices import Price, Tokens, read_prices
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
@@ -192,28 +189,6 @@ def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path:
     assert [2.0] == [usage["cost"] for usage in usages(path)]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("models = 1", "add a table [models"),
-        ("[models.a]\ninput = 1", "needs input and output"),
-        ("[models.a]\ninput = -1\noutput = 1", "input = -1"),
-        ('[models.a]\ninput = "1"\noutput = 1', "input = '1'"),
-        ("[models.a]\ninput = 1\noutput = 1\ncachd = 1", "['cachd']"),
-        ("[models.a", "not valid TOML"),
-    ],
-)
-def test_invalid_prices_are_rejected(tmp_path: Path, text: str, message: str) -> None:
-    """An invalid price table is a usage error that names the file and what is wrong."""
-    file = tmp_path / "prices.toml"
-    file.write_text(text)
-    with pytest.raises(UsageError) as caught:
-        Chat("small", base_url="http://h/", prices=file)
-
-    assert message in str(caught.value)
-    assert str(file) in str(caught.value)
-
-
 def test_prices_of_two_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path names the price table in the current directory, not one that was read in another."""
     inputs = []
@@ -224,17 +199,6 @@ def test_prices_of_two_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         inputs.append(read_prices(Path("table.toml"))["a"].input)
 
     assert [1, 2] == inputs
-
-
-def test_cached_tokens_cost_less() -> None:
-    """Cached tokens have their own price; without one, they cost as much as the others."""
-    price = read_prices(DEFAULT_PRICES)["gpt-4o"]
-
-    assert price is not None
-    tokens = Tokens(input=1_000_000, output=0)
-    assert 2.5 == price.cost(tokens)
-    assert 1.25 == price.cost(evolve(tokens, cached=1_000_000))
-    assert 2.5 == Price(input=2.5, output=10.0).cost(evolve(tokens, cached=1_000_000))
 
 
 @pytest.mark.parametrize(
@@ -248,12 +212,13 @@ def test_cached_tokens_cost_less() -> None:
         ({"input": 100_000, "output": 10_000}, "priority", 0.6),
         ({"input": 100_000, "output": 10_000}, "unheard-of", None),
         ({"input": 300_000, "output": 10_000}, "", 1.35),
+        ({"input": 300_000, "cached": 100_000}, "", 1.2),
         ({"input": 10, "cached": 50, "cache_writes": 50}, "", 0.000125),
     ],
 )
 def test_caches_tiers_and_long_requests_have_prices(tokens: dict[str, int], tier: str, cost: float | None) -> None:
-    """Cache reads and writes, service tiers and long requests have their own prices; what has none has no cost."""
-    above = Price(input=4.0, output=15.0, cached=0.2, cache_write=5.0)
+    """Caches, service tiers and long requests have their own prices; without one, cached tokens cost as much as others."""
+    above = Price(input=4.0, output=15.0, cache_write=5.0)
     price = Price(
         input=2.0, output=10.0, cached=0.1, cache_write=2.5, tiers={"flex": 0.5, "priority": 2}, above=(272_000, above)
     )
@@ -413,60 +378,6 @@ def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
         run_real(define_real(chat, [{"question": "q", "context": "c"}]), path)
 
     assert not path.exists()
-
-
-def openai_task(url: str) -> Any:
-    openai = import_optional("openai")
-
-    async def task(question: str) -> str:
-        async with openai.AsyncOpenAI(base_url=url, api_key="a-key-of-no-shape", max_retries=0, timeout=TIMEOUT) as client:
-            reply = await client.chat.completions.create(model="small", messages=[{"role": "user", "content": question}])
-            return str(reply.choices[0].message.content)
-
-    return task
-
-
-def anthropic_task(url: str) -> Any:
-    anthropic = import_optional("anthropic")
-
-    async def task(question: str) -> str:
-        base = url.removesuffix("/v1")
-        async with anthropic.AsyncAnthropic(
-            base_url=base, api_key="a-key-of-no-shape", max_retries=0, timeout=TIMEOUT
-        ) as client:
-            messages: Any = [{"role": "user", "content": question}]
-            reply: Any = await client.messages.create(model="small", max_tokens=10, messages=messages)
-            return str(reply.content[0].text)
-
-    return task
-
-
-@pytest.mark.parametrize("loop", ["trio", "asyncio"])
-@pytest.mark.parametrize("sdk", [openai_task, anthropic_task])
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ("ok", ("LIMA", None)),
-        ("429:7", ("rate_limited", 7.0)),
-        ("429:date", ("rate_limited", 2.0)),
-        ("500", ("unavailable", None)),
-        ("reset", ("unavailable", None)),
-        ("404", ("fatal", None)),
-        ("401", ("fatal", None)),
-    ],
-)
-def test_exceptions_of_sdks_are_classified(
-    server: Server, path: Path, name: str, *, loop: Any, sdk: Any, steps: str, expected: tuple[str, float | None]
-) -> None:
-    """Exceptions of the SDKs are classified in both loops."""
-    stops = steps == "401"
-    cases = [Case(name=name, input="lima") for name in ("ab" if stops else "a")]  # The second case is not called.
-    outcome = run_real(define_real(sdk(server.url(name, steps, "v1")), cases, loop=loop, slots=1), path)
-
-    answered = [(event.output, None) for event in events(path, AttemptSucceeded)]
-    failed = [(event.category, event.retry_after) for event in events(path, AttemptFailed)]
-    assert [expected] == answered + failed
-    assert ("unauthorized" if stops else "") == outcome.stop_reason
 
 
 def test_a_chat_evaluation_can_be_called(server: Server, name: str) -> None:

@@ -14,8 +14,6 @@ from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects.dialect import Answer
 from evaljournal.runner.tasks.dialects.responses import Responses
-from evaljournal.runner.tasks.prices import DEFAULT_PRICES, read_prices
-from evaljournal.runner.tasks.usage import priced_usage
 from tests.programs import import_optional
 from tests.runs import define_real, events, run_real
 from tests.security.replies import replying
@@ -157,20 +155,6 @@ def test_the_sdk_reads_the_same(name: str, *, stream: bool) -> None:
     assert (expected.model, expected.service_tier) == (answer.model, answer.service_tier)
     assert OUTCOMES.get(name, "complete") == answer.outcome
     assert (expected.status == "incomplete") == bool(answer.finish_reason)
-
-
-def test_input_tokens_include_those_of_caches() -> None:
-    """The priced usage counts cached and written tokens once."""
-    usage = priced_usage(USAGE, "gpt-5.6-terra", read_prices(DEFAULT_PRICES))
-
-    counts = {
-        "input_tokens": 1000,
-        "output_tokens": 100,
-        "cached_tokens": 600,
-        "cache_write_tokens": 300,
-        "reasoning_tokens": 60,
-    }
-    assert counts == {name: usage[name] for name in counts}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Model calls of the real SDKs, and other requests, as steps: `durable="http"`."""
+"""Requests of the real SDKs and other clients: as steps (`durable="http"`), and how their exceptions are classified."""
 
 import asyncio
 import shutil
@@ -15,8 +15,8 @@ import httpx2
 import openai
 import pytest
 
-from evaljournal import Endpoint, RateLimited, Retry, UsageError, durable, verify
-from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
+from evaljournal import Case, Endpoint, RateLimited, Retry, UsageError, durable, verify
+from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, StepCompleted, StepFailed, StepReused
 from evaljournal.replay import load
 from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.engine.recorder import LateRecorder
@@ -506,3 +506,37 @@ def test_without_a_library(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_clients, "_LIBRARIES", ("no_such_library",))
     with pytest.raises(UsageError, match="httpx"):
         run_real(define_real(lambda _: None, "lima", name="task", durable="http"), path)
+
+
+@pytest.mark.parametrize("loop", ["trio", "asyncio"])
+@pytest.mark.parametrize("turn", [chat_async, message_async])
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ("ok", ("LIMA", None)),
+        ("429:7", ("rate_limited", 7.0)),
+        ("429:date", ("rate_limited", 2.0)),
+        ("500", ("unavailable", None)),
+        ("reset", ("unavailable", None)),
+        ("404", ("fatal", None)),
+        ("401", ("fatal", None)),
+    ],
+)
+def test_exceptions_of_sdks_are_classified(
+    server: Server, path: Path, name: str, *, loop: Any, turn: Turn, steps: str, expected: tuple[str, float | None]
+) -> None:
+    """Exceptions of the SDKs are classified in both loops."""
+    url = server.url(name, steps, "api")
+
+    async def task(question: str) -> str:
+        async with make_client(url, CLIENTS[turn]) as client:
+            return str((await turn(client.with_options(max_retries=0), [{"role": "user", "content": question}]))[0])
+
+    stops = steps == "401"
+    cases = [Case(name=name, input="lima") for name in ("ab" if stops else "a")]  # The second case is not called.
+    outcome = run_real(define_real(task, cases, loop=loop, slots=1), path)
+
+    answered = [(event.output, None) for event in events(path, AttemptSucceeded)]
+    failed = [(event.category, event.retry_after) for event in events(path, AttemptFailed)]
+    assert [expected] == answered + failed
+    assert ("unauthorized" if stops else "") == outcome.stop_reason

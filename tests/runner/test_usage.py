@@ -36,8 +36,13 @@ NO_USAGE = {"unpriced_calls": 1, "unpriced_model": "small without usage"}
             {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 400, "cost": 0.0008},
         ),
         (
-            {"input_tokens": 600, "output_tokens": 0, "cache_read_input_tokens": 400},
-            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 400, "cost": 0.0008},
+            {
+                "input_tokens": 600,
+                "output_tokens": 90,
+                "cache_read_input_tokens": 400,
+                "output_tokens_details": {"thinking_tokens": 60},
+            },
+            {"input_tokens": 1000, "output_tokens": 90, "cached_tokens": 400, "reasoning_tokens": 60, "cost": 0.00098},
         ),
         (
             {"input_tokens": 600, "output_tokens": 0, "cache_creation_input_tokens": 400},
@@ -58,9 +63,16 @@ NO_USAGE = {"unpriced_calls": 1, "unpriced_model": "small without usage"}
             {"input_tokens": 1000, "output_tokens": 500, "reasoning_tokens": 400, "cost": 0.002},
         ),
         (
-            {"promptTokenCount": 1000, "cachedContentTokenCount": 400, "candidatesTokenCount": 100, "thoughtsTokenCount": 400},
-            {"input_tokens": 1000, "output_tokens": 500, "cached_tokens": 400, "reasoning_tokens": 400, "cost": 0.0018},
+            {
+                "promptTokenCount": 1000,
+                "toolUsePromptTokenCount": 50,
+                "cachedContentTokenCount": 400,
+                "candidatesTokenCount": 100,
+                "thoughtsTokenCount": 400,
+            },
+            {"input_tokens": 1050, "output_tokens": 500, "cached_tokens": 400, "reasoning_tokens": 400, "cost": 0.00185},
         ),
+        ({"promptTokenCount": 1000, "totalTokenCount": 1000}, {"input_tokens": 1000, "output_tokens": 0, "cost": 0.001}),
         (
             {"input_tokens": 1000, "output_tokens": 500, "service_tier": "priority"},
             {"input_tokens": 1000, "output_tokens": 500, "unpriced_calls": 1, "unpriced_model": "small"},
@@ -92,6 +104,7 @@ def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
     ("reported", "tier", "cost"),
     [
         ({"prompt_tokens": 1000, "completion_tokens": 0, "prompt_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
+        ({"input_tokens": 1000, "output_tokens": 0, "input_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
         ({"prompt_tokens": 1000, "completion_tokens": 0}, "flex", 0.001),
         (
             {

@@ -40,6 +40,8 @@ def test_the_built_in_table_as_json() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
+        ("models = 1", "prices.toml: no prices; add a table [models"),
+        ("[models.a", "not valid TOML"),
         ("[models.a]\ninput = 1\n", "price of 'a' needs input and output"),
         ("[models.a]\ninput = 1\noutput = nan\n", "price of 'a': output = nan; expected dollars per million tokens, 0 or more"),
         ("[models.a]\ninput = 1\noutput = 1\ntiers = 2\n", "price of 'a': tiers = 2; expected a table"),
