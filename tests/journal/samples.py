@@ -2,10 +2,12 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from types import UnionType
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, get_args, get_origin
 
+import attrs
 import orjson
 import trio
 from hypothesis import settings
@@ -30,12 +32,14 @@ from evaljournal.journal.events import (
     TrialEnqueued,
     TrialScored,
 )
+from evaljournal.journal.fact import fields_of
 from evaljournal.journal.format import chain
-from evaljournal.journal.format.codec import encode
+from evaljournal.journal.format.codec import encode, is_payload
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.text import as_text
 
 T = TypeVar("T")
+E = TypeVar("E", bound=Event)
 
 RUN = "0123456789abcdef0123456789abcdef"
 """Id of every run that is written here."""
@@ -241,6 +245,22 @@ def forge(path: Path, entries: Iterable[Event | dict[str, Any]], *, d: int = 0) 
         lines.append(chain.add_hash(body, h))
     overwrite(segment(path), b"".join(lines))
     return path
+
+
+_VALUES: dict[Any, Any] = {str: "x", int: 1, float: 0.5, bool: True, Mapping: {}, list: ["x"]}
+
+
+def sample(kind: type[E], /, *, every_field: bool = False, **values: Any) -> E:
+    """Return an event with some value in each required field, or in every field; `values` of other fields are ignored."""
+
+    def value_of(field: "attrs.Attribute[Any]") -> Any:
+        if is_payload(field):
+            return {"cost": 0.5}
+        origin, options = get_origin(field.type), get_args(field.type)
+        return options[0] if origin is Literal else _VALUES[options[0] if origin is UnionType else origin or field.type]
+
+    fields = [field for field in fields_of(kind) if every_field or field.default is attrs.NOTHING or field.name in values]
+    return kind(**{field.name: values[field.name] if field.name in values else value_of(field) for field in fields})
 
 
 def prepared(*trials: str, batch: int = 1, scorer: str = "", reserved: Any = None) -> BatchPrepared:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from evaljournal.journal.errors import IllegalEvent
 from evaljournal.journal.events import (
-    AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptStarted,
@@ -19,35 +18,18 @@ from evaljournal.journal.events import (
     BatchPrepared,
     BatchSubmitted,
     Event,
-    Extension,
-    IntakePaused,
-    IntakeResumed,
     JournalRecovered,
-    JournalSalvaged,
-    LimitChanged,
-    Noted,
-    PaceChanged,
-    RateLimitSeen,
     RetryScheduled,
-    ReviewSampled,
-    ReviewSaved,
     RunStopped,
-    ScorerCallFailed,
-    ScorerCallStarted,
-    ScoringFailed,
     SegmentOpened,
     SegmentSealed,
-    StepCompleted,
-    StepFailed,
-    StepReused,
     TrialCompleted,
     TrialEvent,
     TrialFailed,
-    TrialScored,
     TrialWithdrawn,
 )
 from evaljournal.journal.format.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
-from tests.journal.samples import annotated, enqueued, examples, finished, review_started, session, started, trial
+from tests.journal.samples import enqueued, examples, finished, review_started, sample, session, started, trial
 from tests.journal.test_format import diagram
 
 EVENTS_TO: dict[str, list[Event]] = {
@@ -80,71 +62,15 @@ RUN_EVENTS_TO: dict[str, list[Event]] = {
 
 def event_of(kind: type[Event], name: str = "a", attempts: int = 0, sessions: int = 0) -> Event:
     """Return an event of this kind that fits a trial with this many attempts, or a run with this many sessions."""
-    current: dict[str, Any] = {"trial": name, "attempt": attempts}
-    next_attempt: dict[str, Any] = {"trial": name, "attempt": attempts + 1}
-    step: dict[str, Any] = {**current, "step": 1, "name": "plan", "fingerprint": "f", "elapsed": 0.5}
-    scored: dict[str, Any] = {"trial": name, "scorer": "exact", "version": "v1", "elapsed": 0.5}
-    events: list[Event] = [
-        enqueued(name),
-        AttemptStarted(**next_attempt, slot=0),
-        AttemptSucceeded(**current, output=1, elapsed=0.5),
-        AttemptFailed(**current, error="E", message="m", category="error", elapsed=0.5),
-        AttemptTimedOut(**current, timeout=1.0, elapsed=1.0),
-        AttemptInterrupted(**current, reason="cancelled"),
-        AttemptReturnedLate(**current, outcome="failed", elapsed=9.0),
-        StepCompleted(**step, output=1),
-        StepFailed(**step, error="E", message="m"),
-        StepReused(**current, step=1, completed_seq=7),
-        RetryScheduled(**next_attempt, delay=0.5, reason="error"),
-        ScorerCallStarted(trial=name, scorer="exact", call=1),
-        ScorerCallFailed(trial=name, scorer="exact", call=1, error="E", message="m", category="error", elapsed=0.5),
-        TrialScored(**scored, value=1.0),
-        ScoringFailed(**scored, error="E", message="m"),
-        TrialCompleted(trial=name, attempts=attempts),
-        TrialFailed(trial=name, attempts=attempts, reason="fatal"),
-        TrialWithdrawn(trial=name, reason="changed"),
-        started(),
-        session(sessions + 1),
-        RunStopped(reason="interrupted"),
-        finished(0),
-        JournalRecovered(last_seq=1, bytes=1, file="torn/a"),
-        JournalSalvaged(run="r", kept=1, lost=1, excluded=0),
-        LimitChanged(before=1, after=2, reason="calm"),
-        PaceChanged(before=None, after=4.25, reason="rate_limit"),
-        RateLimitSeen(unit="requests", size=500, window=60.0, source="declared", header="rpm"),
-        IntakePaused(until=1.5, reason="429"),
-        IntakeResumed(reason="over"),
-        BatchPrepared(
-            batch=1,
-            trials=["b"],
-            model="m",
-            api="openai",
-            address="https://api.example",
-            prefix="p-",
-            digest="",
-            bytes=1,
-            tokens=1,
-        ),
-        BatchSubmitted(batch=1, id="batch_1"),
-        BatchChanged(batch=1, state="in_progress", completed=0, failed=0, total=1),
-        BatchCollected(batch=1, state="not_sent", results=0, missing=1),
-        Noted(name="cost", value=0.5),
-        review_started(),
-        ReviewSampled(sample=1, name="judge", method="uniform", n=1, seed=0, head="", population=1, trials={"a": 1.0}),
-        annotated(name),
-        ReviewSaved(labels=1),
-        Extension(type="x-a", data={}),
-        SegmentOpened(format="evaljournal", version="2.0", run="r", segment=1),
-        SegmentSealed(run="r", segment=1, records=1, bytes=1, sha256=""),
-    ]
-    return next(event for event in events if type(event) is kind)
+    attempt = attempts + (kind in (AttemptStarted, RetryScheduled))
+    return sample(kind, trial=name, attempt=attempt, attempts=attempts, session=sessions + 1)
 
 
 EVENTS_BEFORE: dict[type[Event], list[Event]] = {
-    BatchPrepared: [enqueued("b")],
-    BatchSubmitted: [enqueued("b"), event_of(BatchPrepared)],
-    BatchChanged: [enqueued("b"), event_of(BatchPrepared), event_of(BatchSubmitted)],
-    BatchCollected: [enqueued("b"), event_of(BatchPrepared)],
+    BatchPrepared: [enqueued("x")],
+    BatchSubmitted: [enqueued("x"), event_of(BatchPrepared)],
+    BatchChanged: [enqueued("x"), event_of(BatchPrepared), event_of(BatchSubmitted)],
+    BatchCollected: [enqueued("x"), event_of(BatchPrepared)],
 }
 """Event of a batch → events that must precede it."""
 

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,7 +20,7 @@ import pytest
 from evaljournal.journal import events
 from evaljournal.journal.fact import fields_of
 from evaljournal.journal.format.codec import EVENT_TYPES, MAX_INTEGER, MAX_TIME, TYPE_NAMES, decode
-from tests.journal.samples import RUN, event_fields, forge, opened, overwrite, write_sync
+from tests.journal.samples import RUN, event_fields, forge, opened, overwrite, sample, write_sync
 from tests.processes import Forks
 from tests.security import commands
 from tests.security.test_foreign_directory import EVIL, LARGE, SECRET, SPECIAL, controls
@@ -55,106 +56,75 @@ VALUES: dict[str, Any] = {
 }
 
 
+every = partial(sample, every_field=True)
+
+
 def event_samples() -> list[dict[str, Any]]:
     """Return a run with every type of event, each with all of its fields."""
-    trial_1: dict[str, Any] = {"trial": "case-1"}
-    trial_2: dict[str, Any] = {"trial": "case-2"}
-    settings = {"slots": 2, "timeout": 30.0, "fail_under": ["exact=0.5"], "policy": "fixed"}
-    usage = {"tokens": 5, "cost": 0.5}
-    start: dict[str, Any] = {**trial_1, "slot": 0, "key": "k", "request": {"url": "http://x"}, "reserved": {"cost": 0.5}}
-    step: dict[str, Any] = {**trial_1, "attempt": 1, "name": "ask", "kind": "model", "fingerprint": "f", "elapsed": 0.5}
-    call: dict[str, Any] = {**trial_1, "scorer": "judge", "key": "scorer:judge"}
-    failure: dict[str, Any] = {"error": "OSError", "message": "no", "retry_after": 2.0, "elapsed": 0.5}
-    run = events.RunStarted(
-        evaluation="capitals",
-        task="evals/capitals.py:capitals",
-        task_fingerprint="t1",
-        scorers={"exact": "v1"},
-        definition={"task": {"prompt": "p"}, "scorers": {"exact": {"source": "s"}}},
-        dataset="2 cases",
-        dataset_fingerprint="d1",
-        trials=3,
-        settings=settings,
-        settings_fingerprint="s1",
-        durability="sync",
-        environment={"python": "3.11"},
-        forked_from={"run": RUN, "seq": 3, "h": "0" * 32, "session": 1, "forked_from": None},
-        shard="1/2",
-        merged_from=[{"run": RUN, "shard": "1/2", "head": "0" * 32, "trials": 3, "sessions": 1}],
-    )
-    session: dict[str, Any] = {"pid": 1, "host": "here", "boot_id": "b", "settings": {"slots": 3}, "trials": 3}
-    adopted: dict[str, Any] = {"adopted": {"task": "evals/x.py:x"}, "definition": {"task": {"prompt": "q"}}}
-    enqueued = [
-        events.TrialEnqueued(
-            trial=name, case=name, variant="v", repeat=1, input="i", expected="e", metadata={"k": "v"}, fingerprint="f"
-        )
-        for name in ("case-1", "case-2", "case-3")
-    ]
+    call: dict[str, Any] = {"probe": False, "need": None, "batch": 0, "line": 0}
+
+    def start(attempt: int, **fields: Any) -> events.Event:
+        fields = {"reuses": 0, "spent": 0.0, "other_runs": None, **call, **fields}
+        return every(events.AttemptStarted, trial="case-1", attempt=attempt, slot=0, **fields)
+
+    def step(kind: type[events.Event], number: int, **fields: Any) -> events.Event:
+        return every(kind, trial="case-1", step=number, input={"messages": ["a"]}, need=None, **fields)
+
     run_events: list[events.Event] = [
-        run,
-        events.SessionStarted(session=1, **session),
-        events.LimitChanged(before=1, after=2, reason="r", evidence="e", key="k"),
-        events.PaceChanged(before=1.0, after=2.0, reason="r", evidence="e", key="k"),
-        events.RateLimitSeen(unit="tokens", size=5.0, window=60.0, source="advertised", header="h", is_believed=False, key="k"),
-        *enqueued,
-        events.AttemptStarted(attempt=1, **start),
-        events.Noted(name="evaljournal.quota", value={"remaining": 1}, trial="case-1", attempt=1),
-        events.StepCompleted(**step, step=1, input={"messages": ["a"]}, output="b", usage=usage, parent=0, continues=0),
-        events.StepCompleted(**step, step=2, input={"messages": ["b"]}, output="c", parent=1, continues=1, reusable=False),
-        events.StepFailed(**step, step=4, input={"messages": []}, error="OSError", message="no", parent=3, continues=2),
-        events.AttemptFailed(
-            **trial_1, **failure, attempt=1, traceback="t", location="w:1", category="rate_limited", usage=usage, worker="w"
+        every(
+            events.RunStarted,
+            task="evals/capitals.py:capitals",
+            definition={"task": {"prompt": "p"}, "scorers": {"exact": {"source": "s"}}},
+            settings={"slots": 2, "timeout": 30.0, "fail_under": ["exact=0.5"], "policy": "fixed"},
+            forked_from={"run": RUN, "seq": 3, "h": "0" * 32, "session": 1, "forked_from": None},
+            shard="1/2",
+            merged_from=[{"run": RUN, "shard": "1/2", "head": "0" * 32, "trials": 3, "sessions": 1}],
         ),
-        events.RetryScheduled(**trial_1, attempt=2, delay=0.5, reason="rate_limited"),
-        events.IntakePaused(until=5.0, reason="retry_after", evidence="e", key="k"),
-        events.IntakeResumed(reason="retry_after", evidence="e", key="k"),
-        events.AttemptStarted(attempt=2, reuses=1, spent=0.5, **start),
-        events.StepReused(**trial_1, attempt=2, step=1, completed_seq=12, parent=0),
-        events.AttemptTimedOut(**trial_1, attempt=2, timeout=0.5, elapsed=0.5, usage=usage, worker="w"),
-        events.AttemptReturnedLate(**trial_1, attempt=2, outcome="succeeded", elapsed=0.5),
-        events.RetryScheduled(**trial_1, attempt=3, delay=0.5, reason="timed_out"),
-        events.AttemptStarted(attempt=3, **start),
-        events.AttemptInterrupted(**trial_1, attempt=3, reason="stopped", detail="d", elapsed=0.5, worker="w"),
-        events.RunStopped(reason="interrupted"),
-        events.JournalRecovered(last_seq=9, bytes=5, file="torn/x"),
-        events.SessionStarted(session=2, **session, **adopted),
-        events.AttemptStarted(attempt=4, **start),
-        events.Noted(name="usage", value=usage, trial="case-1", attempt=4),
-        events.AttemptSucceeded(**trial_1, attempt=4, output="Lima", elapsed=0.5, usage=usage, worker="w"),
-        events.ScorerCallStarted(call=1, **call),
-        events.ScorerCallFailed(**failure, **trial_1, scorer="judge", call=1, category="unavailable", delay=0.5),
-        events.ScorerCallStarted(call=2, **call),
-        events.TrialScored(**trial_1, scorer="judge", version="v", value=0.5, reason="r", elapsed=0.5),
-        events.ScoringFailed(**trial_1, scorer="exact", version="v", error="E", message="m", traceback="t", elapsed=0.5),
-        events.TrialCompleted(**trial_1, attempts=4),
-        events.AttemptStarted(**trial_2, attempt=1, slot=1),
-        events.AttemptFailed(**trial_2, attempt=1, error="E", message="m", category="fatal", elapsed=0.5),
-        events.TrialFailed(**trial_2, attempts=1, reason="fatal"),
-        events.BatchPrepared(
-            batch=1,
-            trials=["case-3"],
-            scorer="",
-            version="",
-            model="m",
-            api="openai",
-            address="http://x",
-            prefix="p-",
-            digest="d",
-            bytes=5,
-            reserved={"cost": 0.5},
-            tokens=5,
-            account="a",
-        ),
-        events.BatchSubmitted(batch=1, id="b", file="f", expires="2027-01-16T08:00:00Z"),
-        events.BatchChanged(
-            batch=1, state="expired", completed=0, failed=1, total=1, expires="2027-01-16T08:00:00Z", message="m"
-        ),
-        events.BatchCollected(batch=1, state="expired", results=0, missing=1, unused=0, message="m"),
-        events.TrialWithdrawn(trial="case-3", reason="removed"),
+        every(events.SessionStarted, settings={"slots": 3}, adopted=None, definition=None),
+        every(events.LimitChanged, after=2),
+        every(events.PaceChanged),
+        every(events.RateLimitSeen, unit="tokens", source="advertised", is_believed=False),
+        *(every(events.TrialEnqueued, trial=name, case=name) for name in ("case-1", "case-2", "case-3")),
+        start(1),
+        every(events.Noted, name="evaljournal.quota", trial="case-1"),
+        step(events.StepCompleted, 1, parent=0, continues=0),
+        step(events.StepCompleted, 2, parent=1, continues=1, reusable=False),
+        step(events.StepFailed, 4, parent=3, continues=2),
+        every(events.AttemptFailed, trial="case-1", category="rate_limited"),
+        every(events.RetryScheduled, trial="case-1", attempt=2, reason="rate_limited"),
+        every(events.IntakePaused, until=5.0, reason="retry_after"),
+        every(events.IntakeResumed, reason="retry_after"),
+        start(2, reuses=1, spent=0.5),
+        every(events.StepReused, trial="case-1", attempt=2, completed_seq=12, parent=0),
+        every(events.AttemptTimedOut, trial="case-1", attempt=2),
+        every(events.AttemptReturnedLate, trial="case-1", attempt=2),
+        every(events.RetryScheduled, trial="case-1", attempt=3, reason="timed_out"),
+        start(3),
+        every(events.AttemptInterrupted, trial="case-1", attempt=3, reason="stopped"),
+        every(events.RunStopped, other_runs=None),
+        every(events.JournalRecovered),
+        every(events.SessionStarted, session=2, settings={"slots": 3}, adopted={"task": "evals/x.py:x"}),
+        start(4),
+        every(events.Noted, name="usage", trial="case-1", attempt=4),
+        every(events.AttemptSucceeded, trial="case-1", attempt=4, output="Lima"),
+        every(events.ScorerCallStarted, trial="case-1", scorer="judge", key="scorer:judge", **call),
+        every(events.ScorerCallFailed, trial="case-1", scorer="judge", category="unavailable"),
+        every(events.ScorerCallStarted, trial="case-1", scorer="judge", call=2, key="scorer:judge", **call),
+        every(events.TrialScored, trial="case-1", scorer="judge", value=0.5),
+        every(events.ScoringFailed, trial="case-1", scorer="exact"),
+        every(events.TrialCompleted, trial="case-1", attempts=4),
+        events.AttemptStarted(trial="case-2", attempt=1, slot=1),
+        every(events.AttemptFailed, trial="case-2", category="fatal"),
+        every(events.TrialFailed, trial="case-2", reason="fatal"),
+        every(events.BatchPrepared, trials=["case-3"], scorer="", version=""),
+        every(events.BatchSubmitted, expires="2027-01-16T08:00:00Z"),
+        every(events.BatchChanged, state="expired", completed=0, expires="2027-01-16T08:00:00Z"),
+        every(events.BatchCollected, state="expired", results=0, unused=0),
+        every(events.TrialWithdrawn, trial="case-3"),
         events.Extension(type="x-weather", data={"sun": 1}),
-        events.RunFinished(completed=1, failed=1, withdrawn=1, head="", elapsed=5.0),
-        events.JournalSalvaged(run=RUN, kept=5, lost=1, excluded=2),
-        events.SegmentSealed(run=RUN, segment=1, records=1, bytes=1, sha256=""),
+        every(events.RunFinished, head=""),
+        every(events.JournalSalvaged, run=RUN),
+        every(events.SegmentSealed, run=RUN, sha256=""),
     ]
     first = opened(previous_h="")
     return [{**first, "previous_seq": 0, "previous_bytes": 0, "previous_sha256": ""}, *map(event_fields, run_events)]
