@@ -22,7 +22,7 @@ from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
-from tests.journal.disk import PowerFailure, SimulatedDisk
+from tests.journal.disk import PowerFailure, SimulatedDisk, power_failure
 
 PATH = Path("/runs/it/0001")
 AnyEvaluation = Evaluation[Any, Any, Any]
@@ -108,13 +108,10 @@ def run_until_power_failure(evaluation_: AnyEvaluation, disk: SimulatedDisk, seq
     """Run an evaluation until the power fails after record `seq`; return None if it did."""
     append = writer.Journal.append
 
-    def fail(_: str) -> None:
-        raise PowerFailure
-
     def append_or_fail(self: writer.Journal, event: Any, *arguments: Any, **options: Any) -> Any:
         record = append(self, event, *arguments, **options)
         if record.seq >= seq:
-            disk.on_call = fail
+            disk.on_call = power_failure()
             raise PowerFailure
         return record
 

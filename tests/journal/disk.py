@@ -5,6 +5,7 @@ Every file and directory has two versions: the one that the system shows, and th
 
 import errno
 import io
+import itertools
 import math
 import os
 import random
@@ -24,6 +25,17 @@ SECTOR_OUTCOMES: tuple[SectorOutcome, ...] = ("new", "zero", "garbage", "stale")
 
 class PowerFailure(BaseException):
     """The power failed; no code may clean up."""
+
+
+def power_failure(first_call: int = 1) -> Callable[[str], None]:
+    """Return an `on_call` with which the power fails at this call of the disk, and at every later one."""
+    calls = itertools.count(1)
+
+    def fail(_: str) -> None:
+        if next(calls) >= first_call:
+            raise PowerFailure
+
+    return fail
 
 
 @attrs.define(eq=False)

@@ -24,7 +24,6 @@ from evaljournal.journal.events import (
     BatchPrepared,
     BatchSubmitted,
     RetryScheduled,
-    ReviewStarted,
     RunFinished,
     RunStarted,
     SessionStarted,
@@ -144,11 +143,6 @@ def trial(name: str, output: Any = "Lima", *, retries: int = 0) -> list[Event]:
         TrialScored(trial=name, scorer="exact", version="v1", value=True, elapsed=0.125),
         TrialCompleted(trial=name, attempts=last),
     ]
-
-
-def review_started() -> ReviewStarted:
-    """Return the start of the review of a run."""
-    return ReviewStarted(run=RUN, head="0123456789abcdef0123456789abcdef", evaluation="capitals")
 
 
 def annotated(trial: str, *, value: Any = True, **fields: Any) -> Annotated:

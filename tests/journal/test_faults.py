@@ -11,12 +11,12 @@ import pytest
 import trio
 
 from evaljournal.journal import Event, read, verify, writing
-from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import Files
 from evaljournal.journal.errors import DiskFull, JournalError, JournalFailed, NotAJournal, WriteFailed
-from evaljournal.journal.events import RunStopped
+from evaljournal.journal.events import RunStarted, RunStopped, SessionStarted
 from evaljournal.journal.format import blobs
-from tests.journal.disk import PowerFailure, SimulatedDisk
+from evaljournal.runner.testing import events_of
+from tests.journal.disk import PowerFailure, SimulatedDisk, power_failure
 from tests.journal.samples import RUN, complete_run, enqueued, fake_clock, inline, session, started, trial, write_sync
 
 PATH = Path("/runs/capitals")
@@ -89,17 +89,15 @@ def assert_kept(disk: SimulatedDisk, progress: Progress) -> None:
     assert confirmed.items() <= present.items()
     appended = {seq: h for seq, h in present.items() if seq in progress.appended}
     assert appended.items() <= progress.appended.items()
-    after = Progress().write(disk, [session(_sessions(disk) + 1)], new=False) if _started(disk) else None
-    assert after is None or after.error is None
+    if events := next_session(disk):
+        assert Progress().write(disk, events, new=False).error is None
     assert verify(PATH, files=disk).ok
 
 
-def _sessions(disk: SimulatedDisk) -> int:
-    return sum(1 for record in read(PATH, files=disk) if type(record.event).__name__ == "SessionStarted")
-
-
-def _started(disk: SimulatedDisk) -> bool:
-    return any(type(record.event).__name__ == "RunStarted" for record in read(PATH, files=disk))
+def next_session(disk: SimulatedDisk) -> list[Event]:
+    """Return the start of the next session; without a start of the run, nothing."""
+    sessions = sum(isinstance(event, SessionStarted) for event in events_of(PATH, files=disk))
+    return [session(sessions + 1)] if any(isinstance(event, RunStarted) for event in events_of(PATH, files=disk)) else []
 
 
 def several_segments() -> list[Event]:
@@ -171,14 +169,8 @@ def test_a_power_failure_at_any_call_loses_no_confirmed_record() -> None:
     """A power failure before any call loses no confirmed record."""
     points = 0
     for n in itertools.count(1):
-        calls = itertools.count(1)
-
-        def fail_power(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
-            if next(calls) >= n:
-                raise PowerFailure
-
         disk = SimulatedDisk()
-        disk.on_call = fail_power
+        disk.on_call = power_failure(n)
         progress = Progress().write(disk, several_segments(), new=True)
         if progress.error is None:
             break
@@ -196,13 +188,7 @@ def test_a_power_failure_while_recovering_loses_nothing() -> None:
         disk = torn_journal()
         progress = Progress(confirmed=dict(before), appended=dict(before))
         for recovery in range(2):
-            calls = itertools.count(1)
-
-            def fail_power(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
-                if next(calls) >= n:
-                    raise PowerFailure
-
-            disk.on_call = fail_power
+            disk.on_call = power_failure(n)
             progress.write(disk, [session(2 + recovery)], new=False)
             disk = disk.after_power_failure(random.Random(n))
         if progress.error is None:
@@ -295,28 +281,12 @@ def test_a_write_of_zero_bytes_is_an_error(disk: SimulatedDisk) -> None:
     assert isinstance(progress.error, JournalError)
 
 
-def test_a_path_below_a_file_is_an_error(tmp_path: Path) -> None:
-    """A run cannot be created below a file; the file is kept."""
-    (tmp_path / "file").write_text("mine")
-
-    with pytest.raises(JournalError, match="cannot create the directory"):
-        write_sync(tmp_path / "file" / "run", [started()])
-    assert "mine" == (tmp_path / "file").read_text()
-    assert segments.name(1) not in {file.name for file in tmp_path.iterdir()}
-
-
 def test_kill_resume_and_power_failure_lose_no_confirmed_record() -> None:
     """A writer is killed at any call, the next one confirms its records, the power fails: all of them are present."""
     points = 0
     for n in itertools.count(1):
-        calls = itertools.count(1)
-
-        def kill(_: str, n: int = n, calls: "itertools.count[int]" = calls) -> None:
-            if next(calls) >= n:
-                raise PowerFailure
-
         disk = SimulatedDisk()
-        disk.on_call = kill
+        disk.on_call = power_failure(n)
         first = Progress().write(disk, several_segments(), new=True)
         if first.error is None:
             break
@@ -327,8 +297,7 @@ def test_kill_resume_and_power_failure_lose_no_confirmed_record() -> None:
             second = Progress().write(disk, several_segments()[:6], new=True, confirm_every=1)
         else:
             progress = Progress(confirmed=dict(present), appended=dict(present))
-            events: list[Event] = [session(_sessions(disk) + 1)] if _started(disk) else several_segments()[:6]
-            second = progress.write(disk, events, new=False, confirm_every=1)
+            second = progress.write(disk, next_session(disk) or several_segments()[:6], new=False, confirm_every=1)
         assert second.error is None
         for seed in range(4):
             assert_kept(disk.after_power_failure(random.Random(seed * 1000 + n)), second)

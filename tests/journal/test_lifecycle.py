@@ -20,6 +20,7 @@ from evaljournal.journal.events import (
     Event,
     JournalRecovered,
     RetryScheduled,
+    ReviewStarted,
     RunStopped,
     SegmentOpened,
     SegmentSealed,
@@ -29,7 +30,7 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.journal.format.lifecycle import END_STAGES, RUN_RULES, STAGES, TRIAL_RULES, Lifecycle
-from tests.journal.samples import enqueued, examples, finished, review_started, sample, session, started, trial
+from tests.journal.samples import enqueued, examples, finished, sample, session, started, trial
 from tests.journal.test_format import diagram
 
 EVENTS_TO: dict[str, list[Event]] = {
@@ -56,7 +57,7 @@ RUN_EVENTS_TO: dict[str, list[Event]] = {
     "new": [],
     "between_sessions": [started()],
     "in_session": [started(), session()],
-    "in_review": [review_started()],
+    "in_review": [sample(ReviewStarted)],
 }
 
 

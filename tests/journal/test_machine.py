@@ -12,7 +12,7 @@ from evaljournal.journal import Event, read, verify, writing
 from evaljournal.journal.disk import segments
 from evaljournal.journal.errors import JournalDamaged, JournalError
 from evaljournal.journal.events import JournalRecovered, SegmentOpened, SegmentSealed
-from tests.journal.disk import PowerFailure, SimulatedDisk
+from tests.journal.disk import PowerFailure, SimulatedDisk, power_failure
 from tests.journal.samples import RUN, enqueued, fake_clock, inline, session, started
 
 PATH = Path("/run")
@@ -46,12 +46,9 @@ class JournalAndList(RuleBasedStateMachine):
                         await journal.wait_durable(record.seq)
                         self.confirmed = len(self.events)
                 if end != "close":
-                    self.disk.on_call = fail_power
+                    self.disk.on_call = power_failure()
                     raise PowerFailure
             self.confirmed = len(self.events)
-
-        def fail_power(_: str) -> None:
-            raise PowerFailure
 
         try:
             trio.run(main)

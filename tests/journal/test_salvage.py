@@ -22,6 +22,7 @@ from evaljournal.journal.events import (
     SessionStarted,
     TrialEvent,
 )
+from evaljournal.runner.testing import events_of
 from tests.journal.samples import (
     RUN,
     UNSYNCED_DISK,
@@ -46,11 +47,6 @@ LONG = "v" * (300 << 10)
 async def salvage_run(source: Path, target: Path) -> SalvageResult:
     """Salvage a run, without syncs."""
     return await salvage(source, target, files=UNSYNCED_DISK)
-
-
-def events_of(path: Path) -> list[Event]:
-    """Return the events of a run, without those about files."""
-    return [record.event for record in read(path) if not isinstance(record.event, FileEvent)]
 
 
 def corrupt(path: Path, event: Event) -> None:

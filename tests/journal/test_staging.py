@@ -3,6 +3,7 @@
 import errno
 import itertools
 import random
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from evaljournal.journal.copies.staging import staged_run
 from evaljournal.journal.disk import segments
 from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.errors import DiskFull, JournalError, JournalExists, JournalLocked
-from tests.journal.disk import PowerFailure, SimulatedDisk
-from tests.journal.samples import inline, session, started, trial, write
+from tests.journal.disk import PowerFailure, SimulatedDisk, power_failure
+from tests.journal.samples import inline, session, started, trial, write_sync
 from tests.journal.test_faults import CALLS, Fault
 
 SOURCE, TARGET, STAGING = Path("/runs/old"), Path("/runs/new"), Path("/runs/.new.new")
@@ -24,12 +25,7 @@ def damaged_disk() -> SimulatedDisk:
     """Return a disk with a run that has a damaged record in the middle."""
     disk = SimulatedDisk()
     large = "v" * (300 << 10)
-
-    async def main() -> None:
-        events = [started(), session(), *trial("a"), *trial("b"), *trial("c", output=large)]
-        await write(SOURCE, events, files=disk, in_thread=inline)
-
-    trio.run(main)
+    write_sync(SOURCE, [started(), session(), *trial("a"), *trial("b"), *trial("c", output=large)], files=disk)
     path = segments.file(SOURCE, 1)
     inode = dict(disk.files())[path]
     lines = bytes(inode.visible).splitlines(keepends=True)
@@ -40,11 +36,7 @@ def damaged_disk() -> SimulatedDisk:
 
 def salvage_run(disk: SimulatedDisk) -> SalvageResult:
     """Salvage the run."""
-
-    async def main() -> SalvageResult:
-        return await salvage(SOURCE, TARGET, files=disk, in_thread=inline)
-
-    return trio.run(main)
+    return trio.run(partial(salvage, SOURCE, TARGET, files=disk, in_thread=inline))
 
 
 def content(disk: SimulatedDisk) -> dict[str, bytes]:
@@ -82,15 +74,7 @@ def test_a_power_failure_leaves_no_partial_copy(seed: int) -> None:
     rng = random.Random(seed)
     for n in itertools.count(1):
         disk = damaged_disk()
-        remaining_calls = n
-
-        def count(_: str) -> None:
-            nonlocal remaining_calls
-            remaining_calls -= 1
-            if remaining_calls <= 0:
-                raise PowerFailure
-
-        disk.on_call = count
+        disk.on_call = power_failure(n)
         is_done = False
         try:
             salvage_run(disk)

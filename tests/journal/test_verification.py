@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from evaljournal.journal import Event, Verification, read, verify
-from evaljournal.journal.errors import BlobDamaged, HeadMissing, InvalidRecord, JournalDamaged, JournalError, UnknownFormat
+from evaljournal.journal.errors import HeadMissing, InvalidRecord, JournalDamaged, JournalError, UnknownFormat
 from evaljournal.journal.events import AttemptStarted, Noted, SegmentOpened, SegmentSealed, TrialCompleted
 from tests.journal.samples import (
     RUN,
@@ -210,20 +210,6 @@ def test_missing_seal_is_detected(tmp_path: Path) -> None:
 
     assert isinstance(problem, JournalDamaged)
     assert "the file is not sealed, but another one follows" in str(problem)
-
-
-def test_lost_blob_is_detected(tmp_path: Path) -> None:
-    """A missing or changed blob is detected."""
-    write_sync(tmp_path / "run", [started(), session(), Noted(name="a", value=LONG)])
-    (blob,) = (tmp_path / "run" / "blobs").rglob("*.json")
-    data = blob.read_bytes()
-    flip(blob, 1000)
-
-    assert isinstance(verify(tmp_path / "run").problem, BlobDamaged)
-    blob.unlink()
-    assert isinstance(verify(tmp_path / "run").problem, BlobDamaged)
-    blob.write_bytes(data)
-    assert verify(tmp_path / "run").ok
 
 
 def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
