@@ -25,6 +25,12 @@ def small_environment(**variables: str) -> dict[str, str]:
     return {"PATH": "", "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], **variables}
 
 
+def run_command(*command: object, check: bool = False, **options: Any) -> "subprocess.CompletedProcess[str]":
+    """Run a command until it exits, and return its output as text."""
+    options = {"capture_output": True, "text": True, "timeout": TIMEOUT, **options}
+    return subprocess.run([str(word) for word in command], check=check, **options)
+
+
 class Process(subprocess.Popen[str]):
     """A `Popen` with text pipes and bounded waits; it is killed if its `with` block fails."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tests.batch_servers import batch_server_process
-from tests.processes import ROOT, TIMEOUT, Process
+from tests.processes import ROOT, Process, run_command
 from tests.programs import OPTIONAL_PACKAGES, STAND_INS, import_optional, needs_stand_ins
 from tests.server import Server
 
@@ -104,15 +104,7 @@ class Reader:
             self._printed = self._run(command, code)
 
     def _run(self, command: list[str], code: int) -> str:
-        process = subprocess.run(
-            command,
-            cwd=self._directory,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT,
-        )
+        process = run_command(*command, cwd=self._directory, env=self._environment)
         assert code == process.returncode, f"{shlex.join(command)}\n{process.stdout}{process.stderr}"
         return process.stdout
 

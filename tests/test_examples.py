@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +12,7 @@ import pytest
 
 from evaljournal.replay import load
 from evaljournal.runner.definition.loading import load_evaluation
-from tests.processes import ROOT, TIMEOUT
+from tests.processes import ROOT, run_command
 from tests.programs import find_program, import_optional
 from tests.server import Server
 
@@ -27,14 +26,8 @@ def run_example(name: str, directory: Path, **environment: str) -> Path:
 
 def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
     """Run `evaljournal run` in a directory; return the path of its run."""
-    subprocess.run(
-        [sys.executable, "-m", "evaljournal", "run", *arguments],
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        check=True,
-        capture_output=True,
-        timeout=TIMEOUT,
-    )
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    run_command(sys.executable, "-m", "evaljournal", "run", *arguments, cwd=directory, env=variables, check=True)
     [path] = directory.glob("runs/*/0001")
     return path
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.processes import ROOT, TIMEOUT
+from tests.processes import ROOT, run_command
 
 COMMON_NAMES: Final = ("journal", "replay", "runner")
 """Names of our directories, which a user may have as well."""
@@ -53,8 +53,7 @@ USER_FILES: Final = {
 
 def build(target: str, source: Path, directory: Path) -> Path:
     """Build a wheel or an sdist, and return its file."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(directory)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=TIMEOUT)
+    run_command(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", directory, cwd=source, check=True)
     [file] = directory.iterdir()
     return file
 
@@ -83,18 +82,11 @@ def evals(tmp_path: Path) -> Path:
     return tmp_path / "evals"
 
 
-def clean_python(site: Path, *arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def clean_python(site: Path, *arguments: object, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Run Python with the wheel and the dependencies, without this checkout: `-S` ignores the editable installation."""
     path = os.pathsep.join([str(site), sysconfig.get_path("purelib")])
-    return subprocess.run(
-        [sys.executable, "-S", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        cwd=cwd,
-        timeout=TIMEOUT,
-    )
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return run_command(sys.executable, "-S", *arguments, env=environment, cwd=cwd)
 
 
 def test_the_wheel_contains_one_package(wheel: Path) -> None:

@@ -20,16 +20,14 @@ from evaljournal.replay import fold
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.testing import Return, Scripted
 from tests.journal.disk import SimulatedDisk
-from tests.processes import TIMEOUT
+from tests.processes import TIMEOUT, run_command
 from tests.runner_cli.commands import COMMAND
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
 
 
 def evaljournal_process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Run a command in a process of its own."""
-    return subprocess.run(
-        [*COMMAND, *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
+    return run_command(*COMMAND, *arguments, env={**os.environ, **environment})
 
 
 FILLING = """

@@ -15,7 +15,7 @@ from evaljournal import Case, UsageError, evaluation, run
 from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptStarted, RunStopped
 from evaljournal.runner.testing import events_of
-from tests.processes import TIMEOUT, Process, small_environment
+from tests.processes import TIMEOUT, Process, run_command, small_environment
 
 pytestmark = pytest.mark.slow
 
@@ -123,14 +123,7 @@ SIGNAL_IN_TASK = textwrap.dedent(
 def test_the_caller_that_handles_signals_is_interrupted(tmp_path: Path, place: str, source: str) -> None:
     """Where the caller handles signals, Ctrl-C inside a task ends the run, and is not recorded as a failure of the task."""
     (tmp_path / "task.py").write_text(SIGNAL_IN_TASK)
-    process = subprocess.run(
-        [sys.executable, "task.py", place, source],
-        capture_output=True,
-        text=True,
-        env=small_environment(),
-        timeout=TIMEOUT,
-        check=False,
-    )
+    process = run_command(sys.executable, "task.py", place, source, env=small_environment())
 
     assert "KeyboardInterrupt" in process.stderr
     assert process.returncode in {1, -signal.SIGINT}  # It may be in a group of trio's.

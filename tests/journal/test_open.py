@@ -10,7 +10,7 @@ import pytest
 from evaljournal.journal import verify, writing
 from evaljournal.journal.errors import IllegalEvent, JournalExists, JournalLocked, NotAJournal
 from tests.journal.samples import RUN, complete_run, content, fake_clock, inline, session, started, trial, write
-from tests.processes import TIMEOUT
+from tests.processes import ROOT, run_command
 
 
 async def test_new_run_is_rejected_where_one_exists(tmp_path: Path) -> None:
@@ -87,15 +87,7 @@ except errors.JournalLocked as exc:
 
 def second_process(path: Path, n: int) -> subprocess.CompletedProcess[str]:
     """Let another process write to the journal."""
-    root = Path(__file__).parents[2]
-    return subprocess.run(
-        [sys.executable, "-c", SECOND, str(path), str(n)],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-    )
+    return run_command(sys.executable, "-c", SECOND, path, n, cwd=ROOT)
 
 
 async def test_second_process_is_rejected(tmp_path: Path) -> None:
@@ -133,15 +125,7 @@ trio.run(main, Path(sys.argv[1]))
 
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """A forked child that outlives its parent does not hold the lock."""
-    root = Path(__file__).parents[2]
-    process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "run")],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT,
-    )
+    process = run_command(sys.executable, "-W", "ignore", "-c", FORKING, tmp_path / "run", cwd=ROOT)
 
     assert (0, "") == (process.returncode, process.stderr)
     assert verify(tmp_path / "run").ok

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -17,7 +16,7 @@ from evaljournal.runner.tasks.dialects.anthropic import Anthropic
 from evaljournal.runner.tasks.dialects.completions import Completions
 from evaljournal.runner.tasks.dialects.gemini import Gemini
 from evaljournal.runner.tasks.dialects.responses import Responses
-from tests.processes import ROOT, TIMEOUT
+from tests.processes import ROOT, run_command
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
@@ -65,8 +64,7 @@ def install(directory: Path, files: dict[str, str], **entry_points: str) -> dict
 
 
 def run_python(code: str, environment: dict[str, str]) -> str:
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=True).stdout
+    return run_command(sys.executable, "-c", code, env=environment, check=True).stdout
 
 
 def test_dialects_of_other_packages(tmp_path: Path) -> None:
@@ -158,9 +156,7 @@ def test_the_documented_example(tmp_path: Path, *, stream: bool) -> None:
     command += ["--max-tokens", "2", *(["--stream"] if stream else [])]
     with replying(content.encode(), "application/x-ndjson" if stream else "application/json") as server:
         environment["OLLAMA_BASE_URL"] = server.url
-        result = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=TIMEOUT, check=False
-        )
+        result = run_command(*command, cwd=tmp_path, env=environment)
     ((path, body),) = server.calls
 
     assert 0 == result.returncode, result.stderr

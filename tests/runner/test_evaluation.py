@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import inspect
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,7 +21,7 @@ from evaljournal import Case, Retry, Score, UsageError, evaluation
 from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.scorers.scorer import ScorerInput
-from tests.processes import TIMEOUT
+from tests.processes import TIMEOUT, run_command
 
 CASES = [Case(name="fr", input="France?", expected="Paris")]
 
@@ -424,9 +423,7 @@ print(fingerprint_function(task))
 
     def run(seed: str, file: str) -> str:
         settings = {**os.environ, "PYTHONHASHSEED": seed}
-        return subprocess.run(
-            [sys.executable, "-c", code, file], env=settings, capture_output=True, text=True, check=True, timeout=TIMEOUT
-        ).stdout
+        return run_command(sys.executable, "-c", code, file, env=settings, check=True).stdout
 
     assert 1 == len({run("1", "/a.py"), run("2", "/b.py"), run("3", "c.py")})
 

@@ -2,7 +2,6 @@
 
 import html
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.journal.samples import flip, segment
-from tests.processes import TIMEOUT
+from tests.processes import run_command
 from tests.replay.reviewed_run import annotation, sampled, write_review, write_reviewed_run, write_run
 from tests.runner_cli.commands import evaljournal
 
@@ -97,9 +96,7 @@ def test_status_without_a_review_reads_none(tmp_path: Path) -> None:
         "import sys; from evaljournal.runner.cli import cli; cli(['status', 'run'], standalone_mode=False); "
         "print([name for name in sys.modules if name.startswith('evaljournal.replay.review')])"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=TIMEOUT
-    ).stdout
+    output = run_command(sys.executable, "-c", program, cwd=tmp_path, check=True).stdout
 
     assert output.endswith("\n[]\n")
 

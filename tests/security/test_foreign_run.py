@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from evaljournal.runner.api import run as run_in_python
 from evaljournal.runner.cli import cli
 from evaljournal.runner.definition.loading import load_evaluation
 from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
-from tests.processes import ROOT
+from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
 from tests.security.audited import VARIABLE
@@ -129,10 +128,8 @@ def is_own(path: Path) -> bool:
 def audited(calls: Sequence[Sequence[str] | str]) -> list[dict[str, Any]]:
     """Make the calls in a child process under an audit hook; return what each did."""
     script = ROOT / "tests" / "security" / "audited.py"
-    command, environment = [sys.executable, str(script)], {**os.environ, VARIABLE: "sesame", "PYTHONDONTWRITEBYTECODE": "1"}
-    process = subprocess.run(
-        command, input=json.dumps(calls), env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    environment = {**os.environ, VARIABLE: "sesame", "PYTHONDONTWRITEBYTECODE": "1"}
+    process = run_command(sys.executable, script, input=json.dumps(calls), env=environment)
     assert 0 == process.returncode, process.stderr
     results: list[dict[str, Any]] = json.loads(process.stdout)
     return results
