@@ -20,7 +20,6 @@ from evaljournal.journal.events import (
     Extension,
     JournalRecovered,
     JournalSalvaged,
-    Noted,
     TrialWithdrawn,
 )
 from evaljournal.journal.fact import fields_of, non_default_fields
@@ -28,7 +27,7 @@ from evaljournal.journal.format.codec import EVENT_TYPES, event_type, is_payload
 from evaljournal.journal.format.lifecycle import END_STAGES, STAGES, TRIAL_RULES
 from evaljournal.runner.testing import events_of
 from tests.journal import independent_reader as independent
-from tests.journal.samples import complete_run, content, finished, session, write_sync
+from tests.journal.samples import content, write_sync
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v2"
 """A run in two sessions, three segments, with a blob."""
@@ -166,15 +165,6 @@ def test_golden_journals_contain_every_event_type() -> None:
     kinds = {type(record.event) for path in (GOLDEN, CALLS, KNOWN_LIMITS, BATCHES, REVIEW) for record in read(path)}
 
     assert {JournalRecovered, JournalSalvaged} == set(get_args(Event)) - kinds
-
-
-def test_independent_reader_reads_a_journal(tmp_path: Path) -> None:
-    """A reader written from the page alone reads a journal with several segments, sessions and blobs."""
-    write_sync(tmp_path / "run", [*complete_run(5)[:-1], Noted(name="long", value=["x" * 300_000])], roll_at=2000)
-    write_sync(tmp_path / "run", [session(2), finished(5)], new=False)
-
-    assert [record.h for record in read(tmp_path / "run")] == [line["h"] for line in independent.read(tmp_path / "run")]
-    assert ["x" * 300_000] == next(line["value"] for line in independent.read(tmp_path / "run") if line["type"] == "noted")
 
 
 def format_description() -> dict[str, dict[str, list[str]]]:

@@ -69,12 +69,13 @@ def check(data: bytes) -> None:
         end = find_end(PATH, disk)
     except JournalError:
         assert not result.ok
-        assert [FILE] == [name for name, _ in disk.files()]
+        assert {FILE: data} == {name: inode.visible for name, inode in disk.files()}
         return
     remaining = disk.read(FILE).read()
     torn = disk.read(f"{PATH}/{end.recovery.file}").read() if end.recovery else b""
 
     assert data == remaining + torn
+    assert end.recovery is None or (end.cursor.seq, len(torn)) == (end.recovery.last_seq, end.recovery.bytes)
     assert records[: end.cursor.seq] == list(read(PATH, files=disk))
     assert verify(PATH, files=disk).ok
 

@@ -9,10 +9,9 @@ import attrs
 import pytest
 import trio
 
-from evaljournal.journal import read, verify, writing
+from evaljournal.journal import writing
 from evaljournal.journal.disk import segments
-from evaljournal.journal.errors import JournalDamaged, JournalError
-from evaljournal.journal.events import JournalRecovered, RunFinished
+from evaljournal.journal.errors import JournalError
 from evaljournal.journal.format import chain
 from evaljournal.journal.readers.recovery import find_damage
 from evaljournal.journal.readers.scan import Scan
@@ -177,44 +176,6 @@ def test_a_damaged_last_seal_loses_no_record() -> None:
         assert hashes is None or len(hashes) >= len(original.lines) - 1
 
 
-def test_a_torn_tail_is_set_aside_and_recorded(disk: SimulatedDisk) -> None:
-    """A torn tail is kept in torn/, and the journal records it."""
-    original = write_segment(unconfirmed=2)
-    torn = original.written[:-7]
-    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", torn)
-
-    write_sync(RUN_PATH, [session(2)], new=False, files=disk)
-
-    events = [record.event for record in read(RUN_PATH, files=disk)]
-    tail = torn[torn.rindex(b"\n") + 1 :]
-    recovery = next(event for event in events if isinstance(event, JournalRecovered))
-    assert (len(original.lines) - 1, len(tail)) == (recovery.last_seq, recovery.bytes)
-    assert tail == disk.read(f"{RUN_PATH}/{recovery.file}").read()
-    assert session(2) in events
-    assert verify(RUN_PATH, files=disk).ok
-
-
-def test_damage_is_described_and_nothing_is_changed(disk: SimulatedDisk) -> None:
-    """The error has the file, byte, record, check and number of intact records after it; nothing on disk changes."""
-    original = write_segment()
-    byte = original.written.index(b"quito")
-    data = bytearray(original.written)
-    data[byte] ^= 1
-    disk.add_file(f"{RUN_PATH}/{segments.name(1)}", bytes(data))
-
-    with pytest.raises(JournalDamaged) as caught:
-        write_sync(RUN_PATH, [session(2)], new=False, files=disk)
-
-    first_bad = bytes(data)[:byte].count(b"\n")
-    assert first_bad + 1 == caught.value.seq
-    assert sum(map(len, original.lines[:first_bad])) == caught.value.byte
-    assert segments.name(1) == caught.value.file
-    assert len(original.lines) - first_bad - 1 == caught.value.intact_records
-    assert (RUN_PATH, "salvage") == (caught.value.path, caught.value.hint)
-    assert bytes(data) == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
-    assert {f"{RUN_PATH}/{segments.name(1)}", f"{RUN_PATH}/LOCK"} == {name for name, _ in disk.files()}
-
-
 def test_an_unsealed_file_is_copied(disk: SimulatedDisk) -> None:
     """After a crash the last segment is rewritten: pages of a failed sync cannot be made durable."""
     original = write_segment(unconfirmed=0)
@@ -226,18 +187,6 @@ def test_an_unsealed_file_is_copied(disk: SimulatedDisk) -> None:
     after = dict(disk.files())[f"{RUN_PATH}/{segments.name(1)}"]
     assert before is not after
     assert after.visible.startswith(original.synced)
-
-
-def test_a_sealed_journal_continues_in_a_new_file(disk: SimulatedDisk) -> None:
-    """A sealed segment stays unchanged; the next session starts another."""
-    write_sync(RUN_PATH, [started(), session()], files=disk)
-    sealed = disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
-
-    write_sync(RUN_PATH, [session(2), RunFinished(completed=0, failed=0, withdrawn=0, head="")], new=False, files=disk)
-
-    assert sealed == disk.read(f"{RUN_PATH}/{segments.name(1)}").read()
-    assert verify(RUN_PATH, files=disk).ok
-    assert 2 == verify(RUN_PATH, files=disk).segments
 
 
 def test_damage_to_a_stored_hash_is_recognized() -> None:

@@ -1,6 +1,8 @@
 """Verification: an unchanged journal passes, and every change is detected."""
 
+import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ from evaljournal.journal.events import AttemptStarted, Noted, SegmentOpened, Seg
 from tests.journal.samples import (
     RUN,
     complete_run,
-    content,
     cut_tail,
     enqueued,
     finished,
@@ -81,34 +82,17 @@ def test_zeroed_end_is_reported(tmp_path: Path) -> None:
     assert isinstance(verify(tmp_path / "run", expect_head=head).problem, HeadMissing)
 
 
-def test_unconfirmed_records_are_counted(tmp_path: Path) -> None:
-    """Records at the end that no other one confirms are counted; a seal confirms all."""
-    write_sync(tmp_path / "run", complete_run())
-
-    assert 0 == verify(tmp_path / "run").unconfirmed_records
-    cut_tail(segment(tmp_path / "run"), 1)
-    assert 1 == verify(tmp_path / "run").unconfirmed_records
-
-
 def test_open_journal_passes(tmp_path: Path) -> None:
-    """A journal without a seal, or with an incomplete last line, passes."""
+    """A journal without a seal, or with an incomplete last line, passes; records that no other one confirms are counted."""
     write_sync(tmp_path / "run", complete_run())
     cut_tail(segment(tmp_path / "run"), 1)
     lines = lines_of(tmp_path / "run")
+
+    assert (True, 1) == ((result := verify(tmp_path / "run")).ok, result.unconfirmed_records)
     rewrite(tmp_path / "run", [*lines[:-1], lines[-1][:40]])
     result = verify(str(tmp_path / "run"))
 
     assert (True, len(lines) - 1, 40) == (result.ok, result.records, result.unfinished_bytes)
-
-
-def test_verifying_changes_nothing(tmp_path: Path) -> None:
-    """Verification only reads."""
-    write_sync(tmp_path / "run", complete_run())
-    flip(segment(tmp_path / "run"), 700)
-    before = content(tmp_path / "run")
-    verify(tmp_path / "run")
-
-    assert before == content(tmp_path / "run")
 
 
 @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
@@ -164,52 +148,35 @@ def test_edited_end_is_detected(tmp_path: Path, edit: str) -> None:
     assert is_detected(tmp_path / "run")
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_missing_file_is_detected(tmp_path: Path, number: int) -> None:
-    """A missing segment before the last is named."""
-    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
-    segment(tmp_path / "run", number).unlink()
-    result = verify(tmp_path / "run")
-
-    assert isinstance(result.problem, JournalDamaged)
-    assert f"journal-{number:06}.jsonl is missing" in str(result.problem)
-    assert result.segments == number - 1
+def exchange(first: Path, second: Path) -> None:
+    """Exchange the content of two files."""
+    data = first.read_bytes()
+    overwrite(first, second.read_bytes())
+    overwrite(second, data)
 
 
-def test_exchanged_files_are_detected(tmp_path: Path) -> None:
-    """Swapped segments, and a segment of another run, are detected."""
+@pytest.mark.parametrize(
+    ("number", "change", "check"),
+    [
+        *((number, Path.unlink, f"journal-{number:06}.jsonl is missing") for number in (1, 2, 3)),
+        *((2, partial(os.truncate, length=length), "") for length in (0, 1, 400)),
+        (2, lambda file: os.truncate(file, file.stat().st_size - 1), ""),
+        (2, partial(cut_tail, lines=1), "the file is not sealed, but another one follows"),
+        (2, lambda file: exchange(file, segment(file.parent, 3)), ""),
+        (2, lambda file: exchange(file, segment(file.parent.with_name("other"), 2)), "the file belongs to another run"),
+    ],
+)
+def test_changed_files_are_detected(tmp_path: Path, number: int, change: Callable[[Path], None], check: str) -> None:
+    """A segment before the last must be there, complete, sealed, in its place and of this run."""
     for name in ("run", "other"):
         write_sync(tmp_path / name, complete_run(4), roll_at=1000, run=RUN if name == "run" else RUN[::-1])
-    second, third = (segment(tmp_path / "run", number).read_bytes() for number in (2, 3))
-    overwrite(segment(tmp_path / "run", 2), third)
-    overwrite(segment(tmp_path / "run", 3), second)
-
-    assert isinstance(verify(tmp_path / "run").problem, JournalDamaged)
-    overwrite(segment(tmp_path / "run", 2), segment(tmp_path / "other", 2).read_bytes())
+    file = segment(tmp_path / "run", number)
+    file.chmod(0o600)
+    change(file)
     problem = verify(tmp_path / "run").problem
 
     assert isinstance(problem, JournalDamaged)
-    assert "the file belongs to another run" in str(problem)
-
-
-@pytest.mark.parametrize("keep", [0, 1, 400, -1])
-def test_truncated_segment_is_detected(tmp_path: Path, keep: int) -> None:
-    """A segment before the last must be complete."""
-    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
-    file = segment(tmp_path / "run", 2)
-    overwrite(file, file.read_bytes()[:keep])
-
-    assert isinstance(verify(tmp_path / "run").problem, JournalDamaged)
-
-
-def test_missing_seal_is_detected(tmp_path: Path) -> None:
-    """A segment before the last must be sealed."""
-    write_sync(tmp_path / "run", complete_run(4), roll_at=1000)
-    cut_tail(segment(tmp_path / "run", 2), 1)
-    problem = verify(tmp_path / "run").problem
-
-    assert isinstance(problem, JournalDamaged)
-    assert "the file is not sealed, but another one follows" in str(problem)
+    assert check in str(problem)
 
 
 def test_removed_end_needs_a_kept_hash(tmp_path: Path) -> None:
