@@ -22,7 +22,6 @@ the plan. Nothing depends on time: the state of a batch advances when it is poll
     results:gone    `gone`: deleted; Anthropic reports the batch as archived
     batch:deleted   the batches no longer exist
     others:3        batches of other users in each list, with as many lines; `others:running`: one that never ends
-    enqueued:100    maximum lines in batches that have not ended; a batch beyond that fails
     reply:TEXT      the answer of the model (default: the last message in capitals)
 
 A batch belongs to the API key that created it, and to the same key with `-rotated` at its end, which is another one of the
@@ -30,7 +29,6 @@ project: with any other, it does not exist. A key that contains `invalid` gets 4
 Lists have 2 entries per page. Results are in reverse order.
 """
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -39,7 +37,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from subprocess import PIPE
 from sys import executable
 from types import SimpleNamespace
@@ -127,9 +124,8 @@ class World:
 class BatchServer:
     """The replies of the server; `serve` serves a connection."""
 
-    def __init__(self, ledger: Path | None = None, now: Callable[[], float] = time.time) -> None:
-        self._ledger = ledger
-        self._now = now
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.now = now
         self._numbers = itertools.count(1)
         self.worlds: dict[str, World] = defaultdict(World)
 
@@ -181,21 +177,13 @@ class BatchServer:
             return call.anthropic(parts[3:])
         return call.openai(parts[1:] if parts[0] == "v1" else parts)
 
-    def now(self) -> float:
-        """Return the time in seconds since 1970."""
-        return self._now()
-
     def new_id(self, kind: str) -> str:
         """Return the id of a new batch or file."""
         return f"{kind}{next(self._numbers)}"
 
     def record(self, world: World, event: str, **fields: Any) -> None:
         """Add a record to the ledger."""
-        record = {"event": event, **fields}
-        world.ledger.append(record)
-        if self._ledger is not None:
-            with self._ledger.open("a") as file:
-                file.write(json.dumps(record) + "\n")
+        world.ledger.append({"event": event, **fields})
 
 
 HTTP_OK = 200
@@ -332,10 +320,7 @@ class Call:
         world = self.world
         batch = Batch(self.server.new_id("batch_"), self.key, lines, self.server.now(), state=state)
         assert len({line["custom_id"] for line in lines}) == len(lines)
-        open_lines = sum(len(other.lines) for other in world.batches if other.state not in _ENDED)
         batch.end = world.next("end", "completed")
-        if len(lines) + open_lines > int(world.plan.get("enqueued", "1000000")):
-            batch.end = "tokens"
         world.batches.append(batch)
         self.server.record(
             world, "create", batch=batch.id, lines=[[line["custom_id"], digest_of(line["body"])] for line in lines]
@@ -581,8 +566,10 @@ def digest_of(body: Any) -> str:
     return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
-def connect_in_memory(monkeypatch: pytest.MonkeyPatch, server: BatchServer) -> None:
+def connect_in_memory(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float] = time.time) -> BatchServer:
     """Let all connections of this process reach a server in it, without sockets, so that time may be virtual."""
+    server = BatchServer(now)
+    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
 
     async def open_tcp_stream(*_: object, **__: object) -> trio.abc.Stream:
         client_end, server_end = trio.testing.memory_stream_pair()
@@ -591,6 +578,7 @@ def connect_in_memory(monkeypatch: pytest.MonkeyPatch, server: BatchServer) -> N
         return client_end
 
     monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
+    return server
 
 
 class BatchServerProcess:
@@ -611,10 +599,9 @@ class BatchServerProcess:
 
 
 @contextmanager
-def batch_server_process(ledger: Path | None = None) -> Iterator[BatchServerProcess]:
+def batch_server_process() -> Iterator[BatchServerProcess]:
     """Run a server in its own process."""
-    arguments = [] if ledger is None else ["--ledger", str(ledger)]
-    with Process([executable, "-m", "tests.batch_servers", *arguments], cwd=ROOT, stdout=PIPE) as process:
+    with Process([executable, "-m", "tests.batch_servers"], cwd=ROOT, stdout=PIPE) as process:
         assert process.stdout is not None
         yield BatchServerProcess(process.stdout.readline().strip())
         process.kill()
@@ -622,14 +609,9 @@ def batch_server_process(ledger: Path | None = None) -> Iterator[BatchServerProc
 
 async def main() -> None:
     """Serve until the process is killed; print the URL."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ledger", type=Path)
-    parser.add_argument("port", nargs="?", type=int, default=0)
-    options = parser.parse_args()
-    server = BatchServer(options.ledger)
-    listeners = await trio.open_tcp_listeners(options.port, host="127.0.0.1")
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", flush=True)  # noqa: T201
-    await trio.serve_listeners(server.serve, listeners)
+    await trio.serve_listeners(BatchServer().serve, listeners)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ from evaljournal import Evaluation, evaluation
 from evaljournal.runner.batches.api import (
     BatchNotFound,
     BatchStatus,
-    NotSubmitted,
     OwnerUnknown,
     PreparedBatch,
-    SubmissionUnclear,
     Submitted,
 )
 from evaljournal.runner.batches.results import LineResult
@@ -164,26 +162,6 @@ class MemoryResults:
 
     def __iter__(self) -> Iterator[LineResult]:
         return iter(self._results)
-
-
-def lose_reply(*numbers: int) -> Callable[[int, MemoryBatches], None]:
-    """Return a fault: the replies to these submissions are lost."""
-
-    def lose(number: int, _: MemoryBatches) -> None:
-        if number in numbers:
-            raise SubmissionUnclear("no response")
-
-    return lose
-
-
-def reject(*numbers: int, error: Callable[[], NotSubmitted] = lambda: NotSubmitted("no")) -> Callable[[int, Any], None]:
-    """Return a fault: these submissions are rejected."""
-
-    def raise_error(number: int, _: object) -> None:
-        if number in numbers:
-            raise error()
-
-    return raise_error
 
 
 def define_batches(cases: Any, *, judge: bool = False, **options: Any) -> Evaluation[Any, Any, Any]:

@@ -4,19 +4,16 @@ import base64
 import errno
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import attrs
 import orjson
 import pytest
 import trio
 
 from evaljournal import Case, Retry, UsageError, evaluation, scorers
 from evaljournal.journal import read, verify
-from evaljournal.journal.errors import JournalLocked
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -25,22 +22,19 @@ from evaljournal.journal.events import (
     BatchCollected,
     BatchPrepared,
     BatchSubmitted,
-    RunStopped,
 )
 from evaljournal.replay import audit, fold
-from evaljournal.runner.batches.api import NotSubmitted, TokenLimitExceeded, WrongAccount
+from evaljournal.runner.batches.api import NotSubmitted, SubmissionUnclear, TokenLimitExceeded
 from evaljournal.runner.batches.results import LineResult
 from evaljournal.runner.engine.batcher import Batcher
-from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.http.client import Client
-from evaljournal.runner.http.reply import BadStatus, Reply
 from evaljournal.runner.tasks import chat as chat_module
 from evaljournal.runner.tasks.chat import AttachmentError, Chat, OpenChat
-from evaljournal.runner.testing import Scripted, deterministic_options, inline
-from tests.batches import Answer, MemoryBatches, answer, define_batches, lose_reply, prompt_of, reject
+from evaljournal.runner.testing import inline
+from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, count, define, events, numbered_cases, run_virtual, signal_after
+from tests.runs import PATH, count, events, numbered_cases, run_virtual, signal_after
 
 
 @pytest.fixture
@@ -53,19 +47,6 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> MemoryBatches:
 def collected(disk: SimulatedDisk) -> list[tuple[int, str, int, int, int]]:
     """Return number, state, results, missing lines and unused results of each batch that has ended."""
     return [(event.batch, event.state, event.results, event.missing, event.unused) for event in events(disk, BatchCollected)]
-
-
-def bad_status(status: int, error: Mapping[str, Any]) -> BadStatus:
-    reply = Reply(status, {})
-    reply.feed(orjson.dumps({"error": error}))
-    return BadStatus(reply, "http://batches.example/v1")
-
-
-def rejection(status: int, **error: Any) -> NotSubmitted:
-    """Return the error of a batch that the provider rejects."""
-    exc = NotSubmitted("the batch was not accepted")
-    exc.__cause__ = bad_status(status, error)
-    return exc
 
 
 async def test_a_run_waits_for_its_batch(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -118,35 +99,6 @@ async def test_the_price_is_half(disk: SimulatedDisk, provider: MemoryBatches) -
     assert provider.submissions == 1
 
 
-async def test_no_credit_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A line that failed because the account has no credit stops the run; the other results are used when it is resumed."""
-    has_credit = False
-
-    def respond(body: Mapping[str, Any], _: int) -> Answer:
-        error = {"code": "insufficient_quota", "type": "insufficient_quota", "message": "no credit"}
-        return answer("yes") if has_credit or prompt_of(body) != "case-2" else (429, {"error": error})
-
-    provider.respond = respond
-    defined = define_batches(numbered_cases(3))
-    outcome = await run_virtual(defined, disk)
-
-    assert ("unauthorized", 0) == (outcome.stop_reason, outcome.state.completed)
-    has_credit = True
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", 3) == (outcome.stop_reason, outcome.state.completed)
-    assert {"case-0": 1, "case-1": 1, "case-2": 2} == provider.submitted
-
-
-async def test_a_missing_line_is_sent_again(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A line without a result is no attempt: it goes into the next batch, until it has been missing as often as errors are."""
-    provider.respond = lambda body, times: answer("yes") if prompt_of(body) == "case-0" or times == 3 else None
-    provider.state = "expired"
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert [(1, "expired", 1, 1, 0), (2, "expired", 0, 1, 0), (3, "expired", 1, 0, 0)] == collected(disk)
-    assert (2, 2) == (outcome.state.completed, outcome.state.attempts)
-
-
 async def test_a_line_is_not_sent_for_ever(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A line that is missing from more batches than errors are retried ends its trial with one error, without a call."""
     provider.respond = lambda *_: None
@@ -155,17 +107,6 @@ async def test_a_line_is_not_sent_for_ever(disk: SimulatedDisk, provider: Memory
     assert [(1, "completed", 0, 1, 0), (2, "completed", 0, 1, 0)] == collected(disk)
     assert (0, 1) == (outcome.state.completed, outcome.state.failed)
     assert ["no result in 2 batches"] == [event.message for event in events(disk, AttemptFailed)]
-
-
-async def test_missing_results_are_counted_across_sessions(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """The batches without a result for a line are counted from the journal, so that no session sends it once more."""
-    provider.respond, provider.seconds = lambda *_: None, 0.0
-    defined = define_batches(numbered_cases(1), retry=Retry(errors=2))
-    outcomes = [await run_virtual(defined, disk, leave=True, resume=number > 0) for number in range(6)]
-
-    assert 3 == provider.submissions
-    assert [(number, "completed", 0, 1, 0) for number in (1, 2, 3)] == collected(disk)
-    assert ("", 1) == (outcomes[-1].stop_reason, outcomes[-1].state.failed)
 
 
 async def test_canceled_lines_are_not_counted(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -215,19 +156,6 @@ async def test_foreign_and_repeated_results_are_not_used(disk: SimulatedDisk, pr
     assert "" == outcome.stop_reason
 
 
-async def test_a_batch_that_was_cancelled_elsewhere_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """Results of a cancelled batch are used; its other lines are sent again by `resume`, not by the run that waited."""
-    provider.respond = lambda body, times: answer("yes") if prompt_of(body) == "case-0" or times > 1 else None
-    provider.state = "cancelled"
-    defined = define_batches(numbered_cases(2))
-    outcome = await run_virtual(defined, disk)
-
-    assert ("interrupted", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert "batch 1 was cancelled at the provider" in outcome.detail
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-
-
 async def test_a_session_can_leave_its_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """With `leave`, the session ends when everything is submitted; later ones collect what has ended, and leave the rest."""
     provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
@@ -256,25 +184,13 @@ async def test_polls_become_rarer(disk: SimulatedDisk, provider: MemoryBatches) 
     assert 600 == max(gaps)
 
 
-async def test_a_key_without_access_stops_the_run(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A key that may not see the batch stops the run; a later session collects it."""
-
-    def deny(number: int) -> None:
-        if number == 1:
-            raise WrongAccount("the API key has no access to batch batch_1")
-
-    provider.on_poll = deny
-    defined = define_batches(numbered_cases(1))
-    outcome = await run_virtual(defined, disk)
-
-    assert "unauthorized" == outcome.stop_reason
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", 1, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-
-
 async def test_an_unclear_submission_needs_the_same_key(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """With another API key, a batch without an id is not looked for: the lists may be others; nothing is recorded."""
-    provider.on_submit, provider.owner_is_hidden = lose_reply(1), True
+
+    def lose_reply(*_: object) -> None:
+        raise SubmissionUnclear("no response")
+
+    provider.on_submit, provider.owner_is_hidden = lose_reply, True
     defined = define_batches(numbered_cases(1))
     head = (await run_virtual(defined, disk, leave=True)).head
     provider.key = "another"
@@ -353,28 +269,6 @@ async def test_batches_are_halved_at_the_token_limit(disk: SimulatedDisk, provid
     assert 8 == outcome.state.completed
     assert [8, 4, 2, 2, 2, 2] == [len(event.trials) for event in events(disk, BatchPrepared)]
     assert {1} == set(provider.submitted.values())
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (lambda: rejection(401, message="wrong key"), "unauthorized"),
-        (lambda: rejection(429, code="insufficient_quota", type="insufficient_quota", message="no credit"), "unauthorized"),
-        (lambda: rejection(400, message="the model has no batches"), "interrupted"),
-    ],
-    ids=["unauthorized", "no-credit", "invalid"],
-)
-async def test_a_rejection_that_would_be_repeated_stops_the_run(
-    disk: SimulatedDisk, provider: MemoryBatches, error: Any, reason: str
-) -> None:
-    """A batch that the provider would reject again stops the run; its lines are free for the next session."""
-    provider.on_receive = reject(1, error=error)
-    defined = define_batches(numbered_cases(2))
-    outcome = await run_virtual(defined, disk)
-
-    assert (reason, 1) == (outcome.stop_reason, provider.submissions)
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", 2) == (outcome.stop_reason, outcome.state.completed)
 
 
 async def test_an_interrupt_leaves_the_batches_running(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -567,42 +461,12 @@ async def test_rejections_become_rarer(disk: SimulatedDisk, provider: MemoryBatc
     def fail(number: int, _: object) -> None:
         times.append(trio.current_time())
         if number < 8:
-            raise rejection(503, message="busy")
+            raise NotSubmitted("busy")
 
     provider.on_receive = fail
     await run_virtual(define_batches(numbered_cases(1)), disk)
 
     assert [60, 120, 240, 480, 600, 600] == [round(later - earlier, -1) for earlier, later in pairwise(times)][:6]
-
-
-async def test_a_rescoring_sends_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """`rescore` sends the calls of a judge in a batch; the same re-scoring collects it later."""
-    provider.respond = lambda body, _: answer("verdict: correct" if body["model"] == "large" else "yes")
-    await run_virtual(define_batches(numbered_cases(3)), disk)
-    judged = define_batches(numbered_cases(3), judge=True)
-
-    async def rescore(**options: Any) -> Any:
-        session = Rescoring(judged, PATH, **{**deterministic_options(), "files": disk, "batch": True, **options})
-        return await session.rescore()
-
-    result = await rescore(leave=True)
-    assert ("batches", 0, 3) == (result.outcome.stop_reason, result.outputs, result.unscored)
-    await trio.sleep(provider.seconds)
-    result = await rescore()
-    assert ("", 3, 0) == (result.outcome.stop_reason, result.outputs, result.unscored)
-    assert [(1, "completed", 3, 0, 0), (2, "completed", 3, 0, 0)] == collected(disk)
-    assert 2 == provider.submissions
-    assert audit(read(PATH, files=disk)).ok
-
-
-async def test_a_run_with_an_open_rescoring_is_not_resumed(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """The batch of a re-scoring is not mistaken for one of the run, and the error names `rescore` and `cancel`."""
-    await run_virtual(define_batches(numbered_cases(3)), disk)
-    judged = define_batches(numbered_cases(3), judge=True)
-    await Rescoring(judged, PATH, **{**deterministic_options(), "files": disk, "batch": True, "leave": True}).rescore()
-
-    with pytest.raises(UsageError, match="rescore"):
-        await run_virtual(define_batches(numbered_cases(3)), disk, resume=True)
 
 
 VARIANTS = {"short": {"system": "Be short."}, "long": {"system": "Be long."}}
@@ -637,23 +501,6 @@ async def test_a_session_of_one_variant_ends_without_its_results(disk: Simulated
     assert audit(read(PATH, files=disk)).ok
 
 
-async def test_two_sessions_at_once(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A second session of a run that waits for its batch is rejected, and sends nothing."""
-    errors: list[str] = []
-    defined = define_batches(numbered_cases(2))
-
-    async def resume(_: object) -> None:
-        await trio.sleep(100)
-        try:
-            await run_virtual(defined, disk, resume=True)
-        except JournalLocked as exc:
-            errors.append(type(exc).__name__)
-
-    outcome = await run_virtual(defined, disk, observer=resume)
-
-    assert (["JournalLocked"], "", 1) == (errors, outcome.stop_reason, provider.submissions)
-
-
 async def test_a_full_disk_loses_no_result(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """If the disk is full while results are recorded, the run stops; the next session uses the others."""
 
@@ -679,43 +526,6 @@ async def test_a_full_disk_loses_no_result(disk: SimulatedDisk, provider: Memory
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"batch": False, "batch_fallback": True}, "without batches"),
-        ({"batch": False, "batch_tokens": 10}, "without batches"),
-        ({"batch": False, "leave": True}, "without batches"),
-        ({"batch_tokens": 0}, "whole number"),
-        ({"batch_poll": 0}, "seconds"),
-        ({"workers": "processes:2"}, "worker"),
-    ],
-    ids=str,
-)
-async def test_invalid_options_are_rejected(
-    disk: SimulatedDisk, provider: MemoryBatches, options: dict[str, Any], problem: str
-) -> None:
-    """Options of batches that have no effect or an invalid value are rejected before anything is written."""
-    with pytest.raises(UsageError, match=problem):
-        await run_virtual(define_batches(numbered_cases(1)), disk, **options)
-    assert (0, False) == (provider.submissions, disk.is_directory("/runs"))
-
-
-@pytest.mark.parametrize(
-    ("task", "problem"),
-    [
-        (partial(Chat, "small", base_url="http://batches.example/v1", turns="turns"), "turns"),
-        (partial(Chat, "small", base_url="http://batches.example/v1", stream=True), "stream"),
-        (partial(Scripted, {}), "chat models"),
-    ],
-    ids=["turns", "stream", "function"],
-)
-async def test_some_tasks_have_no_batches(disk: SimulatedDisk, provider: MemoryBatches, task: Any, problem: str) -> None:
-    """A conversation needs its replies, a batch has no stream, and the calls of a function are unknown."""
-    with pytest.raises(UsageError, match=problem):
-        await run_virtual(define(task(), [{"id": "a", "input": "b", "turns": ["c"]}], loop=None), disk, batch=True)
-    assert 0 == provider.submissions
-
-
 async def test_several_graded_assertions_have_no_batches(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A case for which a judge is called several times is a usage error: a line of a batch is one call."""
     graded = [{"type": "model-graded-closedqa", "value": value} for value in ("names Lima", "is polite")]
@@ -725,23 +535,3 @@ async def test_several_graded_assertions_have_no_batches(disk: SimulatedDisk, pr
 
     with pytest.raises(UsageError, match="called several times for the case 'peru'"):
         await run_virtual(defined, disk)
-
-
-async def test_a_budget_needs_an_estimate(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A budget of a unit that cannot be estimated is a usage error, because a batch cannot be stopped when it is exceeded."""
-    chat = Chat("small", base_url="http://batches.example/v1", prompt="{input}")
-    with pytest.raises(UsageError, match="estimated"):
-        await run_virtual(evaluation(cases=numbered_cases(1), batch=True, budget={"output_tokens": 100})(chat), disk)
-    assert 0 == provider.submissions
-
-
-async def test_the_setting_is_recorded(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A run that was started with `batch=True` sends batches when it is resumed without it."""
-    defined = define_batches(numbered_cases(2), batch=False)
-    provider.on_receive = reject(1, error=lambda: rejection(401, message="wrong key"))
-    await run_virtual(defined, disk, batch=True)
-    outcome = await run_virtual(defined, disk, resume=True)
-
-    assert ("", 2, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert isinstance(events(disk, RunStopped)[0], RunStopped)
-    assert attrs.asdict(outcome.state.batches[2])["id"] == "batch_1"

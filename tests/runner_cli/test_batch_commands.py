@@ -17,10 +17,7 @@ RUN = Path("runs/qa/0001")
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> BatchServer:
-    server = BatchServer()
-    connect_in_memory(monkeypatch, server)
-    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
-    return server
+    return connect_in_memory(monkeypatch)
 
 
 def chat(plan: str = "-", name: str = "t", model: str = "m") -> list[str]:
@@ -121,11 +118,13 @@ def test_a_dry_run_counts_lines_and_batches(server: BatchServer) -> None:
         (["--data", "qa.jsonl", "--endpoint", "http://127.0.0.1:1/", "--batch"], "chat models"),
         (["--data", "qa.jsonl", "--output-key", "topic", "--batch"], "chat models"),
         ([*chat(), "--batch", "--stream"], "stream"),
+        ([*chat()[:-2], "--turns", "turns", "--batch"], "turns"),
         ([*chat(), "--batch", "--workers", "processes:2"], "worker"),
         ([*chat(), "--leave"], "--batch"),
         ([*chat(), "--batch-fallback"], "--batch"),
         ([*chat(), "--batch-tokens", "5"], "--batch"),
         ([*chat(), "--batch", "--batch-poll", "0"], "seconds"),
+        ([*chat(), "--batch", "--batch-tokens", "0"], "whole number"),
         ([*chat(), "--batch", "--budget", "output_tokens=100"], "--max-tokens"),
         (["--data", "qa.jsonl", "--chat", "gemini:m", "--key-env", "KEY", "--batch"], "batches"),
     ],
@@ -160,6 +159,7 @@ def test_open_batches_need_a_key_that_sees_them(server: BatchServer, monkeypatch
 
     assert 3 == result.exit_code
     assert "with another API key: use that one" in result.output
+    assert "`evaljournal fork --at " in result.output
     monkeypatch.setenv("KEY", "sk-first-key-of-the-tests-rotated")
     assert (0, 3) == (evaljournal("resume", RUN).exit_code, lines(server))
 

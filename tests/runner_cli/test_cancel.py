@@ -21,15 +21,12 @@ RUN = Path("runs/qa/0001")
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> BatchServer:
     """Let all connections reach a server in this process."""
-    server = BatchServer()
-    connect_in_memory(monkeypatch, server)
     monkeypatch.setattr(batcher, "_SECOND_LISTING", 0.0)
-    monkeypatch.setenv("KEY", "sk-first-key-of-the-tests")
     rows = [
         orjson.dumps({"id": f"c{number}", "input": f"word {number}", "expected": f"WORD {number}"}) for number in range(CASES)
     ]
     Path("qa.jsonl").write_bytes(b"\n".join(rows))
-    return server
+    return connect_in_memory(monkeypatch)
 
 
 def leave(plan: str, *options: str, dialect: str = "openai") -> None:
