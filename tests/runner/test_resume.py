@@ -4,7 +4,7 @@ import itertools
 import random
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -53,6 +53,7 @@ from tests.runs import (
     run_killed,
     run_until_power_failure,
     run_virtual,
+    signal_after,
 )
 
 
@@ -60,14 +61,8 @@ async def test_a_stop_gives_grace_then_cancels(disk: SimulatedDisk) -> None:
     """A stopped run starts no attempts, waits for the grace period and interrupts the other attempts; it can be resumed."""
     task = Scripted(lambda value, times: Hang() if value == "case-1" and times == 1 else Return(1, 2))
     defined = define(task, numbered_cases(6), slots=2, timeout=None)
-
-    async def stop_soon(live: Any) -> None:
-        await trio.sleep(1)
-        stop_run()
-
-    stop_run = stop_when_started(defined)
     before = trio.current_time()
-    outcome = await run_virtual(defined, disk, observer=stop_soon, grace=5)
+    outcome = await run_virtual(defined, disk, grace=5, **signal_after(1))
 
     assert ("interrupted", 1) == (outcome.stop_reason, outcome.state.completed)
     interrupted = events(disk, AttemptInterrupted)
@@ -80,35 +75,11 @@ async def test_a_stop_gives_grace_then_cancels(disk: SimulatedDisk) -> None:
     assert 1 == task.calls["case-0"]
 
 
-def stop_when_started(_: AnyEvaluation) -> Callable[[], None]:
-    """Return a function that stops the next run as a signal would."""
-    from evaljournal.runner.engine import executor
-
-    running: list[executor.TrialExecutor] = []
-    original = executor.TrialExecutor.run
-
-    async def run(self: executor.TrialExecutor, *args: Any, **kwargs: Any) -> None:
-        running.append(self)
-        executor.TrialExecutor.run = original  # type: ignore[method-assign]
-        await original(self, *args, **kwargs)
-
-    executor.TrialExecutor.run = run  # type: ignore[method-assign]
-    return lambda: running[0].shutdown.interrupt()  # noqa: PLW0108  # there is none yet
-
-
 async def test_a_second_stop_cancels_immediately(disk: SimulatedDisk) -> None:
     """A second signal does not wait for the grace period."""
     defined = define(Scripted(lambda *_: Hang()), numbered_cases(2), slots=2, timeout=None)
-    stop_run = stop_when_started(defined)
-
-    async def stop_twice(_: Any) -> None:
-        await trio.sleep(1)
-        stop_run()
-        await trio.sleep(0.5)
-        stop_run()
-
     before = trio.current_time()
-    outcome = await run_virtual(defined, disk, observer=stop_twice, grace=100)
+    outcome = await run_virtual(defined, disk, grace=100, **signal_after(1, times=2))
 
     assert "interrupted" == outcome.stop_reason
     assert 1.5 == trio.current_time() - before
@@ -122,16 +93,9 @@ async def test_a_second_stop_does_not_wait_for_unresponsive_attempts(disk: Simul
             await trio.sleep(50)
 
     defined = define(stubborn, numbered_cases(1), timeout=None)
-    stop_run = stop_when_started(defined)
+    outcome = await run_virtual(defined, disk, grace=100, **signal_after(1, times=2))
 
-    async def stop_twice(_: Any) -> None:
-        await trio.sleep(1)
-        stop_run()
-        stop_run()
-
-    outcome = await run_virtual(defined, disk, observer=stop_twice, grace=100)
-
-    assert [2.0] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
+    assert [2.5] == [record.t for record in read(PATH, files=disk) if isinstance(record.event, AttemptInterrupted)]
     assert AttemptReturnedLate(trial="case-0", attempt=1, outcome="succeeded", elapsed=50.0) in events_of(PATH, files=disk)
     assert ("interrupted", 0) == (outcome.stop_reason, outcome.state.completed)
 
@@ -139,17 +103,17 @@ async def test_a_second_stop_does_not_wait_for_unresponsive_attempts(disk: Simul
 async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     """A run that is stopping reports why, and how long calls in flight have left; after a second stop, 0."""
     defined = define(Scripted(lambda *_: Return(1, 10)), numbered_cases(2), slots=2)
-    stop_run = stop_when_started(defined)
     reports: list[Any] = []
 
     async def look(live: Any) -> None:
         for stops in (False, True, False, True):
             if stops:
-                stop_run()
+                signal.raise_signal(signal.SIGINT)
+                await trio.lowlevel.checkpoint()
             reports.append(live.stop_status())
             await trio.sleep(1)
 
-    await run_virtual(defined, SimulatedDisk(), observer=look, grace=5)
+    await run_virtual(defined, SimulatedDisk(), signals=True, observer=look, grace=5)
 
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == reports
 
@@ -306,13 +270,7 @@ def test_power_failures_at_every_record_change_no_result(size: int, seed: int) -
 async def test_changed_cases_are_rejected_or_adopted(disk: SimulatedDisk) -> None:
     """A changed dataset is rejected; adopted, unchanged cases keep their results and changed ones run again."""
     task = Scripted(lambda value, _: Return(value, 1))
-    stop_run = stop_when_started(define(task, numbered_cases(2)))
-
-    async def stop(_: Any) -> None:
-        await trio.sleep(2.5)
-        stop_run()
-
-    await run_virtual(define(task, numbered_cases(6), slots=1), disk, observer=stop)
+    await run_virtual(define(task, numbered_cases(6), slots=1), disk, **signal_after(2.5))
     changed = [*numbered_cases(5)[:1], Case(name="case-1", input="another"), *numbered_cases(8)[3:]]
 
     with pytest.raises(RunChanged, match="the cases have changed") as error:

@@ -24,6 +24,7 @@ from evaljournal.runner import scorers
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
+from tests.runner.test_session import Unauthorized
 from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_virtual
 
 
@@ -287,12 +288,6 @@ async def test_an_unauthorized_scorer_stops_the_run(disk: SimulatedDisk) -> None
     assert {("fatal", 0.0)} == {(event.category, event.delay) for event in events(disk, ScorerCallFailed)}
     assert (20, []) == (resumed.state.completed, events(disk, ScoringFailed))
     assert () == checked(disk).findings
-
-
-class Unauthorized(Exception):
-    """What the client of an endpoint raises that rejects the API key."""
-
-    status_code = 401
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])

@@ -116,33 +116,6 @@ async def test_every_attempt_has_its_own_timeout(disk: SimulatedDisk) -> None:
     assert {"0", "1", "3", "4", "7"} == {event.trial for event in events(disk, AttemptSucceeded)}
 
 
-async def test_none_turns_the_timeout_off(disk: SimulatedDisk) -> None:
-    """With `timeout=None` an attempt may take a day."""
-    outcome = await run_virtual(
-        define(Scripted({"a": [Return(1, after=86_000)]}), [Case(name="a", input="a")], timeout=None), disk
-    )
-
-    assert 1 == outcome.state.completed
-
-
-async def test_a_programming_error_is_not_retried(disk: SimulatedDisk) -> None:
-    """A TypeError would recur: after one attempt the trial fails as fatal."""
-    task = Scripted({"a": [Fail(TypeError("no such argument"))]})
-    await run_virtual(define(task, [Case(name="a", input="a")]), disk)
-
-    assert 1 == task.calls["a"]
-    assert TrialFailed(trial="a", attempts=1, reason="fatal") in events_of(PATH, files=disk)
-
-
-async def test_fatal_and_rate_limited_are_honored(disk: SimulatedDisk) -> None:
-    """`Fatal` fails a trial; `RateLimited` does not use up its retries."""
-    task = Scripted({"a": [Fail(Fatal("never"))], "b": [*[Fail(RateLimited(3.0))] * 8, Return(1)]})
-    outcome = await run_virtual(define(task, [Case(name=name, input=name) for name in "ab"], retry=Retry(errors=0)), disk)
-
-    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
-    assert 9 == task.calls["b"]
-
-
 async def test_an_unserializable_output_fails_its_trial_only(disk: SimulatedDisk) -> None:
     """An output that is not JSON fails its trial, and the message names the place in it."""
     task = Scripted({"a": [Return({"deep": [object()]})], "b": [Return(1)]})
@@ -198,48 +171,25 @@ async def test_notes_are_kept_with_their_attempt(disk: SimulatedDisk) -> None:
     assert 15 == outcome.state.usage["tokens"]
 
 
-async def test_a_failed_scorer_never_calls_the_task_again(disk: SimulatedDisk) -> None:
-    """A scorer that raises is retried under its own budget, then its score is missing; the task was called once."""
-    task = Scripted({"a": [Return("x")]})
-    defined = define(task, [Case(name="a", input="a")])
-    scorer_calls: list[str] = []
-
-    @defined.score(retry=Retry(errors=2))
-    async def judge(output: str, case: Any) -> bool:
-        await trio.lowlevel.checkpoint()
-        scorer_calls.append(output)
-        raise ConnectionError("the judge is out")
-
-    @defined.score
-    def fine(output: str, case: Any) -> float:
-        return 0.5
-
-    outcome = await run_virtual(defined, disk)
-
-    assert (1, 3) == (task.calls["a"], len(scorer_calls))
-    assert 1 == count(disk, ScoringFailed)
-    assert 0.5 == outcome.state.scores["fine"].mean
-    assert 1 == outcome.state.completed
-
-
 async def test_scorers_use_the_retries_of_the_run(disk: SimulatedDisk) -> None:
-    """The retries of a run apply to its scorers, too, unless they have their own."""
-    defined, scorer_calls = define(Scripted(lambda _, __: Return("yes", 0.5)), numbered_cases(1)), Counter[str]()
+    """The retries of a run apply to its scorers, too, unless they have their own; then a score is missing.
 
-    def exact(output: str, case: Case[str, str]) -> bool:
-        scorer_calls["exact"] += 1
-        raise OSError(output, case)
+    The task is not called again.
+    """
+    task, scorer_calls = Scripted(lambda _, __: Return("yes", 0.5)), Counter[str]()
+    defined = define(task, numbered_cases(1))
+    for name, retry in {"exact": None, "judge": Retry(errors=2)}.items():
 
-    def judge(output: str, case: Case[str, str]) -> bool:
-        scorer_calls["judge"] += 1
-        raise OSError(output, case)
+        def fail(name: str = name) -> bool:
+            scorer_calls[name] += 1
+            raise OSError
 
-    defined.score(exact)
-    defined.score(retry=Retry(errors=2))(judge)
-    await run_virtual(defined, disk, retry=Retry(errors=1))
+        defined.score(name=name, retry=retry)(fail)
+    outcome = await run_virtual(defined, disk, retry=Retry(errors=1))
 
     assert {"exact": 2, "judge": 3} == scorer_calls
     assert {"exact", "judge"} == {event.scorer for event in events(disk, ScoringFailed)}
+    assert (1, 1) == (task.calls["case-0"], outcome.state.completed)
 
 
 async def test_a_scorer_may_return_several_scores(disk: SimulatedDisk) -> None:
@@ -256,22 +206,14 @@ async def test_a_scorer_may_return_several_scores(disk: SimulatedDisk) -> None:
     assert {"judge.tone": 0.25, "judge.facts": 1.0} == scores
 
 
-async def test_fail_fast_stops_at_the_first_failure(disk: SimulatedDisk) -> None:
-    """With `fail_fast`, the first failed trial stops the run, which can be resumed."""
-    task = Scripted(lambda value, _: Fail(Fatal("no"), 1) if value == "case-3" else Return(1, 1))
-    outcome = await run_virtual(define(task, numbered_cases(50), slots=2), disk, fail_fast=True)
+class Unauthorized(Exception):
+    """What the client of an endpoint raises that rejects the API key."""
 
-    assert "failed_fast" == outcome.stop_reason
-    assert outcome.state.completed < 10
-    assert RunStopped(reason="failed_fast") in events_of(PATH, files=disk)
+    status_code = 401
 
 
 async def test_an_unauthorized_key_stops_the_run(disk: SimulatedDisk) -> None:
     """A 401 would fail every trial: the run stops with one message instead of fifty failures."""
-
-    class Unauthorized(Exception):
-        status_code = 401
-
     outcome = await run_virtual(
         define(Scripted(lambda *_: Fail(Unauthorized("bad key"), 0.1)), numbered_cases(50), slots=2), disk
     )
@@ -284,9 +226,6 @@ async def test_an_unauthorized_key_stops_the_run(disk: SimulatedDisk) -> None:
 
 async def test_a_second_unauthorized_call_does_not_shorten_the_grace(disk: SimulatedDisk) -> None:
     """A second 401 does not shorten the grace period of calls in flight."""
-
-    class Unauthorized(Exception):
-        status_code = 401
 
     def step(value: str, _: int) -> Action:
         return Return(1, 2) if value == "case-2" else Fail(Unauthorized("bad key"), 0.5 if value == "case-0" else 1.0)
@@ -304,14 +243,6 @@ async def test_a_stop_with_the_last_trial_leaves_nothing_to_resume(read: Callabl
     outcome = await run_virtual(define(task, read(numbered_cases(3)), slots=3), disk, policy="fixed", fail_fast=True)
 
     assert ("", "finished", 2, 1) == (outcome.stop_reason, outcome.state.outcome, outcome.state.completed, outcome.state.failed)
-
-
-async def test_max_failures_may_be_a_fraction(disk: SimulatedDisk) -> None:
-    """`max_failures=0.1` lets a tenth fail, and no more."""
-    task = Scripted(lambda *_: Fail(Fatal("no"), 1))
-    outcome = await run_virtual(define(task, numbered_cases(50), slots=1), disk, max_failures=0.1)
-
-    assert ("failed_fast", 6) == (outcome.stop_reason, outcome.state.failed)
 
 
 def fail_at_one_line(value: str) -> str:
@@ -409,18 +340,6 @@ async def test_a_dataset_that_fails_half_way_stops_the_run(disk: SimulatedDisk) 
     assert ("", 40, 40) == (outcome.stop_reason, outcome.state.completed, task.calls.total())
 
 
-async def test_the_limit_holds(disk: SimulatedDisk) -> None:
-    """There are never more attempts in flight than slots, according to the journal and to the task."""
-    task = Scripted(lambda value, _: Return(1, 0.1 + len(value) * 0.01))
-    await run_virtual(define(task, numbered_cases(100), slots=4), disk)
-
-    assert 4 == task.max_in_flight
-    in_flight = 0
-    for event in events_of(PATH, files=disk):
-        in_flight += isinstance(event, AttemptStarted) - isinstance(event, AttemptSucceeded)
-        assert in_flight <= 4
-
-
 @pytest.mark.parametrize(("seconds", "cases", "slots"), [(1, 100, 10), (60, 8, 6)])
 async def test_an_outage_loses_nothing(seconds: int, cases: int, slots: int, disk: SimulatedDisk) -> None:
     """It costs backoff, not trials. The probes of a long one are spread over the trials, so that none uses up its retries."""
@@ -470,33 +389,6 @@ async def test_a_probe_is_made_by_a_trial_that_has_not_failed(disk: SimulatedDis
 
     assert (270, 30) == (outcome.state.completed, outcome.state.failed)
     assert 300 > trio.current_time() - start
-
-
-async def test_a_rate_limit_is_found_and_kept(disk: SimulatedDisk) -> None:
-    """An endpoint with ten calls per second serves everything, and few calls are rate limited."""
-    endpoint = SimulatedEndpoint(lambda value: value, latency=0.5, rate=10, burst=20, retry_after=1.0)
-    outcome = await run_virtual(define(endpoint, numbered_cases(400), slots=64), disk)
-
-    assert 400 == outcome.state.completed
-    assert endpoint.rejected <= 40
-
-
-async def test_a_rate_limit_costs_no_more_than_was_in_flight(disk: SimulatedDisk) -> None:
-    """Once most calls get `Retry-After: 3`, nothing is sent until it is over: few calls are rate limited."""
-    start = trio.current_time()
-
-    async def task(value: str) -> str:
-        await trio.sleep(0.05)
-        if trio.current_time() - start < 3:
-            raise RateLimited(3.0)
-        return value
-
-    outcome = await run_virtual(define(task, numbered_cases(60), slots=8, retry=Retry(errors=0)), disk)
-
-    failures = events(disk, AttemptFailed)
-    assert {"rate_limited"} == {failure.category for failure in failures}
-    assert (60, 0) == (outcome.state.completed, outcome.state.failed)
-    assert 8 <= len(failures) <= 16
 
 
 async def test_a_retry_after_beyond_the_budget_fails_its_trial_only(disk: SimulatedDisk) -> None:
