@@ -31,7 +31,7 @@ from evaljournal.journal.events import (
     TrialEnqueued,
     TrialScored,
 )
-from evaljournal.journal.fact import fields_of
+from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.journal.format import chain
 from evaljournal.journal.format.codec import encode, is_payload
 from evaljournal.journal.threads import InThread
@@ -178,6 +178,13 @@ def write_sync(path: Path, events: Iterable[Event], *, confirm: bool = True, **o
         return await write(path, events, confirm=confirm, **options)
 
     return trio.run(main)
+
+
+def write_trials(path: Path, *trials: Iterable[Event], ending: Event | None = None, **changes: Any) -> Path:
+    """Write a run with these trials, finished unless it has another ending; `changes` are those of its start."""
+    events = [evolve_fact(started(), **changes), session(), *itertools.chain(*trials)]
+    write_sync(path, [*events, ending or finished(len(trials))], confirm=False)
+    return path
 
 
 def segment(path: Path, number: int = 1) -> Path:

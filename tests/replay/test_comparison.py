@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +17,7 @@ from evaljournal.replay.render.comparison import lines
 from evaljournal.replay.render.phrases import sentence
 from evaljournal.replay.results.comparison import Comparison, NothingInCommon, Side, compare, output_digests
 from evaljournal.replay.results.pairing import PairedDifference
-from evaljournal.replay.runs.loaded_run import Grouping
 from tests.journal.samples import examples, started
-from tests.programs import import_optional
 from tests.replay.trial_events import answered, enqueued, failed, records
 
 PASS, FAIL = True, False
@@ -147,17 +144,6 @@ def test_different_content() -> None:
     assert ["different content (not compared) (1):", "  y"] == output[-2:]
 
 
-def test_nothing_in_common() -> None:
-    """Runs without a common trial are an error that shows the counts."""
-    a = side(answered("x"), answered("y", fingerprint="old"))
-    b = side(answered("z"), answered("y", fingerprint="new"))
-
-    with pytest.raises(NothingInCommon, match="no trial in common: 1 trial only in A, 1 only in B, 1 with different content"):
-        compare(a, b)
-    with pytest.raises(NothingInCommon):
-        compare(side(), side())
-
-
 def test_withdrawn_trials() -> None:
     """A withdrawn trial is not part of its run."""
     a = side(answered("x"), answered("y"), [TrialWithdrawn(trial="y", reason="removed")])
@@ -173,49 +159,37 @@ def test_open_trials_are_not_compared() -> None:
     assert "1 of 2 common trials are not done in both runs and are not compared" in list(lines(comparison, limit=None))
 
 
-def test_a_difference() -> None:
-    """A difference is shown with its size, interval, n and p-value; trials with an error are excluded."""
-    a = [index % 3 == 0 for index in range(143)] + [None, PASS]
-    b = [index % 3 != 2 for index in range(143)] + [PASS, None]
-    exact = compare(scored("exact", a), scored("exact", b)).scores["exact"]
-
-    assert (143, 2, "better", 48, 0) == (exact.n, exact.missing, exact.verdict, exact.higher, exact.lower)
-    assert "B is better: +33.6 points (95 % CI 25.2 to 41.0, n = 143, p < 0.0001)" == sentence(exact, "B is ")
-    swapped = compare(scored("exact", b), scored("exact", a)).scores["exact"]
-    assert "worse: -33.6 points (95 % CI -41.0 to -25.2, n = 143, p < 0.0001)" == sentence(swapped)
-
-
-def test_no_difference_found() -> None:
-    """Two more passes of 143 are no difference, and neither are equal runs; the minimum is shown."""
-    a = [index > 20 for index in range(143)]
-    b = [index > 18 for index in range(143)]
-    few, none = compare(scored("exact", a), scored("exact", b)), compare(scored("exact", a), scored("exact", a))
-
-    assert [
-        "no difference found: +1.4 points (95 % CI -1.3 to 4.1, n = 143, p = 0.5)",
-        "differences below 8.5 points would not be seen",
-    ] == sentence(few.scores["exact"]).split("; ")
-    assert [
-        "no difference found: +0.0 points (95 % CI -1.9 to 1.9, n = 143, p = 1)",
-        "differences below 7.2 points would not be seen",
-    ] == sentence(none.scores["exact"]).split("; ")
-
-
-def test_a_difference_of_numbers() -> None:
-    """Higher numbers are better; the interval is that of the paired t-test."""
-    a, b = [0.1, 0.4, 0.35, 0.8, 0.55, 0.5], [0.3, 0.5, 0.65, 0.9, 0.85, 0.7]
-    near = compare(scored("near", a), scored("near", b)).scores["near"]
-    stats = import_optional("scipy.stats")
-    expected = stats.ttest_rel(b, a).confidence_interval(0.95)
-
-    assert pytest.approx((expected.low, expected.high)) == (near.low, near.high)
-    assert "better: +0.2 (95 % CI 0.106 to 0.294, n = 6, p = 0.031)" == sentence(near)
-    assert "worse: -0.2" in sentence(compare(scored("near", b), scored("near", a)).scores["near"])
+TWO_THIRDS = [index % 3 != 2 for index in range(143)]
+THIRD = [index % 3 == 0 for index in range(143)]
+MOST = [index > 20 for index in range(143)]
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
+        ([*THIRD, None, PASS], [*TWO_THIRDS, PASS, None], "better: +33.6 points (95 % CI 25.2 to 41.0, n = 143, p < 0.0001)"),
+        (TWO_THIRDS, THIRD, "worse: -33.6 points (95 % CI -41.0 to -25.2, n = 143, p < 0.0001)"),
+        (
+            MOST,
+            [index > 18 for index in range(143)],
+            (
+                "no difference found: +1.4 points (95 % CI -1.3 to 4.1, n = 143, p = 0.5); "
+                "differences below 8.5 points would not be seen"
+            ),
+        ),
+        (
+            MOST,
+            MOST,
+            (
+                "no difference found: +0.0 points (95 % CI -1.9 to 1.9, n = 143, p = 1); "
+                "differences below 7.2 points would not be seen"
+            ),
+        ),
+        (
+            [0.1, 0.4, 0.35, 0.8, 0.55, 0.5],
+            [0.3, 0.5, 0.65, 0.9, 0.85, 0.7],
+            "better: +0.2 (95 % CI 0.106 to 0.294, n = 6, p = 0.031)",
+        ),
         ([0.5], [0.9], "no difference found: +0.4 (no interval, n = 1, p = 1); too few cases to find any difference"),
         ([0.5, 0.7], [0.5, 0.7], "no difference found (n = 2)"),
         ([0.5, None], [None, 0.7], "no case has a value in both"),
@@ -228,8 +202,8 @@ def test_a_difference_of_numbers() -> None:
         ),
     ],
 )
-def test_little_to_compare(a: list[Any], b: list[Any], expected: str) -> None:
-    """One case, equal numbers, no common value, labels, and values that are not finite."""
+def test_the_difference_of_a_score(a: list[Any], b: list[Any], expected: str) -> None:
+    """A difference has its size, interval, n and p-value; without one, the minimum is shown. Errors are excluded."""
     assert expected == sentence(compare(scored("s", a), scored("s", b)).scores["s"])
 
 
@@ -356,44 +330,6 @@ def test_scorer_of_one_run() -> None:
     assert "scorers only in B: tone" in list(lines(comparison, limit=None))
 
 
-def test_groups() -> None:
-    """Scores are also compared within each group."""
-    names = [f"c{index}" for index in range(40)]
-
-    def run(passing: int) -> list[list[Event]]:
-        parts = ({"part": "even" if index % 2 == 0 else "odd"} for index in range(40))
-        return [
-            answered(name, {"exact": index % 2 == 0 or index < passing}, metadata=part)
-            for (index, name), part in zip(enumerate(names), parts, strict=True)
-        ]
-
-    grouping = Grouping("part")
-    for record in records(itertools.chain.from_iterable(run(0))):
-        grouping.apply(record)
-    comparison = compare(side(*run(0)), side(*run(30)), groups=grouping.groups)
-
-    assert comparison.groups is not None
-    assert {"even": (20, 0), "odd": (20, 15)} == {
-        label: (scores["exact"].n, scores["exact"].higher) for label, scores in comparison.groups.items()
-    }
-    assert "odd:" in list(lines(comparison, limit=None))
-
-
-def test_long_lists() -> None:
-    """A long list shows the first entries and the number of others, unless all are requested."""
-    comparison = compare(scored("exact", [PASS] * 15), scored("exact", [FAIL] * 15))
-
-    output = list(lines(comparison, limit=3))
-    assert [
-        "broken (15):",
-        "  c0: exact pass → fail",
-        "  c1: exact pass → fail",
-        "  c2: exact pass → fail",
-        "  … and 12 more (--all lists all)",
-    ] == output[-5:]
-    assert "  c14: exact pass → fail" in list(lines(comparison, limit=None))
-
-
 def test_outputs_in_blobs() -> None:
     """Large outputs are compared by hash, without reading them."""
 
@@ -404,23 +340,6 @@ def test_outputs_in_blobs() -> None:
     b = side(answered("x", output=blob("a")), answered("y", output=blob("b")))
 
     assert ["y"] == kinds(compare(a, b))["changed"]
-
-
-def test_json() -> None:
-    """The JSON has every trial by name."""
-    content = attrs.asdict(compare(scored("exact", [PASS, None, PASS]), scored("exact", [FAIL, PASS, PASS])))
-
-    assert [
-        {
-            "trial": "c0",
-            "stage_a": "completed",
-            "stage_b": "completed",
-            "scores": {"exact": (PASS, FAIL)},
-            "output_changed": False,
-        }
-    ] == content["broken"]
-    assert (3, 1, ["c1"]) == (content["common"], content["unchanged"], [change["trial"] for change in content["fixed"]])
-    assert b'"verdict":"no_difference_found"' in orjson.dumps(content)
 
 
 def test_control_characters() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from evaljournal.journal.events import RunFinished, TrialWithdrawn
+from evaljournal.journal.events import TrialWithdrawn
 from evaljournal.runner.cli.arguments import RunReference, find_reference
 from evaljournal.runner.errors import UsageError
-from tests.journal.samples import flip, segment, session, started, write_sync
+from tests.journal.samples import flip, segment, write_trials
 from tests.replay.trial_events import answered
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
 
 COUNT = 60
 
@@ -22,17 +22,13 @@ def run(path: Path, **passes: int) -> Path:
         for number in range(COUNT)
         for variant, passed in passes.items()
     )
-    finished = RunFinished(completed=0, failed=0, withdrawn=0, head="")
-    write_sync(path, [started(), session(), *(event for trial in trials for event in trial), finished])
-    return path
+    return write_trials(path, *trials)
 
 
 def test_variants_of_a_run(tmp_path: Path) -> None:
     """A run with variants has a row for each; the others are compared with the first, or with --baseline."""
     path = run(tmp_path / "run", mini=50, large=58, tiny=30)
-    table, with_tiny = (
-        orjson.loads(evaljournal("compare", path, *options, "--json").stdout) for options in ((), ("--baseline", "tiny"))
-    )
+    table, with_tiny = printed("compare", path), printed("compare", path, "--baseline", "tiny")
 
     assert ["mini", "large", "tiny"] == [row["name"] for row in table["rows"]]
     assert ("mini", "tiny", 2) == (table["baseline"], with_tiny["baseline"], table["comparisons"])
@@ -52,11 +48,9 @@ def test_several_runs(tmp_path: Path) -> None:
     a, b = run(tmp_path / "a", none=50), run(tmp_path / "b", mini=50, large=58)
     names = [str(a), f"{b}@mini", f"{b}@large"]
 
-    assert names == [
-        row["name"] for row in orjson.loads(evaljournal("compare", a, b, "--baseline", a, "--json").stdout)["rows"]
-    ]
+    assert names == [row["name"] for row in printed("compare", a, b, "--baseline", a)["rows"]]
     for baseline in (f"{b}@large", f"{tmp_path}/./b@large"):
-        table = orjson.loads(evaljournal("compare", a, f"{b}@large", a, "--baseline", baseline, "--json").stdout)
+        table = printed("compare", a, f"{b}@large", a, "--baseline", baseline)
         assert (names[2], [names[0], names[2]]) == (table["baseline"], [row["name"] for row in table["rows"]])
 
 
@@ -79,10 +73,9 @@ def test_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tupl
     monkeypatch.chdir(tmp_path)
     run(Path("a"), none=50)
     run(Path("b"), mini=50, large=58)
-    write_sync(Path("other"), [started(), session(), *answered("x", {"exact": True})])
-    result = evaljournal("compare", *arguments)
+    write_trials(Path("other"), answered("x", {"exact": True}))
 
-    assert (2, True) == (result.exit_code, problem in result.stderr)
+    assert problem in rejected("compare", *arguments)
 
 
 def test_too_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +110,9 @@ def test_damage_before_the_first_trial(tmp_path: Path) -> None:
 
 def test_removed_variants_are_not_compared(tmp_path: Path) -> None:
     """A variant whose trials were all withdrawn is neither a row nor the baseline."""
-    trials = {variant: answered("c1", {"exact": True}, variant=variant) for variant in ("old", "mini", "large")}
+    trials = [answered("c1", {"exact": True}, variant=variant) for variant in ("old", "mini", "large")]
     withdrawn = TrialWithdrawn(trial="c1@old", reason="removed")
-    events = [event for trial in trials.values() for event in trial]
-    write_sync(tmp_path / "run", [started(), session(), *events, withdrawn])
-    result = evaljournal("compare", tmp_path / "run")
+    result = evaljournal("compare", write_trials(tmp_path / "run", *trials, [withdrawn]))
 
     assert (0, False, True) == (result.exit_code, "old" in result.stdout, "compared with mini" in result.stdout)
 
@@ -150,7 +141,7 @@ def test_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_diff_of_variants(tmp_path: Path) -> None:
     """Two variants of a run are compared trial by trial."""
     path = run(tmp_path / "run", mini=50, large=58)
-    comparison = orjson.loads(evaljournal("diff", f"{path}@mini", f"{path}@large", "--json").stdout)
+    comparison = printed("diff", f"{path}@mini", f"{path}@large")
 
     assert ("mini", "large", str(path)) == (comparison["variant_a"], comparison["variant_b"], comparison["b"])
     assert [f"c{number}@large" for number in range(50, 58)] == [change["trial"] for change in comparison["fixed"]]

@@ -2,30 +2,20 @@
 
 from pathlib import Path
 
-import attrs
-import orjson
 import pytest
 
-from evaljournal.journal import Event, read
-from evaljournal.journal.events import RunFinished
-from tests.journal.samples import content, flip, segment, session, started, write_sync
+from evaljournal.journal import read
+from tests.journal.samples import content, flip, segment, write_trials
 from tests.replay.trial_events import answered, failed
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
 
 PASS, FAIL = True, False
-
-
-def run(path: Path, *trials: list[Event]) -> Path:
-    """Write a finished run."""
-    events = [event for trial in trials for event in trial]
-    write_sync(path, [started(), session(), *events, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
-    return path
 
 
 @pytest.fixture
 def a(tmp_path: Path) -> Path:
     """Write a run of three trials, one of which fails."""
-    return run(
+    return write_trials(
         tmp_path / "a",
         answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
         answered("chile", {"exact": FAIL}, output="Lima", metadata={"difficulty": "hard"}),
@@ -36,7 +26,7 @@ def a(tmp_path: Path) -> Path:
 @pytest.fixture
 def b(tmp_path: Path) -> Path:
     """Write another run, in which one trial is fixed and one is new."""
-    return run(
+    return write_trials(
         tmp_path / "b",
         answered("peru", {"exact": PASS}, metadata={"difficulty": "easy"}),
         answered("chile", {"exact": PASS}, output="Santiago", metadata={"difficulty": "hard"}),
@@ -76,33 +66,39 @@ def test_diff_is_compare(a: Path, b: Path) -> None:
 
 
 def test_a_worse_run_is_not_an_error(a: Path, b: Path) -> None:
-    """A worse run exits with 0."""
-    result = evaljournal("diff", b, a)
+    """A worse run exits with 0; groups are compared, too."""
+    result = evaljournal("diff", b, a, "--by", "difficulty")
 
     assert (0, True) == (result.exit_code, "broken (1):\n  chile: exact pass → fail" in result.stdout)
+    assert "\nhard:\n  exact  no difference found: -100.0 points" in result.stdout
 
 
 def test_diff_as_json(a: Path, b: Path) -> None:
     """JSON has both paths, every trial and every figure."""
-    answer = orjson.loads(evaljournal("diff", a, b, "--json", "--by", "difficulty").stdout)
+    answer = printed("diff", a, b, "--by", "difficulty")
+    groups = {label: (scores["exact"]["n"], scores["exact"]["higher"]) for label, scores in answer["groups"].items()}
+    stages = {"stage_a": "completed", "stage_b": "completed"}
 
     assert (str(a), str(b), None, None) == (answer["a"], answer["b"], answer["problem_a"], answer["problem_b"])
-    assert (["chile"], ["japan"]) == ([change["trial"] for change in answer["fixed"]], answer["only_b"])
-    assert ["easy", "hard"] == list(answer["groups"])
+    assert [{"trial": "chile", **stages, "scores": {"exact": [FAIL, PASS]}, "output_changed": True}] == answer["fixed"]
+    assert ["japan"] == answer["only_b"]
+    assert {"easy": (1, 0), "hard": (1, 1)} == groups
 
 
 def test_diff_all(tmp_path: Path) -> None:
     """A long list is shortened; `--all` lists every trial."""
-    worse = run(tmp_path / "worse", *(answered(f"c{number}", {"exact": FAIL}) for number in range(22)))
-    better = run(tmp_path / "better", *(answered(f"c{number}", {"exact": PASS}) for number in range(22)))
+    worse = write_trials(tmp_path / "worse", *(answered(f"c{number}", {"exact": FAIL}) for number in range(22)))
+    better = write_trials(tmp_path / "better", *(answered(f"c{number}", {"exact": PASS}) for number in range(22)))
 
-    assert "  … and 12 more (--all lists all)\n" in evaljournal("diff", worse, better).stdout
+    text = evaljournal("diff", worse, better).stdout
+    assert "\nexact  B is better: +100.0 points (95 % CI " in text
+    assert "  … and 12 more (--all lists all)\n" in text
     assert "  c21: exact fail → pass\n" in evaljournal("diff", worse, better, "--all").stdout
 
 
 def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
     """Two runs without a common trial exit with 2."""
-    other = run(tmp_path / "other", answered("peru", fingerprint="something else"))
+    other = write_trials(tmp_path / "other", answered("peru", fingerprint="something else"))
     result = evaljournal("diff", a, other)
 
     assert (2, "") == (result.exit_code, result.stdout)
@@ -113,10 +109,10 @@ def test_diff_of_runs_without_common_trials(a: Path, tmp_path: Path) -> None:
 def test_diff_rejects_wrong_arguments(a: Path, b: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing run, a missing argument or an unknown key exits with 2."""
     monkeypatch.chdir(a.parent)
-    result = evaljournal("diff", *arguments)
+    problem = rejected("diff", *arguments)
 
-    assert (2, "", True) == (result.exit_code, result.stdout, "Error: " in result.stderr)
-    assert "--by" not in arguments or "did you mean 'difficulty'?" in result.stderr
+    assert problem.startswith("Error: ")
+    assert "--by" not in arguments or "did you mean 'difficulty'?" in problem
 
 
 def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
@@ -132,14 +128,13 @@ def test_diff_goes_up_to_the_damage(a: Path, b: Path) -> None:
 def test_status_and_diff_agree_about_a_damaged_run(tmp_path: Path, a: Path) -> None:
     """`status` and `diff` count up to the damage, of all planned trials; the next command is salvage."""
     broken = tmp_path / "broken"
-    planned = attrs.evolve(started(), trials=20)  # type: ignore[misc]  # an event is an attrs class
-    write_sync(broken, [planned, session(), *(event for name in ("peru", "oslo", "rome", "bern") for event in answered(name))])
-    flip(segment(broken), list(read(broken))[-2].offset + 60)
-    status, printed = evaljournal("status", broken), orjson.loads(evaljournal("status", broken, "--json").stdout)
+    write_trials(broken, *map(answered, ("peru", "oslo", "rome", "bern")), trials=20)
+    flip(segment(broken), list(read(broken))[-3].offset + 60)
+    status, answer = evaljournal("status", broken), printed("status", broken)
 
     assert "3 of 20 · 15 %" == status.stdout.splitlines()[1].lstrip("━─ ")
     assert f"B  {broken}: capitals, damaged, 3 outputs of 20" in evaljournal("diff", a, broken).stdout
-    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (printed["status"], printed["next_command"])
+    assert ("damaged", f"evaljournal salvage {broken} -o NEW") == (answer["status"], answer["next_command"])
 
 
 def test_status_by_a_key_of_the_metadata(a: Path) -> None:
@@ -159,15 +154,12 @@ def test_status_by_a_key_of_the_metadata(a: Path) -> None:
 
 def test_status_by_as_json(a: Path) -> None:
     """JSON has the groups; without a key it has none."""
-    groups = orjson.loads(evaljournal("status", a, "--by", "difficulty", "--json").stdout)["groups"]
+    groups = printed("status", a, "--by", "difficulty")["groups"]
 
     assert {"easy": 0, "hard": 1} == {label: group["trials"]["failed"] for label, group in groups.items()}
-    assert orjson.loads(evaljournal("status", a, "--json").stdout)["groups"] is None
+    assert printed("status", a)["groups"] is None
 
 
 def test_status_by_an_unknown_key(a: Path) -> None:
     """An unknown key is rejected with suggestions."""
-    result = evaljournal("status", a, "--by", "difficult")
-
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert "has 'difficult' in its metadata; did you mean 'difficulty'?" in result.stderr
+    assert "has 'difficult' in its metadata; did you mean 'difficulty'?" in rejected("status", a, "--by", "difficult")

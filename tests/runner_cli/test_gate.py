@@ -5,36 +5,28 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import attrs
 import orjson
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from evaljournal.journal import Event
-from evaljournal.journal.events import AttemptStarted, RunFinished, RunStopped, TrialScored
+from evaljournal.journal.events import AttemptStarted, RunStopped, TrialScored
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.statistics import paired_shares
-from evaljournal.runner.cli import cli
-from tests.journal.samples import flip, forge, opened, segment, session, started, write_sync
+from tests.journal.samples import flip, forge, opened, segment, session, started, write_trials
 from tests.replay.trial_events import answered, failed
+from tests.runner_cli.commands import evaljournal, printed
 
 N = 60
 
 
 def gate(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["gate", *map(str, arguments)])
+    return evaljournal("gate", *arguments)
 
 
-def run(
-    path: Path, passed: int, *, n: int = N, broken: int = 0, ending: Event | None = None, usage: Any = None, **changes: Any
-) -> Path:
+def run(path: Path, passed: int, *, n: int = N, broken: int = 0, usage: Any = None, **options: Any) -> Path:
     """Write a run of `n` trials of which the first `passed` pass and the last `broken` fail."""
     trials = [answered(f"case-{at}", {"exact": at < passed}, usage=usage) for at in range(n - broken)]
-    trials += [failed(f"case-{at}") for at in range(n - broken, n)]
-    start = attrs.evolve(started(), **changes)  # type: ignore[misc]  # an event is an attrs class
-    last = ending or RunFinished(completed=0, failed=0, withdrawn=0, head="")
-    write_sync(path, [start, session(), *(event for trial in trials for event in trial), last])
-    return path
+    return write_trials(path, *trials, *(failed(f"case-{at}") for at in range(n - broken, n)), **options)
 
 
 def rules(path: Path, text: str) -> Path:
@@ -90,17 +82,12 @@ def test_a_run_of_errors_is_a_regression(tmp_path: Path) -> None:
 def test_no_broken(tmp_path: Path) -> None:
     """With --no-broken, one broken trial fails the gate and is listed, even if the score does not differ."""
     before, after = run(tmp_path / "a", 50), run(tmp_path / "b", 49)
-    result, report = (
-        gate(after, "--baseline", before, "--no-broken"),
-        gate(after, "--baseline", before, "--no-broken", "--json"),
-    )
+    result = gate(after, "--baseline", before, "--no-broken")
 
-    assert [0, 1, 0] == [gate(*pair).exit_code for pair in ((after, "--baseline", before),)] + [
-        result.exit_code,
-        gate(before, "--baseline", after, "--no-broken").exit_code,
-    ]
+    assert 1 == result.exit_code
     assert "regressed           broken 1 trial (required: none)\n  case-49: exact pass → fail\nregressed\n" in result.stdout
-    assert ["case-49"] == orjson.loads(report.stdout)["broken_trials"]
+    assert ["case-49"] == printed("gate", after, "--baseline", before, "--no-broken")["broken_trials"]
+    assert 0 == gate(after, "--baseline", before).exit_code == gate(before, "--baseline", after, "--no-broken").exit_code
 
 
 @pytest.mark.parametrize(
@@ -171,10 +158,8 @@ def test_a_regression_outranks_too_little_evidence(tmp_path: Path) -> None:
 
 def test_labels_are_not_checked(tmp_path: Path) -> None:
     """Labels have no mean; a rule for one is an error."""
-    finished = RunFinished(completed=0, failed=0, withdrawn=0, head="")
     for name, tone in (("a", "kind"), ("b", "rude")):
-        trials = [answered(f"case-{at}", {"exact": True, "tone": tone}) for at in range(300)]
-        write_sync(tmp_path / name, [started(), session(), *(event for trial in trials for event in trial), finished])
+        write_trials(tmp_path / name, *(answered(f"case-{at}", {"exact": True, "tone": tone}) for at in range(300)))
     result = gate(tmp_path / "b", "--baseline", tmp_path / "a", "--json")
     file = rules(tmp_path, "[score.tone]\nmax_drop = 0.1\n")
 
@@ -217,21 +202,18 @@ def test_an_unfinished_run_is_not_compared(tmp_path: Path) -> None:
     assert (2, True) == (swapped.exit_code, "the baseline is not finished" in swapped.stderr)
 
 
-@pytest.mark.parametrize("change", [{"from_older_task": 1}, {"versions": 2}, {"unscored": 1}])
-def test_results_of_several_versions_are_not_compared(tmp_path: Path, change: dict[str, int]) -> None:
+@pytest.mark.parametrize("change", ["older task", "versions", "unscored"])
+def test_results_of_several_versions_are_not_compared(tmp_path: Path, change: str) -> None:
     """Outputs of an older task, scores of two versions of a scorer, and missing scores are errors."""
-    start, trials = started(), [answered(f"case-{at}", {"exact": True}) for at in range(3)]
-    events = [event for trial in trials for event in trial]
-    if "versions" in change:
-        scored = next(event for event in events if isinstance(event, TrialScored))
-        events[events.index(scored)] = attrs.evolve(scored, version="other")  # type: ignore[misc]  # an event is an attrs class
-    if "unscored" in change:
-        events = [event for event in events if not (isinstance(event, TrialScored) and event.trial == "case-1")]
-    first = [start, session(), *events]
-    if "from_older_task" in change:
-        adopted = attrs.evolve(session(2), adopted={"task_fingerprint": "new"})  # type: ignore[misc]  # an event is an attrs class
-        first += [RunStopped(reason="interrupted"), adopted]
-    write_sync(tmp_path / "b", [*first, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
+    events = [event for at in range(3) for event in answered(f"case-{at}", {"exact": True})]
+    scored = next(event for event in events if isinstance(event, TrialScored))
+    if change == "versions":
+        events[events.index(scored)] = evolve_fact(scored, version="other")
+    elif change == "unscored":
+        events.remove(scored)
+    else:
+        events += [RunStopped(reason="interrupted"), evolve_fact(session(2), adopted={"task_fingerprint": "new"})]
+    write_trials(tmp_path / "b", events)
     result = gate(tmp_path / "b", "--baseline", run(tmp_path / "a", 3, n=3))
 
     assert 2 == result.exit_code
@@ -242,11 +224,8 @@ def test_a_scorer_that_one_run_lacks(tmp_path: Path) -> None:
     """A score of the baseline is not skipped silently; a rules file names what is checked. A new scorer has no baseline."""
 
     def write(name: str, *scorers: str) -> Path:
-        trials = [answered(f"case-{at}", dict.fromkeys(scorers, True)) for at in range(300)]
-        start = attrs.evolve(started(), scorers={})  # type: ignore[misc]  # an event is an attrs class
-        end = RunFinished(completed=0, failed=0, withdrawn=0, head="")
-        write_sync(tmp_path / name, [start, session(), *(event for trial in trials for event in trial), end])
-        return tmp_path / name
+        trials = (answered(f"case-{at}", dict.fromkeys(scorers, True)) for at in range(300))
+        return write_trials(tmp_path / name, *trials, scorers={})
 
     old, new = write("old", "exact"), write("new", "exact", "tone")
     file = rules(tmp_path, "[score.exact]\nmax_drop = 0.05\n")
@@ -259,11 +238,7 @@ def test_a_scorer_that_one_run_lacks(tmp_path: Path) -> None:
 
 def test_no_case_in_common(tmp_path: Path) -> None:
     """Runs of other cases are not compared; the error shows which of the two has which cases."""
-    baseline = tmp_path / "a"
-    write_sync(
-        baseline,
-        [started(), session(), *answered("x", {"exact": True}), RunFinished(completed=0, failed=0, withdrawn=0, head="")],
-    )
+    baseline = write_trials(tmp_path / "a", answered("x", {"exact": True}))
     result = gate(run(tmp_path / "b", 5), "--baseline", baseline)
 
     assert 2 == result.exit_code
@@ -281,7 +256,7 @@ def test_a_run_that_breaks_the_rules_of_the_writer(tmp_path: Path, name: str) ->
     result = gate(other, "--baseline", baseline)
 
     assert (4, "", True) == (result.exit_code, result.stdout, "expected attempt 1, got attempt 0" in result.stderr)
-    assert 4 == CliRunner().invoke(cli, ["verify", str(tmp_path / name)]).exit_code
+    assert 4 == evaljournal("verify", tmp_path / name).exit_code
 
 
 def test_a_damaged_baseline(tmp_path: Path) -> None:
@@ -319,9 +294,8 @@ def test_the_order_of_records_does_not_matter(tmp_path: Path) -> None:
     baseline, reports = run(tmp_path / "a", 50), []
     for seed in range(2):
         random.Random(seed).shuffle(names)
-        path = tmp_path / f"b{seed}"
-        trials = (event for name in names for event in answered(name, {"exact": int(name[5:]) < 45}))
-        write_sync(path, [started(), session(), *trials, RunFinished(completed=0, failed=0, withdrawn=0, head="")])
-        reports.append(orjson.loads(gate(path, "--baseline", baseline, "--json").stdout)["checks"])
+        trials = (answered(name, {"exact": int(name[5:]) < 45}) for name in names)
+        path = write_trials(tmp_path / f"b{seed}", *trials)
+        reports.append(printed("gate", path, "--baseline", baseline)["checks"])
 
     assert reports[0] == reports[1]
