@@ -10,10 +10,10 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import Noted, ReviewStarted
 from evaljournal.replay import load
 from evaljournal.replay.results.comparison import Side
-from evaljournal.replay.review.correction import CorrectedScore, SampleUse
+from evaljournal.replay.review.correction import CorrectedScore
 from evaljournal.replay.review.judge import Agreement, Cell, Consistency, PositionFlips, agreement
 from evaljournal.replay.review.labels import Review, labels_by_trial, read_review
-from evaljournal.replay.review.reviewed import Reviewed, corrected_differences, open_review
+from evaljournal.replay.review.reviewed import Reviewed, open_review
 from evaljournal.replay.review.text import agreement_lines, corrected_text
 from tests.journal.samples import finished, session, started, write_sync
 from tests.replay.reviewed_run import RUN, annotation, sampled, write_review, write_reviewed_run, write_run
@@ -44,25 +44,6 @@ def labels(names: list[str], values: list[Any], **fields: Any) -> list[Event]:
     """Return labels of the first trials of a run."""
     pairs = zip(names, values, strict=False)
     return [annotation(name, value, output=f"out {name.partition('#')[0]} 1", **fields) for name, value in pairs]
-
-
-def test_a_run_without_a_review(tmp_path: Path) -> None:
-    """Without a review, nothing is corrected."""
-    write_run(tmp_path / "run", [True, False])
-
-    assert open_review(load(tmp_path / "run")) is None
-
-
-def test_a_corrected_score(tmp_path: Path) -> None:
-    """The judge's mean is corrected by the labels of the sample; the text has the interval, the labels and the sample."""
-    write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (700, 300))
-    score = corrected(tmp_path / "run")
-
-    assert ("ppi", 66, 1_066, 66, 0) == (score.method, score.labels, score.trials, score.cases, score.unsampled)
-    use = SampleUse(id=1, method="uniform", drawn=66, labeled=66, counted=66, population=2_000, outputs=1_066)
-    assert [use] == score.samples
-    assert score.judge == pytest.approx(748 / 1_066)
-    assert corrected_text(score) == "corrected 63.5 % (95 % CI 53.4–72.6 %, 66 of 1,066 reviewed, uniform sample 1)"
 
 
 def test_labels_outside_the_sample_are_not_used(tmp_path: Path) -> None:
@@ -249,25 +230,6 @@ def test_reviewers_who_disagree(tmp_path: Path) -> None:
     assert result.alpha_reviewers is not None
 
 
-def test_agreement(tmp_path: Path) -> None:
-    """The confusion table, the rates and the disagreements are those of the labels."""
-    names = write_reviewed_run(tmp_path / "run", (40, 3, 8, 15))
-    result = agreement_of(tmp_path / "run")
-    counts = {(cell.judge, cell.label): cell.count for cell in result.confusion}
-    assert result.true_pass_rate is not None
-    assert result.true_fail_rate is not None
-
-    assert {(True, True): 40, (False, True): 3, (True, False): 8, (False, False): 15} == counts
-    assert (40 / 43, 43, 15 / 23, 23) == pytest.approx(
-        (result.true_pass_rate.mean, result.true_pass_rate.n, result.true_fail_rate.mean, result.true_fail_rate.n)
-    )
-    assert names[40:51] == [item.trial for item in result.disagreements]
-    assert result.is_sampled
-    lines = list(agreement_lines(result, limit=2))
-    assert "  pass   40          8" in lines
-    assert lines[-1] == "    … and 9 more; --all lists them"
-
-
 def test_agreement_of_numbers(tmp_path: Path) -> None:
     """Numbers have α and a corrected mean, and no confusion table."""
     names = write_run(tmp_path / "run", [float(index % 5) for index in range(60)])
@@ -366,17 +328,3 @@ def test_position_flips(tmp_path: Path) -> None:
 
     assert PositionFlips(pairs=9, flips=2, to_first=2) == result.position_flips
     assert any("2 of 9 pairs (22.2 %), 2 to the first position" in line for line in agreement_lines(result, limit=1))
-
-
-def test_corrected_difference(tmp_path: Path) -> None:
-    """The difference of two runs is corrected if both have a correction."""
-    write_reviewed_run(tmp_path / "a", (40, 3, 8, 15))
-    write_reviewed_run(tmp_path / "b", (30, 3, 8, 25))
-    sides = [(run, Side(run.run.state)) for run in (reviewed(tmp_path / "a"), reviewed(tmp_path / "b"))]
-    differences = corrected_differences(sides[0], sides[1])
-
-    assert ["judge"] == list(differences)
-    assert differences["judge"].mean == pytest.approx(
-        (corrected(tmp_path / "b").mean or 0.0) - (corrected(tmp_path / "a").mean or 0.0)
-    )
-    assert {} == corrected_differences(sides[0], (None, sides[1][1]))

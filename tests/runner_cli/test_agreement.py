@@ -4,14 +4,13 @@ import html
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.journal.samples import flip, segment
 from tests.processes import run_command
 from tests.replay.reviewed_run import annotation, sampled, write_review, write_reviewed_run, write_run
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
 
 CORRECTED = "judge 70.2 %, corrected 63.5 % (95 % CI 53.4–72.6 %, 66 of 1,066 reviewed, uniform sample 1)"
 
@@ -23,44 +22,37 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def as_json(*arguments: object) -> Any:
-    """Return what a command prints as JSON."""
-    result = evaljournal(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
 def test_agreement(run: Path) -> None:
     """The text has the figures and the disagreements; --all lists all of them."""
     result = evaljournal("agreement", run)
 
     assert result.exit_code == 0
     assert result.stdout.startswith(f"judge: 66 outputs labeled by ada (66); 66 with the score visible\n  {CORRECTED}\n")
+    assert "\n  pass   40          8\n" in result.stdout
     assert "Gwet's AC1            0.71 (95 % CI 0.5" in result.stdout
     assert "… and 1 more; --all lists them" in result.stdout
     assert "c50: score pass, label fail" in evaljournal("agreement", run, "--all").stdout
 
 
 def test_agreement_as_json(run: Path) -> None:
-    """JSON has a list with one object for each question."""
-    (result,) = as_json("agreement", run, "--question", "judge")
+    """JSON has a list with one object for each question: the confusion table, the rates and the disagreements."""
+    (result,) = printed("agreement", run, "--question", "judge")
+    counts = {(cell["judge"], cell["label"]): cell["count"] for cell in result["confusion"]}
+    rates = [(result[name]["mean"], result[name]["n"]) for name in ("true_pass_rate", "true_fail_rate")]
 
-    assert ("judge", "pass", 66, True, 11) == (
-        *(result[key] for key in ("question", "kind", "labels", "is_sampled")),
-        len(result["disagreements"]),
-    )
+    assert ("judge", "pass", 66, True) == tuple(result[key] for key in ("question", "kind", "labels", "is_sampled"))
+    assert {(True, True): 40, (False, True): 3, (True, False): 8, (False, False): 15} == counts
+    assert [pytest.approx((40 / 43, 43)), pytest.approx((15 / 23, 23))] == rates
+    assert [f"c{index}" for index in range(40, 51)] == [item["trial"] for item in result["disagreements"]]
     assert {"value", "low", "high"} == set(result["ac1"])
 
 
 def test_no_labels(tmp_path: Path, run: Path) -> None:
     """Without labels, or with an unknown question, the error names what to do."""
     write_run(tmp_path / "other", [True])
-    missing = evaljournal("agreement", tmp_path / "other")
-    unknown = evaljournal("agreement", run, "--question", "juge")
 
-    assert (2, 2) == (missing.exit_code, unknown.exit_code)
-    assert "has no labels; draw a sample with `evaljournal review " in missing.stderr
-    assert "has no labels of 'juge'; did you mean 'judge'?" in unknown.stderr
+    assert "has no labels; draw a sample with `evaljournal review " in rejected("agreement", tmp_path / "other")
+    assert "has no labels of 'juge'; did you mean 'judge'?" in rejected("agreement", run, "--question", "juge")
 
 
 def test_a_damaged_review(run: Path) -> None:
@@ -76,21 +68,17 @@ def test_a_damaged_review(run: Path) -> None:
 
 def test_status(run: Path) -> None:
     """`status` shows the corrected score below the judge's, and has it as JSON."""
-    corrected = as_json("status", run)["corrected"]["judge"]
+    corrected = printed("status", run)["corrected"]["judge"]
+    counts = {"drawn": 66, "labeled": 66, "counted": 66, "population": 2_000, "outputs": 1_066}
 
     assert f"\n  {CORRECTED}\n" in evaljournal("status", run).stdout
-    assert ("ppi", 66, 1_066) == (corrected["method"], corrected["labels"], corrected["trials"])
+    assert ("ppi", 66, 1_066, 66, 0) == tuple(corrected[name] for name in ("method", "labels", "trials", "cases", "unsampled"))
+    assert [{"id": 1, "method": "uniform", "missing": "", **counts}] == corrected["samples"]
+    assert pytest.approx(748 / 1_066) == corrected["judge"]
 
 
 def test_status_without_a_review(tmp_path: Path) -> None:
-    """Without a review, `corrected` is null."""
-    write_run(tmp_path / "run", [True, False])
-
-    assert as_json("status", tmp_path / "run")["corrected"] is None
-
-
-def test_status_without_a_review_reads_none(tmp_path: Path) -> None:
-    """Without a review, `status` does not even import the modules of reviews."""
+    """Without a review, `corrected` is null, and `status` does not even import the modules of reviews."""
     write_run(tmp_path / "run", [True, False])
     program = (
         "import sys; from evaljournal.runner.cli import cli; cli(['status', 'run'], standalone_mode=False); "
@@ -99,6 +87,7 @@ def test_status_without_a_review_reads_none(tmp_path: Path) -> None:
     output = run_command(sys.executable, "-c", program, cwd=tmp_path, check=True).stdout
 
     assert output.endswith("\n[]\n")
+    assert printed("status", tmp_path / "run")["corrected"] is None
 
 
 def test_status_of_a_variant(tmp_path: Path) -> None:
@@ -110,7 +99,7 @@ def test_status_of_a_variant(tmp_path: Path) -> None:
 
     assert f"  {text}\n" in evaljournal("status", f"{tmp_path / 'run'}@mini").stdout
     assert f"  mini: {text}\n" in evaljournal("status", tmp_path / "run").stdout
-    assert "ppi" == as_json("status", f"{tmp_path / 'run'}@mini")["corrected"]["judge"]["method"]
+    assert "ppi" == printed("status", f"{tmp_path / 'run'}@mini")["corrected"]["judge"]["method"]
 
 
 @pytest.mark.parametrize(
@@ -142,55 +131,34 @@ def test_gates(run: Path, gate: str, code: int, text: str) -> None:
     assert (text in resumed.stderr) == bool(code)
 
 
-def test_gates_without_labels(tmp_path: Path) -> None:
-    """Without labels, or without a sample, a gate on the review is undecided."""
-    names = write_run(tmp_path / "run", [True] * 80)
-    for gate in ("corrected:judge>=0.9", "agreement:judge>=0.9@lower"):
-        result = evaljournal("gate", tmp_path / "run", "--fail-under", gate)
-
-        assert 5 == result.exit_code
-        assert "there are no labels of judge yet" in result.stdout
-    write_review(
-        tmp_path / "run", [annotation(name, index % 2 == 0, output=f"out {name} 1") for index, name in enumerate(names)]
-    )
+@pytest.mark.parametrize("gate", ["corrected:judge>=0.1", "corrected:judge>=0.1@lower", "agreement:judge>=0.1"])
+def test_undecided_gates(tmp_path: Path, gate: str) -> None:
+    """Without labels, without a sample, or with fewer than 30 labels of one, a gate on the review is undecided."""
+    names = write_run(tmp_path / "none", [True] * 80)
+    write_run(tmp_path / "unsampled", [True] * 80)
+    labels = [annotation(name, index % 2 == 0, output=f"out {name} 1") for index, name in enumerate(names)]
+    write_review(tmp_path / "unsampled", labels)
+    write_reviewed_run(tmp_path / "few", (29, 0, 0, 0))
+    write_reviewed_run(tmp_path / "early", (40, 3, 8, 15), population=400)
     texts = {
-        "corrected:judge>=0.9": "0 labels of a random sample; at least 30 are needed",
-        "agreement:judge>=0.9": "0 labels of a random sample",
+        "none": "there are no labels of judge yet",
+        "unsampled": "0 labels of a random sample",
+        "few": "29 labels of a random sample; at least 30 are needed",
+        "early": "drawn when 400 of 466 outputs existed: draw another sample",
     }
-    for gate, text in texts.items():
-        result = evaljournal("gate", tmp_path / "run", "--fail-under", gate, "--json")
+    for name, text in texts.items():
+        result = evaljournal("gate", tmp_path / name, "--fail-under", gate, "--json")
 
-        assert 5 == result.exit_code
-        assert "too_little_evidence" == json.loads(result.stdout)["verdict"]
+        assert (5, "too_little_evidence") == (result.exit_code, json.loads(result.stdout)["verdict"])
         assert text in json.loads(result.stdout)["gates"][0]["problem"]
-
-
-@pytest.mark.parametrize("gate", ["corrected:judge>=0.5", "corrected:judge>=0.5@lower", "agreement:judge>=0.5"])
-def test_gates_with_too_few_labels(tmp_path: Path, gate: str) -> None:
-    """With fewer than 30 labels of a random sample, a gate on the review is undecided."""
-    write_reviewed_run(tmp_path / "run", (29, 0, 0, 0))
-    result = evaljournal("gate", tmp_path / "run", "--fail-under", gate)
-
-    assert 5 == result.exit_code
-    assert "29 labels of a random sample; at least 30 are needed" in result.stdout
-
-
-def test_a_gate_with_a_sample_of_an_unfinished_run(tmp_path: Path) -> None:
-    """A gate is undecided if the sample was drawn before all outputs existed."""
-    write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), population=400)
-    result = evaljournal("gate", tmp_path / "run", "--fail-under", "corrected:judge>=0.1")
-
-    assert 5 == result.exit_code
-    assert "drawn when 400 of 466 outputs existed: draw another sample" in result.stdout
 
 
 def test_a_corrected_gate_on_labels(tmp_path: Path) -> None:
     """A gate on the corrected score of a scorer that gives labels is a usage error."""
     write_run(tmp_path / "run", ["good", "bad"] * 20)
-    results = [evaljournal(name, tmp_path / "run", "--fail-under", "corrected:judge>=0.9") for name in ("gate", "resume")]
+    problems = [rejected(name, tmp_path / "run", "--fail-under", "corrected:judge>=0.9") for name in ("gate", "resume")]
 
-    assert [2, 2] == [result.exit_code for result in results]
-    assert all("the scores of judge are labels, which have no mean" in result.stderr for result in results)
+    assert all("the scores of judge are labels, which have no mean" in problem for problem in problems)
 
 
 def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:
@@ -215,24 +183,21 @@ def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:
 )
 def test_wrong_gates(run: Path, arguments: tuple[str, ...], text: str) -> None:
     """Options that do not fit, unknown scorers and mistyped gates are usage errors."""
-    result = evaljournal("gate", run, *arguments)
-
-    assert 2 == result.exit_code
-    assert text in result.stderr
+    assert text in rejected("gate", run, *arguments)
 
 
 def test_compare(tmp_path: Path, run: Path) -> None:
     """Two runs have both corrected scores and the corrected difference; a table has those of each row."""
     write_reviewed_run(tmp_path / "other", (30, 3, 8, 25), (700, 300))
     text = evaljournal("compare", run, tmp_path / "other").stdout
-    corrected = as_json("compare", run, tmp_path / "other")["corrected"]
+    corrected = printed("compare", run, tmp_path / "other")["corrected"]
     difference = corrected["differences"]["judge"]
 
     assert f"\nA  {CORRECTED}\n" in text
     assert "\njudge, corrected: -" in text
     assert difference["mean"] == pytest.approx(corrected["b"]["judge"]["mean"] - corrected["a"]["judge"]["mean"])
     assert difference["low"] < difference["mean"] < difference["high"]
-    rows = as_json("compare", run, tmp_path / "other", "--baseline", run)["rows"]
+    rows = printed("compare", run, tmp_path / "other", "--baseline", run)["rows"]
     assert ["ppi", "ppi"] == [row["corrected"]["judge"]["method"] for row in rows]
     assert f"{run}: {CORRECTED}\n" in evaljournal("compare", run, tmp_path / "other", "--baseline", run).stdout
 
@@ -242,14 +207,14 @@ def test_compare_without_a_review(tmp_path: Path, run: Path) -> None:
     for name in ("other", "another"):
         write_run(tmp_path / name, [True] * 1_066)
 
-    assert {} == as_json("compare", run, tmp_path / "other")["corrected"]["differences"]
-    assert as_json("compare", tmp_path / "another", tmp_path / "other")["corrected"] is None
+    assert {} == printed("compare", run, tmp_path / "other")["corrected"]["differences"]
+    assert printed("compare", tmp_path / "another", tmp_path / "other")["corrected"] is None
 
 
 def test_history(run: Path) -> None:
     """`history` has the corrected scores of runs that have a review."""
     assert f"\nrun: {CORRECTED}\n" in evaljournal("history", run.parent).stdout
-    assert 66 == as_json("history", run.parent)[0]["corrected"][str(run)]["judge"]["labels"]
+    assert 66 == printed("history", run.parent)[0]["corrected"][str(run)]["judge"]["labels"]
 
 
 def test_markdown(run: Path) -> None:
