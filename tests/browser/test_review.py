@@ -1,8 +1,6 @@
 """People label outputs in a browser: by keyboard, on a phone, several at a time, and through a kill of the server."""
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ from evaljournal.journal import verify
 from evaljournal.replay.review.labels import read_review
 from tests.browser.conftest import OpenTab, Tab
 from tests.processes import Process
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, process
 
-COMMAND = "from evaljournal.runner.cli import main; main()"
 MARKUP = "<img src=x onerror=alert(1)>"
 
 StartReview = Callable[..., tuple[Process, str]]
@@ -28,16 +25,15 @@ def start_review() -> Iterator[StartReview]:
     processes: list[Process] = []
 
     def start(*arguments: object) -> tuple[Process, str]:
-        line = [sys.executable, "-c", COMMAND, "review", *map(str, arguments)]
-        process = Process(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        processes.append(process)
-        assert process.stdout is not None
-        return process, process.stdout.readline().strip()
+        server = process("review", *arguments)
+        processes.append(server)
+        assert server.stdout is not None
+        return server, server.stdout.readline().strip()
 
     yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    for server in processes:
+        server.kill()
+        server.communicate()
 
 
 def recorded_run(count: int = 60) -> Path:

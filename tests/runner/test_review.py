@@ -14,8 +14,7 @@ from evaljournal.journal.errors import JournalDamaged, JournalError, JournalLock
 from evaljournal.journal.events import ReviewSaved, TrialEnqueued, TrialWithdrawn
 from evaljournal.replay import load
 from evaljournal.replay.review import labels as review_labels
-from evaljournal.replay.review.labels import Label, Review, labels_by_trial, read_review, review_path
-from evaljournal.runner.errors import UsageError
+from evaljournal.replay.review.labels import Label, Review, labels_by_trial, read_review
 from evaljournal.runner.review import journal as review_journal
 from evaljournal.runner.review.journal import Annotation, annotate, writing_review
 from evaljournal.runner.run_paths import runs_under
@@ -23,7 +22,6 @@ from tests.journal.samples import (
     annotated,
     complete_run,
     content,
-    enqueued,
     flip,
     overwrite,
     segment,
@@ -107,17 +105,6 @@ def test_a_second_label_of_a_reviewer_replaces_the_first(tmp_path: Path) -> None
     assert {("ada", False), ("grace", True)} == {(item.reviewer, item.value) for item in review.labels}
 
 
-def test_an_empty_label_withdraws_the_earlier_one(tmp_path: Path) -> None:
-    """A reviewer can withdraw a label; both records are kept."""
-    run = write_run(tmp_path / "run")
-    label(run)
-    label(run, value="")
-    review = read_review(run)
-
-    assert [] == review.labels
-    assert [True, ""] == [item.value for item in review.history]
-
-
 def test_reviewers_can_write_at_the_same_time(tmp_path: Path) -> None:
     """Ten reviewers who start at the same moment, before there is a review, all succeed; each label is recorded once."""
     run = write_run(tmp_path / "run")
@@ -147,17 +134,6 @@ def test_a_writer_that_holds_the_lock_is_named(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(JournalLocked, match="is being written by process"):
         trio.run(main)
-
-
-def test_a_label_needs_an_output(tmp_path: Path) -> None:
-    """A label for an unknown trial, or one without an output, is rejected, and nothing is written."""
-    run = write_run(tmp_path / "run", *trial("case-1"), enqueued("case-2"))
-    with pytest.raises(UsageError, match="has no trial 'case-3'"):
-        label(run, "case-3")
-    with pytest.raises(UsageError, match="trial 'case-2' has no output to label: it is queued"):
-        label(run, "case-2")
-
-    assert not review_path(run).exists()
 
 
 def test_the_review_of_another_run_is_rejected(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The server of `evaljournal review` accepts labels from its own page only, and acknowledges them when they are on disk."""
 
 import itertools
-import subprocess
 import threading
 from http.client import HTTPException
 from pathlib import Path
@@ -18,8 +17,8 @@ from evaljournal.replay.review.labels import read_review
 from evaljournal.runner.cli.commands.annotate import open_intact_run
 from evaljournal.runner.cli.commands.review import current_sample
 from evaljournal.runner.cli.review_server import ReviewServer
-from tests.processes import Process, wait_until
-from tests.runner_cli.commands import COMMAND
+from tests.processes import wait_until
+from tests.runner_cli.commands import process
 
 PORT = 4711
 TOKEN = "a-token-for-tests"  # noqa: S105  # it opens nothing
@@ -130,7 +129,7 @@ def test_killed_between_labels(run: Path) -> None:
                 return
             acknowledged.append((reviewer, label["note"]))
 
-    with Process([*COMMAND, "review", str(run), "--sample", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:
+    with process("review", run, "--sample", 2) as server:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         reviewers = [threading.Thread(target=send_labels, args=(address, name)) for name in ("ada", "grace")]
