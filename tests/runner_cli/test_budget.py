@@ -95,25 +95,3 @@ def test_a_configuration_file() -> None:
 
     assert 0 == invoke("run --config qa.toml").exit_code
     assert {"cost": 0.5, "output_tokens": 2000.0} == limits()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--budget cost=0", "--budget cost=0: must be a number above 0; k stands for thousands, M for millions"),
-        ("--budget cost=nan", "--budget cost=nan: must be a number above 0"),
-        ("--budget cost=1e308", "--budget cost=1e308: must be at most 1,000,000,000,000"),
-        ("--budget dollars=5", "--budget dollars=5: unknown unit 'dollars'; use cost, input_tokens, output_tokens"),
-        ("--budget output_token=5", "--budget output_token=5: unknown unit 'output_token'; did you mean 'output_tokens'"),
-        ("--budget 5", "--budget 5: expected UNIT=AMOUNT, such as cost=5"),
-        ("--budget cost=1 --budget cost=2", "--budget cost=2: cost is set twice"),
-        ("--budget-per-trial cost=-1", "--budget-per-trial cost=-1: must be a number above 0"),
-    ],
-)
-def test_mistakes(options: str, message: str) -> None:
-    """A budget that cannot be enforced is a usage error, and nothing is started."""
-    result = invoke(f"run priced.py {options}")
-
-    assert 2 == result.exit_code
-    assert message in result.stderr
-    assert not Path("runs").exists()

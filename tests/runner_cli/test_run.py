@@ -117,6 +117,13 @@ def test_which_cases_are_run(options: list[object], names: list[str]) -> None:
         (["--policy", "greedy"], "'greedy' is not one of"),
         (["--workers", "process"], "--workers process: must be 'none', 'processes', "),
         (["--workers", "ray:127.0.0.1"], "--workers ray:127.0.0.1: address='127.0.0.1': must be HOST:PORT of a running"),
+        (["--budget", "cost=0"], "--budget cost=0: must be a number above 0; k stands for thousands, M for millions"),
+        (["--budget", "cost=1e308"], "--budget cost=1e308: must be at most 1,000,000,000,000"),
+        (["--budget", "dollars=5"], "--budget dollars=5: unknown unit 'dollars'; use cost, input_tokens, output_tokens"),
+        (["--budget", "output_token=5"], "--budget output_token=5: unknown unit 'output_token'; did you mean 'output_tokens'"),
+        (["--budget", "5"], "--budget 5: expected UNIT=AMOUNT, such as cost=5"),
+        (["--budget", "cost=1", "--budget", "cost=2"], "--budget cost=2: cost is set twice"),
+        (["--budget-per-trial", "cost=-1"], "--budget-per-trial cost=-1: must be a number above 0"),
     ],
 )
 def test_wrong_options_start_nothing(options: list[object], message: str) -> None:

@@ -1,18 +1,18 @@
 """Variants without code: repeated options, tables in the configuration file, and the commands that select variants."""
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
 from evaljournal import verify
-from evaljournal.journal import read
 from evaljournal.journal.events import AttemptStarted, RunStarted, TrialEnqueued, TrialScored
 from evaljournal.replay import load
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
+from tests.runs import events
 from tests.server import Server
 
+RUN = "runs/qa/0001"
 ROWS = [{"id": "peru", "question": "lima", "answer": "LIMA"}, {"id": "cuba", "question": "havana", "answer": "no"}]
 
 
@@ -24,11 +24,6 @@ def _data() -> None:
 @pytest.fixture(name="url")
 def _url(server: Server, name: str) -> str:
     return server.url(name, "ok", "v1")
-
-
-def events(kind: type[Any], path: str = "runs/qa/0001") -> list[Any]:
-    """Read the events of one type."""
-    return [record.event for record in read(path) if isinstance(record.event, kind)]
 
 
 def bodies(server: Server, name: str) -> set[tuple[str, str]]:
@@ -46,51 +41,33 @@ def test_repeated_options_give_the_product(server: Server, name: str, url: str) 
 
     assert 0 == result.exit_code, result.stderr
     names = ["a-brief", "a-polite", "org-b-brief", "org-b-polite"]
-    assert [f"peru@{name}" for name in names] == [event.trial for event in events(TrialEnqueued)[:4]]
+    assert [f"peru@{name}" for name in names] == [event.trial for event in events(RUN, TrialEnqueued)[:4]]
     prompts = [f"{word}: {question}" for word in ("brief", "polite") for question in ("lima", "havana")]
     assert {(model, prompt) for model in ("a", "org/b") for prompt in prompts} == bodies(server, name)
     host = url.split("/")[2]
-    assert {f"chat a {host}", f"chat org/b {host}"} == {event.key for event in events(AttemptStarted)}
-    (started,) = events(RunStarted)
+    assert {f"chat a {host}", f"chat org/b {host}"} == {event.key for event in events(RUN, AttemptStarted)}
+    (started,) = events(RUN, RunStarted)
     assert {"chat": "a", "prompt": "brief: {question}"} == started.definition["variants"]["a-brief"]["parameters"]
     assert verify("runs/qa/0001").ok
     Path("polite.txt").write_text("please: {question}")
     changed = evaljournal("resume", "--adopt")
     assert 0 == changed.exit_code, changed.stderr
     assert 4 == sum(prompt.startswith("please") for _, prompt in bodies(server, name))
-    assert 8 + 4 == len(events(TrialEnqueued))
+    assert 8 + 4 == len(events(RUN, TrialEnqueued))
 
 
 def test_a_prompt_can_be_named(server: Server, name: str, url: str) -> None:
     """`--prompt NAME=TEXT` names a variant, also if the text is in a file; `resume` finds both again."""
     Path("polite.txt").write_text("please: {question}")
-    options = (
-        "--data",
-        "qa.jsonl",
-        "--chat",
-        "a",
-        "--prompt",
-        "short={question}",
-        "--prompt",
-        "kind=@polite.txt",
-        "--limit",
-        1,
-    )
-    result = evaljournal("run", *options, "--base-url", url, "--score", "exact", "--policy", "fixed")
+    options = ("--data", "qa.jsonl", "--chat", "a", "--prompt", "short={question}", "--prompt", "kind=@polite.txt")
+    result = evaljournal("run", *options, "--base-url", url, "--score", "exact", "--limit", 1)
 
     assert 0 == result.exit_code, result.stderr
-    assert ["peru@short", "peru@kind"] == [event.trial for event in events(TrialEnqueued)]
+    assert ["peru@short", "peru@kind"] == [event.trial for event in events(RUN, TrialEnqueued)]
     assert {("a", "lima"), ("a", "please: lima")} == bodies(server, name)
     assert "is finished: 2 outputs" in evaljournal("resume").stderr
-    (started,) = events(RunStarted)
+    (started,) = events(RUN, RunStarted)
     assert {"prompt": "{question}"} == started.definition["variants"]["short"]["parameters"]
-
-
-def test_two_prompts_with_one_name(url: str) -> None:
-    """Names of prompts are unique."""
-    result = evaljournal("run", "--data", "qa.jsonl", "--chat", "a", "--base-url", url, "--prompt", "a=x", "--prompt", "a=y")
-
-    assert (2, True) == (result.exit_code, "2 prompts are named 'a'; give each a name of its own" in result.stderr)
 
 
 @pytest.mark.parametrize("source", ["command line", "file"])
@@ -150,10 +127,12 @@ def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: py
     assert {"plain": 2, "keyed": 2, "own": 2} == {variant: totals.done for variant, totals in run.state.variants.items()}
     host = url.split("/")[2]
     assert {f"chat a {host}", f"chat a {host} (2)", f"endpoint {host}/{name}/ok/generate"} == {
-        event.key for event in events(AttemptStarted)
+        event.key for event in events(RUN, AttemptStarted)
     }
     assert b"secret-of-no-shape" not in b"".join(file.read_bytes() for file in Path("runs").rglob("*.jsonl"))
-    assert {"key_env": "OTHER_KEY", "temperature": 0.5} == events(RunStarted)[0].definition["variants"]["keyed"]["parameters"]
+    assert {"key_env": "OTHER_KEY", "temperature": 0.5} == events(RUN, RunStarted)[0].definition["variants"]["keyed"][
+        "parameters"
+    ]
     assert verify("runs/qa/0001").ok
 
 
@@ -177,16 +156,16 @@ def test_tables_of_variants(server: Server, name: str, url: str, monkeypatch: py
         ("", "--chat x --chat x", "two variants are equal"),
         ("", "--only-variant x", "--only-variant x: 'qa' has no variants"),
         ("", "--chat x --chat y --only-variant xx", "'qa' has no variant 'xx'"),
+        ("", "--prompt a=x --prompt a=y", "2 prompts are named 'a'; give each a name of its own"),
+        ("", "--endpoint http://h", "--endpoint and --chat (in the file) are mutually exclusive"),
     ],
 )
 def test_mistakes(tables: str, flags: str, message: str) -> None:
     """A mistake in the variants is a usage error that names the variant; nothing is started."""
     shared = "data = 'qa.jsonl'\nchat = 'm'\nbase-url = 'http://127.0.0.1:9'\n"
     Path("eval.toml").write_text(shared + tables)
-    result = evaljournal("run", "--config", "eval.toml", *flags.split())
 
-    assert 2 == result.exit_code
-    assert message in result.stderr
+    assert message in rejected("run", "--config", "eval.toml", *flags.split())
     assert not Path("runs").exists()
 
 
@@ -204,14 +183,14 @@ def test_only_some_variants_are_run_and_scored() -> None:
     """`--only-variant` selects variants of a run, of a session and of a re-scoring."""
     Path("task.py").write_text(PYTHON)
     assert 0 == evaljournal("run", "task.py", "--only-variant", "n-1", "--only-variant", "n-3").exit_code
-    assert ["a@n-1", "a@n-3", "b@n-1", "b@n-3"] == [event.trial for event in events(TrialEnqueued, "runs/task/0001")]
+    assert ["a@n-1", "a@n-3", "b@n-1", "b@n-3"] == [event.trial for event in events("runs/task/0001", TrialEnqueued)]
     assert 0 == evaljournal("resume", "runs/task/0001", "--adopt").exit_code
     scored = evaljournal("rescore", "runs/task/0001", "--score", "exact", "--only-variant", "n-3")
-    unknown = evaljournal("rescore", "runs/task/0001", "--score", "exact", "--only-variant", "n-4")
+    unknown = rejected("rescore", "runs/task/0001", "--score", "exact", "--only-variant", "n-4")
 
-    assert {"a@n-3", "b@n-3"} == {event.trial for event in events(TrialScored, "runs/task/0001")}
+    assert {"a@n-3", "b@n-3"} == {event.trial for event in events("runs/task/0001", TrialScored)}
     assert "2 outputs re-scored by exact\n" in scored.stderr
-    assert (2, True) == (unknown.exit_code, "has no variant 'n-4'; did you mean" in unknown.stderr)
+    assert "has no variant 'n-4'; did you mean" in unknown
 
 
 def test_a_dry_run_shows_cells_and_cost() -> None:
@@ -220,7 +199,7 @@ def test_a_dry_run_shows_cells_and_cost() -> None:
     before = evaljournal("run", "task.py", "--dry-run", "--repeats", 2)
     evaljournal("run", "task.py", "--only-variant", "n-1", "--only-variant", "n-2")
     after = evaljournal("run", "task.py", "--dry-run", "--repeats", 2)
-    answer = orjson.loads(evaljournal("run", "task.py", "--dry-run", "--json").stdout)
+    answer = printed("run", "task.py", "--dry-run")
 
     assert "2 cases × 3 variants × 2 repeats = 12 trials" in before.stdout
     assert "n-1: expected cost $1.00" in after.stdout
@@ -235,7 +214,7 @@ def test_usage_is_estimated_by_model(url: str) -> None:
     options = ("--data", "qa.jsonl", "--base-url", url, "--policy", "fixed", "--prompt", "{question}")
     evaljournal("run", *options, "--chat", "a")
     evaljournal("run", *options, "--chat", "gpt-4o")
-    answer = orjson.loads(evaljournal("run", *options, "--chat", "a", "--chat", "b", "--dry-run", "--json").stdout)
+    answer = printed("run", *options, "--chat", "a", "--chat", "b", "--dry-run")
     text = evaljournal("run", *options, "--chat", "b", "--dry-run").stdout
 
     assert {"a": {"input_tokens": 2000.0, "output_tokens": 200.0, "unpriced_calls": 2.0}, "b": None} == answer["variants"]
@@ -248,7 +227,7 @@ def test_the_cost_of_a_first_run_is_bounded(url: str) -> None:
     Path("limits.toml").write_text('[models."a"]\ninput = 0\noutput = 1000\n[models."b"]\ninput = 0\noutput = 3000\n')
     options = ("--data", "qa.jsonl", "--base-url", url, "--prices", "limits.toml", "--chat", "a", "--chat", "b", "--dry-run")
     bounded = evaljournal("run", *options, "--max-tokens", 100)
-    answer = orjson.loads(evaljournal("run", *options, "--json").stdout)
+    answer = printed("run", *options)
 
     assert "    a: cost at most $0.200 without retries" in bounded.stdout
     assert "    b: cost at most $0.600 without retries" in bounded.stdout
