@@ -5,6 +5,7 @@ import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,29 +55,16 @@ class Model:
         raise SystemExit(0)
 
 
-def interrupt(*_: Any) -> Any:
-    """Raise KeyboardInterrupt, as if it were a signal."""
-    raise KeyboardInterrupt
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Return a function that raises an exception."""
+
+    def function(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return function
 
 
-def exit_0(*_: Any) -> Any:
-    """Raise SystemExit with code 0."""
-    raise SystemExit(0)
-
-
-def raise_zero_division(_: BaseException) -> Any:
-    """Raise, like a function with a bug."""
-    return 1 // 0
-
-
-def invalid_category(_: BaseException) -> Any:
-    """Return an invalid category."""
-    return "no such category"
-
-
-def raise_error(_: str) -> None:
-    """Raise an exception that cannot be examined."""
-    raise ExitingError
+exit_0, fail = raising(SystemExit(0)), raising(ExitingError())
 
 
 async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **options: Any) -> Any:
@@ -94,10 +82,10 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
     ("task", "options", "error"),
     [
         (exit_0, {}, "SystemExit"),
-        (raise_error, {}, f"{__name__}.ExitingError"),
-        (raise_error, {"retry": Retry(classify=exit_0)}, "SystemExit"),
-        (raise_error, {"retry": Retry(classify=raise_zero_division)}, "ZeroDivisionError"),
-        (raise_error, {"retry": Retry(classify=invalid_category)}, "evaljournal.UsageError"),
+        (fail, {}, f"{__name__}.ExitingError"),
+        (fail, {"retry": Retry(classify=exit_0)}, "SystemExit"),
+        (fail, {"retry": Retry(classify=raising(ZeroDivisionError()))}, "ZeroDivisionError"),
+        (fail, {"retry": Retry(classify=lambda _: "no such category")}, "evaljournal.UsageError"),
         (lambda _: Exits(), {}, "Unserializable"),
         (lambda _: Model(), {}, "Unserializable"),
     ],
@@ -113,7 +101,7 @@ async def test_a_system_exit_in_a_task_fails_its_trial(task: Any, options: Any, 
 
 SCORES: dict[str, Any] = {
     "a call": exit_0,
-    "an interrupt": interrupt,
+    "an interrupt": raising(KeyboardInterrupt()),
     "a value": Exits,
     "a value in a mapping": lambda: {"a": Exits()},
     "a long reason": lambda: Score(value=True, reason="x" * 2_000_000),

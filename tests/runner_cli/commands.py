@@ -1,5 +1,6 @@
 """Shared helpers of the tests of commands: two evaluations, and ways to run a command."""
 
+import itertools
 import os
 import select
 import shutil
@@ -7,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from click.testing import CliRunner, Result
 
+from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import TrialScored
 from evaljournal.runner.cli import cli
 from tests.journal.samples import segment
@@ -101,6 +106,21 @@ def run_process(*arguments: object) -> tuple[int, str, str]:
     with process(*arguments) as started_process:
         out, err = started_process.communicate()
     return started_process.returncode, out, err
+
+
+@contextmanager
+def failing_writes(error: int, first: int) -> Generator[None]:
+    """Let every write of a journal fail, from the given one on."""
+    write, count = Files.write, itertools.count(1)
+
+    def fail(self: Files, fd: int, data: memoryview) -> int:
+        if next(count) >= first:
+            raise OSError(error, os.strerror(error))
+        return write(self, fd, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "write", fail)
+        yield
 
 
 def wait_for(path: Path, text: str, times: int) -> None:

@@ -3,9 +3,6 @@
 import base64
 import errno
 import gzip
-import itertools
-import json
-import os
 import re
 import shutil
 import signal
@@ -18,7 +15,6 @@ from click.testing import Result
 
 from benchmarks._provider_server import serving
 from benchmarks.simulated.providers import OpenAI, per_minute
-from evaljournal.journal.disk.files import Files
 from evaljournal.journal.events import AttemptStarted, RunStarted
 from evaljournal.runner.cli.commands.run import run as run_command
 from evaljournal.runner.cli.options.no_code import read_settings
@@ -27,7 +23,16 @@ from evaljournal.runner.cli.suites.discovery import command_line_settings
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.engine.session import Session
 from tests.processes import wait_until
-from tests.runner_cli.commands import evaljournal, process, run_in_terminal, run_process, wait_for
+from tests.runner_cli.commands import (
+    evaljournal,
+    failing_writes,
+    printed,
+    process,
+    rejected,
+    run_in_terminal,
+    run_process,
+    wait_for,
+)
 from tests.runs import events
 
 TASK = """
@@ -59,6 +64,12 @@ def define(name: str, cases: int = 6, fails: tuple[int, ...] = (), folder: str =
     Path(folder, f"{name}.py").write_text(TASK.format(name=name, cases=cases, fails=list(fails)))
 
 
+def define_toml(file: str) -> None:
+    """Write a configuration file, and its dataset."""
+    Path("qa.jsonl").write_text('{"id": "a", "input": "x", "made": "y", "expected": "y"}\n')
+    Path(file).write_text('data = "qa.jsonl"\noutput-key = "made"\nscore = "exact"\n')
+
+
 def calls() -> list[str]:
     """Return the calls of all tasks so far."""
     return sorted(Path("calls").read_text().splitlines())
@@ -84,8 +95,7 @@ def two_evaluations() -> None:
 
 def test_a_directory() -> None:
     """All evaluations of a directory run; files without one and other TOML files are skipped."""
-    Path("qa.jsonl").write_text('{"id": "a", "input": "x", "made": "y", "expected": "y"}\n')
-    Path("evals/qa.toml").write_text('data = "qa.jsonl"\noutput-key = "made"\nscore = "exact"\n')
+    define_toml("evals/qa.toml")
     Path("evals/helper.py").write_text("ANSWER = 42\n")
     Path("evals/pyproject.toml").write_text('[project]\nname = "x"\n')
     Path("evals/__init__.py").write_text("")
@@ -152,13 +162,11 @@ def test_a_suite_file() -> None:
 
 def test_one_configuration_file() -> None:
     """A configuration file without the key `suite` is one evaluation."""
-    Path("qa.jsonl").write_text('{"id": "a", "input": "x", "made": "y", "expected": "y"}\n')
-    Path("qa.toml").write_text('data = "qa.jsonl"\noutput-key = "made"\nscore = "exact"\n')
+    define_toml("qa.toml")
 
     assert 0 == evaljournal("run", "qa.toml").exit_code
     assert Path("runs/qa/0001/journal-000001.jsonl").exists()
-    both = evaljournal("run", "qa.toml", "--chat", "gpt-5.6-luna")
-    assert (2, "both define the evaluation") == (both.exit_code, re.search(r"both define the evaluation", both.stderr)[0])  # type: ignore[index]
+    assert "both define the evaluation" in rejected("run", "qa.toml", "--chat", "gpt-5.6-luna")
 
 
 @pytest.mark.parametrize(
@@ -198,11 +206,10 @@ def test_mistakes(files: dict[str, str], arguments: str, message: str) -> None:
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text)
 
-    result = evaljournal("run", *arguments.split())
+    error = rejected("run", *arguments.split())
 
-    assert 2 == result.exit_code, result.output
-    assert re.search(message, result.stderr), result.stderr
-    assert "Traceback" not in result.stderr or "broken.py" in result.stderr
+    assert re.search(message, error), error
+    assert "Traceback" not in error or "broken.py" in error
     assert (False, False) == (Path("runs").exists(), Path("calls").exists())
 
 
@@ -261,7 +268,7 @@ def test_gates_on_reviews() -> None:
     first = evaljournal("run", "evals", "--fail-under", "corrected:exact>=0.8@lower")
     for name in ("alpha", "beta"):
         run = SUITE / name
-        sample = json.loads(evaljournal("review", run, "--sample", "30", "--list", "--json").stdout)
+        sample = printed("review", run, "--sample", "30", "--list")
         rows = "".join(f"{trial['trial']},yes\n" for trial in sample["trials"])
         Path("labels.csv").write_text(f"trial,exact\n{rows}")
         evaljournal("annotate", run, "--import", "labels.csv")
@@ -384,10 +391,10 @@ def test_a_foreign_suite() -> None:
     file.write_text(file.read_text().replace("evals/beta.py:beta", "other.py:beta"))
     Path("other.py").write_text("open('loaded', 'w').close()\n" + TASK.format(name="beta", cases=1, fails=[]))
 
-    result = evaljournal("resume", SUITE)
+    error = rejected("resume", SUITE)
 
-    assert (2, False) == (result.exit_code, Path("loaded").exists())
-    assert "was not started by you on this machine, and names other.py:beta; pass --trust" in result.stderr
+    assert "was not started by you on this machine, and names other.py:beta; pass --trust" in error
+    assert not Path("loaded").exists()
     assert 0 == evaljournal("resume", SUITE, "--trust").exit_code
 
 
@@ -397,7 +404,7 @@ def test_views() -> None:
     assert 1 == evaljournal("run", "evals").exit_code
     shutil.rmtree(SUITE / "alpha")
 
-    status, watched, verified = (orjson.loads(evaljournal(name, "--json").stdout) for name in ("status", "watch", "verify"))
+    status, watched, verified = (printed(name) for name in ("status", "watch", "verify"))
 
     names = [("alpha", "not started", 3), ("beta", "finished", 1)]
     for view in (status, watched):
@@ -406,7 +413,7 @@ def test_views() -> None:
     assert (True, [str(SUITE / "beta")]) == (verified["ok"], [item["path"] for item in verified["runs"]])
     assert [str(SUITE / "alpha")] == verified["unstarted_runs"]
     assert "runs/evals/0001/alpha: no journal" in evaljournal("verify").stderr
-    assert [str(SUITE / "beta")] == [item["path"] for item in orjson.loads(evaljournal("ls", SUITE, "--json").stdout)]
+    assert [str(SUITE / "beta")] == [item["path"] for item in printed("ls", SUITE)]
     assert ["not started", "finished"] == [cells[-1] for cells in rows(evaljournal("status", "evals")).values()]
     assert (0, 3) == (evaljournal("status").exit_code, evaljournal("watch").exit_code)
     assert (2, 2) == (evaljournal("status", "--by", "x").exit_code, evaljournal("verify", "--expect-head", "x").exit_code)
@@ -482,9 +489,8 @@ def test_commands_that_take_a_run() -> None:
     )  # fmt: skip
     for command in commands:
         for suite in (SUITE, "evals"):
-            result = evaljournal(*command.format(suite).split())
             hint = "; or compare two suites with --suite" if command.startswith("gate") else ""
-            assert (2, "", f"Error: {message}{hint}\n") == (result.exit_code, result.stdout, result.stderr), command
+            assert f"Error: {message}{hint}\n" == rejected(*command.format(suite).split()), command
     assert 0 == evaljournal("show").exit_code  # The run of alpha alone is the newest.
     shutil.rmtree("runs/alpha")
     for command in (
@@ -499,8 +505,7 @@ def test_commands_that_take_a_run() -> None:
         "gate --baseline alpha",
         "diff",
     ):
-        result = evaljournal(*command.split())
-        assert (2, True) == (result.exit_code, message in result.stderr), command
+        assert message in rejected(*command.split()), command
     assert not Path("new").exists()
     for path in (SUITE / "alpha", SUITE / "beta"):
         shutil.rmtree(path)
@@ -512,7 +517,7 @@ def test_a_dry_run() -> None:
     result = evaljournal("run", "evals", "--dry-run", "--budget", "cost=5")
 
     assert 0 == result.exit_code
-    assert ["6", "4"] == re.findall(r"(\d+) calls?", result.stdout)[:2] or "alpha" in result.stdout
+    assert ["6 cases", "4 cases"] == re.findall(r"\d+ cases", result.stdout)
     assert (False, False) == (Path("runs").exists(), Path("calls").exists())
 
 
@@ -526,27 +531,19 @@ def test_ctrl_c() -> None:
     assert sorted([*all_calls(alpha=6, beta=4), "alpha 4", "alpha 5"]) == calls()
 
 
-def test_a_running_suite() -> None:
+def test_a_running_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     """A suite that is running is shown as such, and cannot be resumed by another process; a second signal ends it at once."""
-    with process("run", "evals", hold=False) as started:
-        started.wait()
-    os.environ["HOLD"] = "alpha"
-    try:
-        with process("run", "evals", "--grace", "60") as running:
-            path = Path("runs/evals/0002")
-            wait_for(path / "alpha", "attempt_started", 6)
-            assert wait_until(
-                lambda: orjson.loads(evaljournal("status", path, "--json").stdout)["evaluations"][1]["status"] == "finished"
-            )
-            status, resumed = evaljournal("status"), evaljournal("resume")
-            running.send_signal(signal.SIGINT)
-            running.send_signal(signal.SIGINT)
-            out, _ = running.communicate()
-    finally:
-        del os.environ["HOLD"]
+    monkeypatch.setenv("HOLD", "alpha")
+    with process("run", "evals", "--grace", "60") as running:
+        wait_for(SUITE / "alpha", "attempt_started", 6)
+        assert wait_until(lambda: printed("status", SUITE)["evaluations"][1]["status"] == "finished")
+        status, resumed = evaljournal("status"), rejected("resume")
+        running.send_signal(signal.SIGINT)
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate()
 
     assert status.stdout.startswith("evals running: 8 of 10 trials done")
-    assert (2, True) == (resumed.exit_code, "runs/evals/0002 is running; `evaljournal watch" in resumed.stderr)
+    assert "runs/evals/0001 is running; `evaljournal watch" in resumed
     assert (3, True) == (running.returncode, "interrupted" in out)
 
 
@@ -570,17 +567,9 @@ def test_rate_limits_are_shared(monkeypatch: pytest.MonkeyPatch, names: list[str
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("first", [2, 4, 8])
-def test_a_disk_that_fails(monkeypatch: pytest.MonkeyPatch, error: int, first: int) -> None:
+def test_a_disk_that_fails(error: int, first: int) -> None:
     """The suite ends with a message, not with a traceback; when the disk works again, the same suite can be finished."""
-    write, count = Files.write, itertools.count(1)
-
-    def fail(self: Files, fd: int, data: memoryview) -> int:
-        if next(count) >= first:
-            raise OSError(error, os.strerror(error))
-        return write(self, fd, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Files, "write", fail)
+    with failing_writes(error, first):
         failed = evaljournal("run", "evals", "--slots", "1")
 
     assert failed.exit_code in {2, 3}, failed.output  # 2: a run could not be created.
