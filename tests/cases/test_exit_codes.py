@@ -64,6 +64,11 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return function
 
 
+def invalid_category(_: BaseException) -> Any:
+    """Return an invalid category."""
+    return "no such category"
+
+
 exit_0, fail = raising(SystemExit(0)), raising(ExitingError())
 
 
@@ -85,7 +90,7 @@ async def run_one(task: Any, disk: SimulatedDisk, *, score: Any = None, **option
         (fail, {}, f"{__name__}.ExitingError"),
         (fail, {"retry": Retry(classify=exit_0)}, "SystemExit"),
         (fail, {"retry": Retry(classify=raising(ZeroDivisionError()))}, "ZeroDivisionError"),
-        (fail, {"retry": Retry(classify=lambda _: "no such category")}, "evaljournal.UsageError"),
+        (fail, {"retry": Retry(classify=invalid_category)}, "evaljournal.UsageError"),
         (lambda _: Exits(), {}, "Unserializable"),
         (lambda _: Model(), {}, "Unserializable"),
     ],

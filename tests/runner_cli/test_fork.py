@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from evaljournal.journal import read, verify
-from evaljournal.journal.events import Extension, JournalRecovered, RunFinished, RunStarted, RunStopped, SegmentOpened
+from evaljournal.journal.events import Extension, JournalRecovered, RunStarted, RunStopped, SegmentOpened
 from evaljournal.replay import load
 from evaljournal.runner.testing import events_of
 from tests.journal.samples import RUN, content, flip, forge, opened, segment, session, started, trial, write_sync
@@ -44,16 +44,6 @@ def test_a_fork_counts_the_remaining_trials(tmp_path: Path, planned: int, at: in
     result = evaljournal("fork", "old", "--at", at, "-o", "new")
 
     assert f"new: forked from old at record {at}; {message}\nnext: evaljournal resume new\n" == result.stderr
-
-
-def test_a_fork_of_a_finished_run_is_finished(run: Path) -> None:
-    """Without --at, everything is copied, with a hash chain of its own."""
-    assert 0 == evaljournal("fork", run, "-o", "new").exit_code
-
-    end = next(record for record in read("new") if isinstance(record.event, RunFinished))
-    assert isinstance(end.event, RunFinished)
-    assert list(read("new"))[end.seq - 2].h == end.event.head
-    assert "finished" == load("new").state.outcome
 
 
 def test_a_fork_of_a_fork(run: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from evaljournal.runner.cli.commands.run import run
 from evaljournal.runner.cli.options.config_file import read_config
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, rejected
 
 pytestmark = pytest.mark.usefixtures("dataset")
 
@@ -46,27 +46,9 @@ def test_init_writes_a_file_for_a_target(flags: list[str], keys: set[str]) -> No
     assert (len(text.splitlines()) > 100) == (flags == ["--all"])
 
 
-def test_init_of_all_keys_has_no_target() -> None:
-    """`--all` together with a target is a usage error."""
-    assert 2 == evaljournal("init", "--all", "--chat").exit_code
-    assert not Path("eval.toml").exists()
-
-
-def test_the_values_of_init_are_valid() -> None:
-    """Every key of `init --all` has a valid value."""
-    evaljournal("init", "--all")
-    keys = [
-        line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"(# )?[a-z-]+ = ", line)
-    ]
-    Path("all.toml").write_text("\n".join(keys))
-    result = evaljournal("run", "--config", "all.toml")
-
-    assert "are mutually exclusive" in result.stderr  # All are valid, but there are four targets.
-    assert "…" not in Path("all.toml").read_text()
-
-
-def test_the_keys_of_init_are_known() -> None:
-    """Each commented key of `init --all` is valid TOML and a known key."""
+def test_all_keys_of_init_are_valid() -> None:
+    """Each commented key of `init --all` is a known key with a valid value; with a target, `--all` is a usage error."""
+    assert "--all and --chat are mutually exclusive" in rejected("init", "--all", "--chat")
     evaljournal("init", "--all")
     lines = [line.removeprefix("# ") for line in Path("eval.toml").read_text().splitlines() if re.match(r"# [\w-]+ = ", line)]
     Path("all.toml").write_text("\n".join(lines))
@@ -75,3 +57,4 @@ def test_the_keys_of_init_are_known() -> None:
     assert len(lines) == len(values) > 50
     assert ("Authorization: Bearer $MY_KEY",) == tuple(values["header"])
     assert '{"top_p":0.9}' == values["extra_body"]
+    assert "are mutually exclusive" in rejected("run", "--config", "all.toml")  # All are valid, but there are four targets.

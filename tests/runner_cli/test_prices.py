@@ -1,11 +1,10 @@
 """`evaljournal prices`: the table, its date, and what is missing."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
 
 TABLE = """\
 date = 2026-11-01
@@ -31,7 +30,7 @@ def test_a_table_is_printed() -> None:
 
 def test_the_built_in_table_as_json() -> None:
     """All built-in prices are printed as one object, with their date."""
-    table = json.loads(evaljournal("prices", "--json").stdout)
+    table = printed("prices")
 
     assert (0.125, []) == (table["models"]["claude-haiku-5-5"]["cache_write"], table["missing"])
     assert table["date"] >= "2026-11-17"
@@ -56,7 +55,4 @@ def test_an_invalid_table(text: str, error: str) -> None:
     """An invalid price is a usage error that names it."""
     Path("prices.toml").write_text(text)
 
-    result = evaljournal("prices", "--prices", "prices.toml")
-
-    assert 2 == result.exit_code
-    assert error in result.stderr
+    assert error in rejected("prices", "--prices", "prices.toml")

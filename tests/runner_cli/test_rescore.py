@@ -17,7 +17,7 @@ from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.retries.rules import retry_rules
 from tests.processes import Process, wait_until
-from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, scores
+from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, printed, scores
 from tests.runs import events
 from tests.server import Server
 
@@ -43,9 +43,7 @@ def test_rescore() -> None:
     assert verify("runs/qa/0001").ok
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
-    assert [False] == [
-        score["value"] for score in orjson.loads(evaljournal("show", "chile", "--json").stdout)["superseded_scores"]
-    ]
+    assert [False] == [score["value"] for score in printed("show", "chile")["superseded_scores"]]
 
 
 def test_rescore_without_the_dataset() -> None:
@@ -151,34 +149,24 @@ def test_a_failed_rescore_does_not_fail_the_run() -> None:
     assert 1 == evaljournal("resume").exit_code
 
 
-def test_an_unauthorized_judge_is_shown_by_status(server: Server, name: str) -> None:
-    """`status` shows the unauthorized scorer until a session continues."""
-    judge = ("--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"))
+@pytest.mark.parametrize(
+    ("replies", "reason", "error"),
+    [("401", "unauthorized", "401 Unauthorized"), ("404,day", "quota used up", "429 Too Many Requests")],
+)
+def test_a_judge_that_stops_the_run(server: Server, name: str, replies: str, reason: str, error: str) -> None:
+    """The scorer is named once at the end, and by `status` until a session continues, also if another output failed before."""
+    judge = ("--judge", "m", "--judge-url", server.url(name, f"{replies},reply:verdict: correct", "v1"))
     stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
-    status, summary = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
-    resumed = evaljournal("resume", "--json")
+    status, summary = evaljournal("status"), printed("status")
+    resumed = printed("resume")
 
-    printed = "\n  scorer judge: unauthorized"
-    assert (3, 1) == (stopped.exit_code, stopped.stdout.count("BadStatus"))
-    assert f"{printed}\n" in stopped.stdout
-    assert re.search(r"0 outputs · \d outputs? without all scores · 0 errors", stopped.stdout)
-    assert f"{printed}: evaljournal.BadStatus: 401 Unauthorized from " in status.stdout
-    assert "judge" == summary["unauthorized_scorer"]["scorer"]
-    assert (0, None) == (resumed.exit_code, orjson.loads(resumed.stdout)["unauthorized_scorer"])
-    assert "unauthorized" not in evaljournal("status").stdout
-
-
-def test_a_judge_whose_quota_is_used_up(server: Server, name: str) -> None:
-    """The scorer is named once at the end of the run and by `status`, also if it failed for another output before."""
-    judge = ("--judge", "m", "--judge-url", server.url(name, "404,day,reply:verdict: correct", "v1"))
-    stopped = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", *judge, "--slots", 1)
-    status = evaljournal("status")
-    resumed = evaljournal("resume")
-
-    assert (3, 1) == (stopped.exit_code, stopped.stdout.count("429 Too Many Requests"))
-    assert "\n  scorer judge: quota used up\n" in stopped.stdout
-    assert "\n  scorer judge: quota used up: evaljournal.BadStatus: 429 Too Many Requests from " in status.stdout
-    assert "quota used up" not in resumed.stdout
+    assert (3, 1) == (stopped.exit_code, stopped.stdout.count(error))
+    assert f"\n  scorer judge: {reason}\n" in stopped.stdout
+    assert re.search(r"\d outputs? without all scores · 0 errors", stopped.stdout)
+    assert f"\n  scorer judge: {reason}: evaljournal.BadStatus: {error} from " in status.stdout
+    assert (reason == "unauthorized") == bool(summary["unauthorized_scorer"])
+    assert (None, None) == (resumed["stopped"], resumed["unauthorized_scorer"])
+    assert reason not in evaljournal("status").stdout
 
 
 def test_an_interrupted_rescore(server: Server, name: str) -> None:

@@ -223,11 +223,6 @@ def test_resume_of_a_run_started_from_python() -> None:
     assert verify("r").ok
 
 
-def test_resume_without_any_run() -> None:
-    """Without runs, `resume` exits with 2."""
-    assert (2, 2) == (evaljournal("resume").exit_code, evaljournal("resume", "nothing").exit_code)
-
-
 def test_resume_of_a_damaged_run_ends_with_4() -> None:
     """A damaged run is neither resumed nor changed."""
     write_sync(Path("r"), complete_run()[:-1])
