@@ -1,6 +1,7 @@
 """Budgets: which attempts start, when a run stops and can be resumed, and what one trial may use."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,15 +84,16 @@ async def test_attempts_in_flight_finish(disk: SimulatedDisk) -> None:
     assert ("budget", 10, 0) == (outcome.stop_reason, outcome.state.completed, outcome.state.interrupted)
 
 
+async def show_reasons(shown: list[str], live: LiveRun) -> None:
+    """Add the reasons why slots are idle after half a second."""
+    await trio.sleep(0.5)
+    shown.extend(reason.text for reason in reasons(live.state, now=live.now(), total=live.total))
+
+
 async def test_few_attempts_without_a_reserve(disk: SimulatedDisk) -> None:
     """If nothing is known about the cost, at most 4 attempts are in flight until one has reported it; the reason is shown."""
     task, shown = Paid(), list[str]()
-
-    async def observe(live: LiveRun) -> None:
-        await trio.sleep(0.5)
-        shown.extend(reason.text for reason in reasons(live.state, now=live.now(), total=live.total))
-
-    await run_virtual(paid_evaluation(task, budget={"cost": 100}), disk, observer=observe)
+    await run_virtual(paid_evaluation(task, budget={"cost": 100}), disk, observer=partial(show_reasons, shown))
 
     assert ["budget: at most 4 attempts in flight until one has reported its cost"] == shown
     assert [{}] * 4 + [{"cost": COST}] * 26 == [event.reserved for event in events(disk, AttemptStarted)]
@@ -108,13 +110,8 @@ async def test_an_estimate_that_does_not_fit_yet(disk: SimulatedDisk) -> None:
         def estimate(self, case: Case, _: float | None, /) -> dict[str, float]:
             return {"cost": 0.4 if case.name == "case-0" else 0.9}
 
-    task, shown = Estimated(), list[str]()
-
-    async def observe(live: LiveRun) -> None:
-        await trio.sleep(0.5)
-        shown.extend(reason.text for reason in reasons(live.state, now=live.now(), total=live.total))
-
-    await run_virtual(paid_evaluation(task, 2, slots=2), disk, observer=observe)
+    shown = list[str]()
+    await run_virtual(paid_evaluation(Estimated(), 2, slots=2), disk, observer=partial(show_reasons, shown))
 
     assert ["budget: cost $0.400 of $1.00 used or reserved"] == shown
     assert [{"cost": 0.4}, {"cost": 0.1}] == [event.reserved for event in events(disk, AttemptStarted)]

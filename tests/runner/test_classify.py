@@ -15,7 +15,7 @@ import trio
 
 from evaljournal import Retry, evaluation, run
 from evaljournal.journal.events import AttemptFailed
-from evaljournal.runner.retries.classify import Failure, Fatal, RateLimited, classify, describe
+from evaljournal.runner.retries.classify import Fatal, RateLimited, classify, describe
 from evaljournal.runner.retries.retry_after import requested_wait, wait_until_reset
 from evaljournal.runner.testing import Fail, Scripted
 from tests.runs import events
@@ -159,15 +159,6 @@ def test_categories(exc: BaseException, meaning: tuple[str, float | None]) -> No
 def test_what_stops_a_run(exc: Exception, *, stops: bool) -> None:
     """An unauthorized key and an account without credit stop the run."""
     assert stops == (classify(exc, now=NOW).stop_reason is not None)
-
-
-def test_a_request_above_the_quota_is_fatal() -> None:
-    """A 429 for a request that is larger than the whole quota is not retried."""
-    exc = status_error(
-        "RateLimitError", 429, message="Request too large for gpt-x: Limit 10000, Requested 20000", retry_after="3"
-    )
-
-    assert Failure(category="fatal") == classify(exc, now=NOW)
 
 
 def test_a_cycle_of_causes_ends() -> None:

@@ -107,7 +107,11 @@ class Drive:
     ("slots", "trials", "first"), [(100, None, FIRST_LIMIT), (8, None, 8), (100, 60, 60), (100, 5_000, 32)]
 )
 def test_the_first_limit(slots: int, trials: int | None, first: int) -> None:
-    """The first limit is 32, at most the slots; a run of at most 200 trials may start all of them immediately."""
+    """The first limit is 32, at most the slots; a run of at most 200 trials may start all of them immediately.
+
+    One of at most 1,000 trials fills the first limit immediately, too.
+    """
+    assert 32 == len(Drive(trials=1_000, is_spread=True).fill())
     assert first == Adaptive(slots, trials=trials).limit == len(Drive(slots, trials=trials).fill())
     assert trials is None or trials > SHORTEST_RUN or first == min(trials, slots)
 
@@ -155,11 +159,6 @@ def test_after_the_first_429_of_a_short_run_the_slots_are_filled_at_once() -> No
 
     assert 1 == len(drive.fill())
     assert drive.policy._pace.fixed_pace is None
-
-
-def test_a_shorter_run_is_not_spread() -> None:
-    """A run of at most 1,000 trials fills the first limit immediately."""
-    assert 32 == len(Drive(trials=1_000, is_spread=True).fill())
 
 
 def test_the_limit_grows_while_calls_succeed() -> None:
@@ -358,36 +357,24 @@ def test_a_quicker_429_does_not_shorten_a_pause() -> None:
     assert pause.until <= drive.t
 
 
-def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited() -> None:
-    """Once most of the latest starts are rate limited, nothing starts until the time that the endpoint named."""
+@pytest.mark.parametrize(("seconds", "pause"), [(7.0, 7.0), (3600.0, LONG_TIME)])
+def test_retry_after_pauses_the_key_when_most_calls_are_rate_limited(seconds: float, pause: float) -> None:
+    """Once most of the latest starts are rate limited, nothing starts until the endpoint's time, at most for two minutes."""
     drive = Drive(32)
     names = drive.fill()
     drive.t += 0.1
     for name in names[4:]:
-        drive.rate_limit(name, retry_after=7.0)
+        drive.rate_limit(name, retry_after=seconds)
     drive.wait(0.06)
 
     permit = drive.policy.may_start(drive.t)
     assert not permit.open
     assert permit.check_at is not None
-    assert permit.check_at >= 7.1
-    assert "retry_after" == drive.pauses[-1].reason
-    assert pytest.approx(7.1) == drive.pauses[-1].until
+    assert permit.check_at >= pause + 0.1
+    assert ("retry_after", pytest.approx(pause + 0.1)) == (drive.pauses[-1].reason, drive.pauses[-1].until)
     drive.wait(permit.check_at - drive.t)
     assert IntakeResumed(reason="retry_after", evidence="pause over") in drive.changes()
     assert drive.policy.may_start(drive.t).open
-
-
-def test_retry_after_is_limited() -> None:
-    """After a Retry-After of an hour, an endpoint is called again after two minutes."""
-    drive = Drive(32)
-    names = drive.fill()
-    drive.t += 0.1
-    for name in names[4:]:
-        drive.rate_limit(name, retry_after=3600.0)
-    drive.wait(0.06)
-
-    assert pytest.approx(LONG_TIME + 0.1) == drive.pauses[-1].until
 
 
 def test_a_poisoned_trial_does_not_pause_the_key() -> None:
@@ -419,41 +406,28 @@ def open_breaker(drive: Drive) -> None:
 
 
 def test_the_breaker_opens_when_every_call_fails() -> None:
-    """After several failures in a row only probes start; the limit is not changed."""
+    """After several failures in a row only probes start, one at a time, with gaps; an answered one closes the breaker.
+
+    The limit is not changed.
+    """
     drive = Drive(8)
     open_breaker(drive)
 
-    assert "unavailable" == drive.pauses[-1].reason
-    assert 8 == drive.policy.limit
+    assert ("unavailable", 8) == (drive.pauses[-1].reason, drive.policy.limit)
     permit = drive.policy.may_start(drive.t)
     assert not permit.open
     assert permit.check_at == pytest.approx(drive.t + PROBE_SOONEST, abs=0.1)
-
-
-def test_one_probe_at_a_time() -> None:
-    """An open breaker lets one attempt start, marked as a probe, and the next one only after its failure and a gap."""
-    drive = Drive(8)
-    open_breaker(drive)
     name = drive.start()
-
     assert drive.permit.probe
     assert not drive.policy.may_start(drive.t).open
     drive.t += 0.05
     drive.fail(name)
     drive.wait(0.05)
     assert not drive.policy.may_start(drive.t).open
-    drive.start()
-    assert drive.permit.probe
-
-
-def test_an_answered_probe_closes_the_breaker() -> None:
-    """Once a probe is answered everything may start again at the limit from before."""
-    drive = Drive(8)
-    open_breaker(drive)
     name = drive.start()
+    assert drive.permit.probe
     drive.t += 0.05
     drive.succeed(name)
-
     assert isinstance(drive.changes()[-1], IntakeResumed)
     assert 8 == len(drive.fill())
 

@@ -1,6 +1,7 @@
 """Policies that raise exceptions: the run continues with a fixed limit, and its journal is valid."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -135,35 +136,29 @@ class Unlimited(Careful):
 
 
 @pytest.mark.usefixtures("is_guarded")
-@pytest.mark.parametrize("make_policy", [Unlimited, lambda slots: Careful(slots // 0)])
-async def test_a_policy_that_fails_at_once(make_policy: Callable[[int], Any], disk: SimulatedDisk) -> None:
-    """If a policy has no limit, or cannot be made, the fixed limit applies from the start."""
-    await run_with(disk, make_policy)
+@pytest.mark.parametrize(
+    ("make_policy", "first_limit", "error"),
+    [
+        *((partial(Careful, method=method), 2, "ZeroDivisionError") for method in ("observe", "elapse", "may_start")),
+        (Forgetful, 2, "AttributeError"),
+        (Unlimited, SLOTS, "AttributeError"),
+        (lambda slots: Careful(slots // 0), SLOTS, "ZeroDivisionError"),
+    ],
+)
+async def test_a_policy_of_a_user_cannot_end_a_run(
+    make_policy: Callable[[int], Any], first_limit: int, error: str, disk: SimulatedDisk
+) -> None:
+    """Whichever method raises or returns nothing, all trials are completed, in six slots from then on, and audits accept it.
 
-    assert (30, 1) == (events(disk, RunFinished)[0].completed, len(failures(disk)))
-    assert [] == list(audited(disk).findings)
-
-
-@pytest.mark.usefixtures("is_guarded")
-@pytest.mark.parametrize("method", ["observe", "elapse", "may_start"])
-async def test_a_policy_of_a_user_cannot_end_a_run(method: str, disk: SimulatedDisk) -> None:
-    """Whichever method raises, all trials are completed, in six slots from then on, and an audit accepts the run."""
-    outcome = await run_with(disk, lambda slots: Careful(slots, method))
+    If a policy has no limit, or cannot be made, the fixed limit applies from the start.
+    """
+    outcome = await run_with(disk, make_policy)
     changes = [(event.before, event.after, event.reason) for event in events(disk, LimitChanged)]
 
-    assert (30, 1) == (outcome.state.completed, len(failures(disk)))
-    assert [(0, 2, "start"), (2, SLOTS, "policy_failed")] == changes
+    assert (30, [error]) == (outcome.state.completed, [failure["error"].partition(":")[0] for failure in failures(disk)])
+    assert [(0, first_limit, "start"), (2, SLOTS, "policy_failed")][: 1 + (first_limit == 2)] == changes
     assert SLOTS == 1 + max(event.slot for event in events(disk, AttemptStarted))
-    assert audited(disk).ok
-
-
-@pytest.mark.usefixtures("is_guarded")
-async def test_a_wrong_decision_is_an_exception_inside_the_policy(disk: SimulatedDisk) -> None:
-    """A policy that returns no decision is replaced, too."""
-    await run_with(disk, Forgetful)
-
-    assert [["AttributeError"]] == [[failure["error"].partition(":")[0]] for failure in failures(disk)]
-    assert 30 == events(disk, RunFinished)[0].completed
+    assert () == audited(disk).findings
 
 
 async def test_a_test_gets_the_exception() -> None:

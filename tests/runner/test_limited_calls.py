@@ -135,19 +135,6 @@ def test_judge_and_agent_share_the_limits_of_a_key(path: Path, monkeypatch: pyte
     assert verify(path).ok
 
 
-def test_turns_of_a_conversation_are_admitted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first turn is admitted with its attempt, each later one before it is sent."""
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    turns = [f"turn {number}" for number in range(CALLS)]
-    cases = [Case(name=f"case{number}", input={"turns": turns}) for number in range(TRIALS)]
-    with serving(limited(OpenAI)) as served:
-        task = Chat("gpt-4o-mini", base_url=f"{served.root}/v1", turns="turns")
-        run_real(define_real(task, cases, retry=RETRY, slots=TRIALS), path)
-    assert (TRIALS * CALLS, 0) == (server_of(served).accepted, server_of(served).rejected)
-    assert any(step.waited > 0.1 for step in events(path, StepCompleted))
-    assert verify(path).ok
-
-
 def test_waiting_does_not_count_against_the_timeout(path: Path) -> None:
     """An attempt that waits longer than its timeout, with several calls at once, is not timed out."""
 

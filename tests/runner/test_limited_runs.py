@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from benchmarks._provider_server import Served, serving
-from benchmarks.simulated.providers import Anthropic, OpenAI, Server, per_minute
-from evaljournal import Case, Chat, RecordedOutput, Retry, verify
+from benchmarks.simulated.providers import Anthropic, OpenAI, Server
+from evaljournal import Case, Chat, RecordedOutput, verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -24,11 +24,11 @@ from evaljournal.journal.events import (
 )
 from evaljournal.runner.scorers.llm_judge import Judge
 from tests.processes import Process
+from tests.runner.test_limited_calls import AGENT, RETRY, limited, unlimited
 from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, run_real
 from tests.sdk_agents import KEY
 
-RETRY: Final = Retry(rate_limits=30.0, errors=1, base_delay=0.01)
 CALLS: Final = 40
 CASES: Final[list[Case[Any, Any]]] = [Case(name=f"case{number}", input=f"question {number}") for number in range(CALLS)]
 
@@ -45,25 +45,14 @@ def chat_of(provider: type[Server], served: Served, **options: Any) -> Chat:
     return Chat("gpt", base_url=f"{served.root}/v1", **options)
 
 
-def limited(provider: type[Server]) -> Server:
-    """Return a server whose limit the calls of a run nearly use up, or that must not be used quickly at first."""
-    if provider is Anthropic:
-        return Anthropic(limits=per_minute(requests=1200, input_tokens=1e6, output_tokens=1e6), median=0.05)
-    return OpenAI(limits=per_minute(requests=50), median=0.05)
-
-
 def echo(value: str) -> str:
     return value
-
-
-def unlimited() -> Server:
-    return OpenAI(limits=(), median=0.05)
 
 
 @pytest.mark.parametrize("provider", [OpenAI, Anthropic])
 def test_a_chat_model_follows_advertised_limits(path: Path, provider: type[Server]) -> None:
     """No call is rejected, and starts record what they need."""
-    with serving(lambda: limited(provider)) as served:
+    with serving(limited(provider)) as served:
         run_real(define_real(chat_of(provider, served), CASES, retry=RETRY, slots=8), path)
     [server] = served.servers.values()
     assert (CALLS, 0) == (server.accepted, server.rejected)
@@ -84,7 +73,7 @@ def test_a_chat_model_follows_declared_limits(path: Path) -> None:
 
 def test_a_judge_follows_advertised_limits(path: Path) -> None:
     """Calls of a judge wait for the limits of its model."""
-    with serving(lambda: limited(OpenAI)) as served:
+    with serving(limited(OpenAI)) as served:
         defined = define_real(echo, CASES, slots=8)
         defined.score(Judge(chat=chat_of(OpenAI, served), rubric="{output}\ncorrect"))
         run_real(defined, path)
@@ -95,13 +84,15 @@ def test_a_judge_follows_advertised_limits(path: Path) -> None:
 
 
 def test_a_request_of_a_chat_model_that_never_fits(path: Path) -> None:
-    """It fails its trial for good before anything is sent, and names the limit and the numbers."""
+    """It fails its trial for good before anything is sent, takes nothing from the limit, and names it and the numbers."""
     with serving(unlimited) as served:
-        run_real(define_real(chat_of(OpenAI, served, max_tokens=5000), "lima", limits={"tpm": 1000}, retry=RETRY), path)
-    assert {} == served.servers
-    [failure] = events(path, AttemptFailed)
-    assert ("fatal", "OverLimit") == (failure.category, failure.error.rpartition(".")[2])
-    assert "but the limit is 1,000 per minute (tpm, declared)" in failure.message
+        chat = chat_of(OpenAI, served, max_tokens=5000)
+        outcome = run_real(define_real(chat, CASES[:4], limits={"tpm": 1000}, retry=RETRY), path)
+    assert (4, {}) == (outcome.state.failed, served.servers)
+    assert outcome.state.t < 20
+    for failure in events(path, AttemptFailed):
+        assert ("fatal", "OverLimit") == (failure.category, failure.error.rpartition(".")[2])
+        assert "but the limit is 1,000 per minute (tpm, declared)" in failure.message
     assert verify(path).ok
 
 
@@ -116,27 +107,10 @@ def test_a_request_of_a_judge_that_never_fits(path: Path) -> None:
     assert "but the limit is 1,000 per minute (tpm, declared)" in failure.message
 
 
-AGENT: Final = """
-import os
-import httpx2, openai
-from evaljournal import Case, evaluation
-
-CASES = [Case(name=f"case{number}", input=f"question {number}") for number in range(6)]
-
-@evaluation(cases=CASES, durable="http", loop="asyncio", slots=6, timeout=20.0, limits={"rpm": 600})
-async def agent(value):
-    http_client = httpx2.AsyncClient(verify=False)
-    async with openai.AsyncOpenAI(base_url=os.environ["SERVER"] + "/v1", api_key="a-key", http_client=http_client) as client:
-        for number in range(8):
-            messages = [{"role": "user", "content": f"{value} {number}"}]
-            await client.chat.completions.create(model="m", messages=messages)
-"""
-
-
 def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
     """After `kill -9` and a resume, the calls of both sessions together follow the limit; completed steps are not repeated."""
     (tmp_path / "it.py").write_text(AGENT)
-    arguments = [sys.executable, "-m", "evaljournal", "run", "it.py:agent", "-o", "run"]
+    arguments = [sys.executable, "-m", "evaljournal", "run", "it.py:awaited", "--rpm", "600", "-o", "run"]
     times: list[float] = []
 
     class Recording(OpenAI):
@@ -145,7 +119,7 @@ def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
             return super().start(t, request)
 
     with serving(lambda: Recording(limits=(), median=0.05)) as served:
-        options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "SERVER": served.root}}
+        options: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "SERVER": served.root, "MAX_TOKENS": "10"}}
         with Process(arguments, **options) as process:
             while len(times) < 15:
                 assert process.poll() is None
@@ -153,28 +127,24 @@ def test_a_declared_limit_holds_across_a_kill(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
         with Process(arguments, **options) as process:
             assert 0 == process.wait()
-    assert 48 <= len(times) <= 48 + 6
+    assert 40 <= len(times) <= 40 + 8
     for index, first in enumerate(times):
         assert sum(t < first + 1 for t in times[index:]) <= 10 + 6  # Late arrivals, on a busy machine.
     assert verify(tmp_path / "run").ok
 
 
 def test_a_day_limit_lets_calls_in_flight_end(path: Path) -> None:
-    """A declared limit per day starts nothing more, and the calls that it allowed keep their time, whatever the grace."""
+    """A declared limit per day starts nothing more, and the calls that it allowed keep their time, whatever the grace.
+
+    `status` says what the ending of the run says, and `status --json` has the time to resume.
+    """
     with serving(lambda: OpenAI(limits=(), median=0.5)) as served:
-        outcome = run_real(define_real(Chat("m", base_url=f"{served.root}/v1"), CASES, limits={"rpd": 3}, grace=0.0), path)
-    assert (3, "quota") == (outcome.state.completed, outcome.stop_reason)
-
-
-def test_the_status_after_a_day_limit_says_when_to_resume(path: Path) -> None:
-    """`status` says what the ending of the run says, and `status --json` has the time."""
-    with serving(lambda: OpenAI(limits=(), median=0.01)) as served:
-        outcome = run_real(define_real(Chat("m", base_url=f"{served.root}/v1"), CASES, limits={"rpd": 3}), path)
+        outcome = run_real(define_real(chat_of(OpenAI, served), CASES, limits={"rpd": 3}, grace=0.0), path)
     status, status_json = evaljournal("status", path), evaljournal("status", path, "--json")
     after = datetime.fromisoformat(json.loads(status_json.stdout)["resume_after"]).timestamp()
 
     text = "; the declared limit of requests per day (rpd) is used up"
-    assert "quota" == outcome.stop_reason
+    assert (3, "quota") == (outcome.state.completed, outcome.stop_reason)
     assert [True] == [line.startswith("  resume after ") for line in status.stdout.splitlines() if line.endswith(text)]
     assert 86_000 < after - time.time() <= 86_400
 
@@ -185,15 +155,6 @@ def test_recorded_outputs_do_not_wait(path: Path) -> None:
 
     assert (CALLS, []) == (outcome.state.completed, outcome.problems)
     assert {None} == {start.need for start in events(path, AttemptStarted)}
-
-
-def test_a_request_over_a_limit_takes_nothing(path: Path) -> None:
-    """Requests that can never fit fail one after the other, without waiting for a limit that they do not use."""
-    with serving(lambda: OpenAI(limits=(), median=0.05)) as served:
-        chat = Chat("m", base_url=f"{served.root}/v1", max_tokens=500)
-        outcome = run_real(define_real(chat, CASES[:4], limits={"tpm": 100}), path)
-    assert (4, {}) == (outcome.state.failed, served.servers)
-    assert outcome.state.t < 20
 
 
 def test_the_first_turn_is_counted_once(path: Path) -> None:

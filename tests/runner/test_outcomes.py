@@ -183,17 +183,11 @@ def define_outcomes(server: Server, name: str, **settings: Any) -> AnyEvaluation
     return defined
 
 
-def test_by_default_all_answers_are_scored(server: Server, path: Path, name: str) -> None:
-    """Declined and truncated answers are scored like any other, and counted."""
+def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> None:
+    """All answers are scored, and counted beside the mean if declined or truncated; excluded ones are named as such."""
     state = run_real(define_outcomes(server, name), path).state
-
     assert ({"declined": 1, "truncated": 1}, {}) == (dict(state.answers), dict(state.excluded))
     assert (3, 3) == (state.completed, state.scores["exact"].scored)
-
-
-def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> None:
-    """A summary has the numbers of declined and truncated answers beside the mean; excluded ones are named as such."""
-    state = run_real(define_outcomes(server, name), path).state
     excluding = run_real(define_outcomes(server, f"{name}-2", on_declined="exclude"), path.with_name("excluding")).state
 
     scored, excluded = (final_report(each, path=path) for each in (state, excluding))
@@ -206,18 +200,6 @@ def test_counts_are_beside_the_mean(server: Server, path: Path, name: str) -> No
     )
     trials = summarize(excluding).trials
     assert (1, 1, {"declined": 1}) == (trials.declined, trials.truncated, trials.excluded)
-
-
-def test_excluded_answers_are_missing_in_a_comparison(server: Server, path: Path, name: str) -> None:
-    """A comparison names the changed setting, and excluded answers are not among the completed trials: a gate checks these."""
-    paths = [path, path.with_name("excluding")]
-    for number, options in enumerate(({}, {"on_declined": "exclude"})):
-        run_real(define_outcomes(server, f"{name}-{number}", **options), paths[number])
-    result = CliRunner().invoke(cli, ["compare", *map(str, paths), "--json"])
-    comparison = json.loads(result.stdout)
-
-    assert "on_declined score → exclude" in comparison["definition_changes"]
-    assert (1.0, 2 / 3) == (comparison["completion"]["mean_a"], comparison["completion"]["mean_b"])
 
 
 def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
@@ -314,7 +296,10 @@ def test_compare_notes_the_served_models(server: Server, path: Path, name: str) 
 
 
 def test_compare_counts_incomplete_answers(server: Server, path: Path, name: str) -> None:
-    """`compare` has the numbers of declined and truncated answers of each side; excluded trials are not broken."""
+    """`compare` has the numbers of declined and truncated answers of each side, and names the changed setting.
+
+    Excluded trials are not broken, and not among the completed ones: a gate checks these.
+    """
     run_real(define_outcomes(server, name), path.with_name("a"))
     run_real(define_outcomes(server, f"{name}-2", on_declined="exclude"), path.with_name("b"))
     a, b = str(path.with_name("a")), str(path.with_name("b"))
@@ -323,6 +308,8 @@ def test_compare_counts_incomplete_answers(server: Server, path: Path, name: str
 
     assert "answers  A: 1 declined · 1 truncated; B: 1 truncated, excluded: 1 declined" in result.stdout
     assert ([], {"declined": 1}) == (comparison["broken"], comparison["answers_b"]["excluded"])
+    assert "on_declined score → exclude" in comparison["definition_changes"]
+    assert (1.0, 2 / 3) == (comparison["completion"]["mean_a"], comparison["completion"]["mean_b"])
 
 
 @pytest.mark.parametrize("outcome", ["declined", "truncated"])

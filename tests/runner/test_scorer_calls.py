@@ -28,7 +28,7 @@ from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
-from tests.runner.test_scoring import answer_immediately, checked, evaluation_of, run_fixed
+from tests.runner.test_scoring import answer_immediately, checked, evaluation_of, judge_of, run_fixed
 from tests.runs import PATH, AnyEvaluation, events, run_until_power_failure
 
 Timed = list[tuple[float, Event]]
@@ -40,12 +40,7 @@ async def judged_run() -> Timed:
         lambda name, n: Fail(OSError("no"), 0.5) if (name, n) == ("case-3", 1) else Return(output=True, after=1.0)
     )
     defined = evaluation_of(answer_immediately, 10, slots=2, retry=Retry(errors=1, base_delay=4))
-
-    @defined.score
-    async def judge(output: Any, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()
-        return await script(case.name)
-
+    defined.score(name="judge")(judge_of(script))
     disk = SimulatedDisk()
     await run_fixed(defined, disk)
     assert () == checked(disk).findings
@@ -113,11 +108,7 @@ def judged_twice() -> AnyEvaluation:
     """Return an evaluation of four trials with two judges, one of which fails once for each."""
     defined = evaluation_of(answer_immediately, 4, slots=2, retry=Retry(errors=2, base_delay=1))
     script = Scripted(lambda _, n: Fail(OSError("no"), 0.5) if n == 1 else Return(output=True, after=1.0))
-
-    @defined.score
-    async def flaky(output: Any, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()
-        return await script(case.name)
+    defined.score(name="flaky")(judge_of(script))
 
     @defined.score
     async def steady(output: Any, case: Case) -> bool:

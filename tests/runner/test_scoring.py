@@ -1,5 +1,6 @@
 """Scoring with its own concurrency, on a virtual clock: calls of scorers, their limits, timeouts, retries and audits."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,6 +72,16 @@ def checked(disk: SimulatedDisk) -> Audit:
     return audit(read(PATH, files=disk), rules=retry_rules)
 
 
+def judge_of(script: Scripted) -> Callable[[Case[Any, Any]], Any]:
+    """Return a scorer that does what a script defines for the name of the case."""
+
+    async def judge(case: Case[Any, Any]) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await script(case.name)
+
+    return judge
+
+
 async def answer_immediately(_: str) -> str:
     await trio.lowlevel.checkpoint()
     return "yes"
@@ -129,12 +140,7 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone(disk: Simulated
         lambda name, n: Fail(RateLimited(20.0), 0.5) if (name, n) == ("case-0", 1) else Return(output=True, after=0.5)
     )
     defined = evaluation_of(Model(1.0, "task"), 30, slots=2)
-
-    @defined.score
-    async def judge(output: Any, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()
-        return await script(case.name)
-
+    defined.score(name="judge")(judge_of(script))
     outcome = await run_fixed(defined, disk)
     records = list(read(PATH, files=disk))
     (paused,) = [record for record in records if isinstance(record.event, IntakePaused)]
@@ -152,12 +158,7 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again(disk: Simulated
     """A call that hangs is recorded as timed out after the scorer's own timeout, and retried within `Retry.timeouts`."""
     script = Scripted({"case-0": [Hang(), Return(output=True, after=1)], "case-1": [Hang()]})
     defined = evaluation_of(answer_immediately, 2)
-
-    @defined.score(timeout=5, retry=Retry(timeouts=1))
-    async def judge(output: Any, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()
-        return await script(case.name)
-
+    defined.score(timeout=5, retry=Retry(timeouts=1), name="judge")(judge_of(script))
     outcome = await run_fixed(defined, disk)
     failed = events(disk, ScorerCallFailed)
 
@@ -252,12 +253,7 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed(disk: SimulatedD
     """Calls in flight at the end of the grace period are cancelled without an end; a resumed run repeats them from call 1."""
     defined = evaluation_of(answer_immediately, 4, slots=4)
     calls = Scripted(lambda _, n: Hang() if n == 1 else Return(output=True))
-
-    @defined.score(timeout=None)
-    async def judge(output: Any, case: Case) -> Any:
-        await trio.lowlevel.checkpoint()
-        return await calls(case.name)
-
+    defined.score(timeout=None, name="judge")(judge_of(calls))
     stopped = await run_fixed(defined, disk, deadline=3.0, grace=1.0)
     resumed = await run_fixed(defined, disk, resume=True, deadline=None)
 

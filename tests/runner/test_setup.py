@@ -195,15 +195,11 @@ def test_a_stop_during_the_teardown_keeps_the_output(disk: SimulatedDisk, pool: 
     assert ["Lima? in sandbox of peru"] == [event.output for event in events(disk, AttemptSucceeded)]
 
 
-def test_a_cancelled_run_is_torn_down(disk: SimulatedDisk) -> None:
+async def test_a_cancelled_run_is_torn_down(disk: SimulatedDisk) -> None:
     """If the caller cancels the whole run, it waits for the teardown for the grace period."""
     sandboxes = Sandboxes(task=[100.0])
-
-    async def main() -> None:
-        with trio.move_on_after(10.0):
-            await run_virtual(sandboxes.define(), disk)
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    with trio.move_on_after(10.0):
+        await run_virtual(sandboxes.define(), disk)
 
     assert "end of teardown" == sandboxes.log[-1]
 
@@ -268,7 +264,7 @@ def test_a_completed_set_up_does_not_restore_the_retries(disk: SimulatedDisk) ->
     assert {0} == {event.reuses for event in events(disk, AttemptStarted)}
 
 
-def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> None:
+async def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> None:
     """The next attempt reuses the steps of the task, but neither the set-up nor the calls inside it."""
     calls: list[str] = []
 
@@ -294,19 +290,16 @@ def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> None:
         defined.teardown(remove)
         return defined
 
-    async def main() -> tuple[Outcome, SimulatedDisk]:
-        killed = await run_killed(define_agent(), disk, after=2.5)
-        calls.remove("remove")  # The test cancels the run instead of killing it, and that tears down.
-        return await run_virtual(define_agent(), killed, resume=True), killed
-
-    outcome, killed = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    killed = await run_killed(define_agent(), disk, after=2.5)
+    calls.remove("remove")  # The test cancels the run instead of killing it, and that tears down.
+    outcome = await run_virtual(define_agent(), killed, resume=True)
 
     assert ["create", "a 1", "a 2", "create", "a 2", "remove"] == calls
     assert (1, [2.0]) == (len(events(killed, StepReused)), list(outcome.state.latencies))
     assert () == audit(read(PATH, files=killed), rules=retry_rules).findings
 
 
-def test_a_set_up_that_times_out_does_not_end_its_worker(disk: SimulatedDisk) -> None:
+async def test_a_set_up_that_times_out_does_not_end_its_worker(disk: SimulatedDisk) -> None:
     """The thread of a plain task was never started, so the worker does not wait for it."""
 
     def agent(question: str) -> str:
@@ -317,14 +310,13 @@ def test_a_set_up_that_times_out_does_not_end_its_worker(disk: SimulatedDisk) ->
 
     defined = define(agent, [Case(name="peru", input="a")], loop=None, retry=Retry(timeouts=0))
     defined.setup(sandbox)
-    call = functools.partial(run_in, MemoryWorkers(), defined, disk)
-    outcome = trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
+    outcome = await run_in(MemoryWorkers(), defined, disk)
 
     assert (1, [30.0]) == (outcome.state.failed, [event.elapsed for event in events(disk, AttemptTimedOut)])
     assert [] == events(disk, Noted)  # No worker has ended.
 
 
-def test_long_set_ups_are_no_outage(disk: SimulatedDisk) -> None:
+async def test_long_set_ups_are_no_outage(disk: SimulatedDisk) -> None:
     """The policy does not take an endpoint for unresponsive because attempts are being set up for a minute."""
 
     async def agent(question: str) -> str:
@@ -336,13 +328,13 @@ def test_long_set_ups_are_no_outage(disk: SimulatedDisk) -> None:
 
     defined = define(agent, numbered_cases(120), slots=20, timeout=300.0)
     defined.setup(sandbox)
-    outcome = trio.run(functools.partial(run_virtual, defined, disk), clock=trio.testing.MockClock(autojump_threshold=0))
+    outcome = await run_virtual(defined, disk)
 
     assert ([], 120) == (events(disk, IntakePaused), outcome.state.completed)
     assert {1.0} == set(outcome.state.latencies)
 
 
-def test_scorers_get_the_trajectory_of_the_task(disk: SimulatedDisk) -> None:
+async def test_scorers_get_the_trajectory_of_the_task(disk: SimulatedDisk) -> None:
     """Set-up and teardown are not steps of the agent."""
     trajectories: list[list[str]] = []
 
@@ -350,29 +342,24 @@ def test_scorers_get_the_trajectory_of_the_task(disk: SimulatedDisk) -> None:
         return await step("ask", trio.sleep, 1.0) or question
 
     defined = define(agent, [Case(name="peru", input="a")], policy="fixed")
-    defined.setup(lambda_named("sandbox"))
-    defined.teardown(lambda_named("remove"))
+
+    @defined.setup
+    def sandbox() -> None:
+        """Set up nothing."""
+
+    @defined.teardown
+    def remove() -> None:
+        """Tear down nothing."""
 
     @defined.score
     def steps(trajectory: list[StepDetails]) -> int:
         trajectories.append([details.name for details in trajectory])
         return len(trajectory)
 
-    call = functools.partial(run_virtual, defined, disk)
-    trio.run(call, clock=trio.testing.MockClock(autojump_threshold=0))
+    await run_virtual(defined, disk)
 
     assert [["ask"]] == trajectories
     assert ["setup sandbox", "ask", "teardown remove"] == [event.name for event in events(disk, StepCompleted)]
-
-
-def lambda_named(name: str) -> Callable[[], None]:
-    """Return a plain function without parameters and with this name."""
-
-    def function() -> None:
-        pass
-
-    function.__name__ = name
-    return function
 
 
 async def in_asyncio(name: str) -> str:
