@@ -6,10 +6,11 @@ where sessions of the shards of a merged run may overlap.
 """
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from operator import itemgetter
-from typing import Final, Literal, NamedTuple, overload
+from typing import Final, Literal, NamedTuple
 
 import attrs
 
@@ -57,6 +58,7 @@ _SPANS: Final = """
     SELECT name, attempts.attempt, slot, session, start, iif(outcome = '', ?, end), outcome, attempts.seq, attempts.end_seq,
         attempts.queue_time, attempts.backoff_time, batch, line
     FROM attempts JOIN trials ON trials.id = trial
+    ORDER BY attempts.id
 """
 
 
@@ -88,57 +90,29 @@ def times_of(trial: TrialRow, now: float) -> Times:
     return Times(queue_time, backoff_time, run_time, scoring_time, trial.attempts)
 
 
-class Spans(Sequence[Span]):
-    """All attempts, in the order of their starts."""
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-
-    def __len__(self) -> int:
-        return self._index.attempt_count
-
-    def __iter__(self) -> Iterator[Span]:
-        return map(Span._make, self._index.rows(f"{_SPANS} ORDER BY attempts.id", self._index.now))
-
-    @overload
-    def __getitem__(self, index: int) -> Span: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Span]: ...
-    def __getitem__(self, index: int | slice) -> Span | list[Span]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = range(len(self))[index]  # From the end, if it is negative.
-        return Span._make(self._index.row(f"{_SPANS} WHERE attempts.id = ?", self._index.now, number))
-
-
-class TrialTimes(Mapping[str, Times]):
-    """How each trial spent its time so far, in the order of enqueueing."""
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-
-    def __len__(self) -> int:
-        return self._index.trial_count
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for (name,) in self._index.rows("SELECT name FROM trials ORDER BY id"))
-
-    def __getitem__(self, trial: str) -> Times:
-        return times_of(self._index.trial(trial), self._index.now)
-
-
 class Timeline:
     """The concurrency history up to some record."""
 
     def __init__(self, index: Index | None = None) -> None:
         """Query an index of records, or an empty one."""
         self._index = index or Index()
-        self.spans = Spans(self._index)
-        self.times = TrialTimes(self._index)
 
     def apply(self, record: Record) -> None:
         """Update the timeline with the next record."""
         self._index.apply(record)
+        for per_record in ("spans", "times"):
+            vars(self).pop(per_record, None)
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """All attempts, in the order of their starts."""
+        return list(map(Span._make, self._index.rows(_SPANS, self._index.now)))
+
+    @cached_property
+    def times(self) -> dict[str, Times]:
+        """How each trial spent its time so far, in the order of enqueueing."""
+        rows = (TrialRow(*row) for row in self._index.rows("SELECT * FROM trials ORDER BY id"))
+        return {row.name: times_of(row, self._index.now) for row in rows}
 
     @property
     def seq(self) -> int:
