@@ -1,26 +1,24 @@
-"""A run of an unreliable task, and changes to its records that keep the hashes correct."""
+"""A run of an unreliable task, and changes to the records of a run."""
 
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import attrs
 import trio
 import trio.testing
 
 from evaljournal import Fatal, RateLimited
-from evaljournal.journal import Record, read, verify, writing
-from evaljournal.journal.events import FileEvent, RunFinished
+from evaljournal.journal import Record, read, verify
+from evaljournal.journal.events import FileEvent, RunStarted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.retries.rules import retry_rules
-from evaljournal.runner.testing import deterministic_options, inline
+from evaljournal.runner.testing import deterministic_options
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import RUN
-from tests.replay.trial_events import TimedEvent
 from tests.runs import PATH, define, numbered_cases
 
 
@@ -73,41 +71,46 @@ def records_of_run(policy: str = "adaptive", slots: int = 24) -> tuple[Record, .
     return tuple(record for record in read(PATH, files=disk) if not isinstance(record.event, FileEvent))
 
 
-def rewrite(events: Iterable[TimedEvent]) -> list[Record]:
-    """Write the events to a new journal with correct hashes and head, so that only the rules can fail."""
-    disk, now = SimulatedDisk(), 0.0
-
-    async def main() -> None:
-        nonlocal now
-        async with writing(
-            PATH, new=True, clock=lambda: ("2026-11-15T00:00:00Z", now), files=disk, in_thread=inline, run=RUN
-        ) as journal:
-            for t, event in events:
-                now = t
-                has_correct_head = isinstance(event, RunFinished) and event.head in heads
-                journal.append(attrs.evolve(event, head=journal.head) if has_correct_head else event)  # type: ignore[misc]
-
-    heads = {record.h for record in records_of_run("adaptive")} | {record.h for record in records_of_run("aimd")}
-    trio.run(main)
-    assert verify(PATH, files=disk).ok
-    return list(read(PATH, files=disk))
+Change = Callable[[Sequence[Record]], list[Record]]
+"""Changes records; their numbers and hashes stay as they are."""
 
 
-def recorded_events(policy: str = "adaptive") -> list[TimedEvent]:
-    return [(record.t, record.event) for record in records_of_run(policy)]
-
-
-def index_of(events: list[TimedEvent], kind: type, n: int = 0, **fields: Any) -> int:
-    """Return the index of the n-th event of a type with these fields."""
+def index_of(records: Sequence[Record], kind: type, n: int = 0, **fields: Any) -> int:
+    """Return the index of the n-th record whose event has this type and these fields."""
     indexes = [
         index
-        for index, (_, event) in enumerate(events)
-        if isinstance(event, kind) and all(getattr(event, name) == value for name, value in fields.items())
+        for index, record in enumerate(records)
+        if isinstance(record.event, kind) and all(getattr(record.event, name) == value for name, value in fields.items())
     ]
     return indexes[n]
 
 
-def change_event(events: list[TimedEvent], index: int, **fields: Any) -> list[TimedEvent]:
-    """Replace fields of one event."""
-    t, event = events[index]
-    return [*events[:index], (t, attrs.evolve(event, **fields)), *events[index + 1 :]]  # type: ignore[misc]  # an event is an attrs class
+def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
+    """Replace fields of the n-th event of a type, of those with these values."""
+
+    def change(records: Sequence[Record]) -> list[Record]:
+        index = index_of(records, kind, n, **(values or {}))
+        changed = records[index]._replace(event=evolve_fact(records[index].event, **fields))
+        return [*records[:index], changed, *records[index + 1 :]]
+
+    return change
+
+
+def removing(kind: type, n: int = 0) -> Change:
+    """Remove the n-th event of a type."""
+    return lambda records: [*records[: (index := index_of(records, kind, n))], *records[index + 1 :]]
+
+
+def doubling(kind: type, n: int = 0, *, times: int = 2) -> Change:
+    """Repeat the n-th event of a type, so that it is there this many times."""
+    return lambda records: [*records[: (index := index_of(records, kind, n))], *[records[index]] * times, *records[index + 1 :]]
+
+
+def with_settings(**settings: Any) -> Change:
+    """Change settings of the run."""
+
+    def change(records: Sequence[Record]) -> list[Record]:
+        started: Any = records[index_of(records, RunStarted)].event
+        return changing(RunStarted, settings={**started.settings, **settings})(records)
+
+    return change

@@ -1,11 +1,11 @@
 """The findings and notes of an audit: each rule detects its violations."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal import RateLimited
-from evaljournal.journal import read
+from evaljournal.journal import Record, read
 from evaljournal.journal.events import (
     AttemptEnd,
     AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
     AttemptTimedOut,
-    FileEvent,
     IntakePaused,
     IntakeResumed,
     LimitChanged,
@@ -32,7 +31,7 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.journal.fact import fields_of
+from evaljournal.journal.fact import evolve_fact, fields_of
 from evaljournal.replay.auditing.auditor import Auditor, audit
 from evaljournal.replay.auditing.findings import MAX_FINDINGS, Audit, Finding
 from evaljournal.replay.auditing.start_rules import TIME_TOLERANCE
@@ -42,54 +41,45 @@ from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Return, Scripted, deterministic_options
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, forge, opened, session, started
-from tests.replay.recorded_run import audit_of, change_event, index_of, recorded_events, records_of_run, rewrite, run_virtually
-from tests.replay.trial_events import TimedEvent
+from tests.replay.recorded_run import (
+    Change,
+    audit_of,
+    changing,
+    doubling,
+    index_of,
+    records_of_run,
+    removing,
+    run_virtually,
+    with_settings,
+)
 from tests.runs import PATH, define, numbered_cases
 
-Change = Callable[[list[TimedEvent]], list[TimedEvent]]
 
-
-def in_an_occupied_slot(events: list[TimedEvent]) -> list[TimedEvent]:
+def in_an_occupied_slot(records: Sequence[Record]) -> list[Record]:
     """Move one of the last attempts to an occupied slot; no later start depends on it."""
-    last = index_of(events, AttemptStarted, -2)
     held: dict[str, int] = {}
-    for _, event in events[:last]:
+    for record in records[: index_of(records, AttemptStarted, -2)]:
+        event = record.event
         if isinstance(event, AttemptStarted):
             held[event.trial] = event.slot
         elif isinstance(event, AttemptEnd):
             held.pop(event.trial, None)
-    return change_event(events, last, slot=next(iter(held.values())))
+    return changing(AttemptStarted, -2, slot=next(iter(held.values())))(records)
 
 
-def shorter_elapsed(events: list[TimedEvent]) -> list[TimedEvent]:
+def shorter_elapsed(records: Sequence[Record]) -> list[Record]:
     """Shorten the last attempt whose duration an earlier record contradicts; no decision follows it."""
-    for index in range(len(events) - 1, 0, -1):
-        t, event = events[index]
-        if isinstance(event, AttemptSucceeded) and events[index - 1][0] - (t - event.elapsed) > 0.02:
-            return change_event(events, index, elapsed=0.01)
+    for before, record in reversed(list(pairwise(records))):
+        event = record.event
+        if isinstance(event, AttemptSucceeded) and before.t - (record.t - event.elapsed) > 0.02:
+            return changing(AttemptSucceeded, values={"trial": event.trial}, elapsed=0.01)(records)
     raise AssertionError("no attempt can be shortened")
 
 
-def a_second_probe(events: list[TimedEvent]) -> list[TimedEvent]:
+def a_second_probe(records: Sequence[Record]) -> list[Record]:
     """Let a probe start while an earlier one has not ended."""
-    first = index_of(events, AttemptStarted, probe=True)
-    second = next(index for index in range(first + 1, len(events)) if getattr(events[index][1], "probe", False))
-    return [*events[: first + 1], events[second], *events[first + 1 : second], *events[second + 1 :]]
-
-
-def changing(kind: type, n: int = 0, *, values: Mapping[str, Any] | None = None, **fields: Any) -> Change:
-    """Replace fields of the n-th event of a type, of those with these values."""
-    return lambda events: change_event(events, index_of(events, kind, n, **(values or {})), **fields)
-
-
-def removing(kind: type, n: int = 0) -> Change:
-    """Remove the n-th event of a type."""
-    return lambda events: [*events[: (index := index_of(events, kind, n))], *events[index + 1 :]]
-
-
-def doubling(kind: type, n: int = 0) -> Change:
-    """Write the n-th event of a type twice."""
-    return lambda events: [*events[: (index := index_of(events, kind, n))], events[index], *events[index:]]
+    first, second = (index_of(records, AttemptStarted, n, probe=True) for n in (0, 1))
+    return [*records[: first + 1], records[second], *records[first + 1 : second], *records[second + 1 :]]
 
 
 CHANGES: dict[str, tuple[str, Change]] = {
@@ -107,7 +97,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
     "other timeout": ("elapsed", changing(AttemptTimedOut, timeout=3.5)),
     "early timeout": ("elapsed", changing(AttemptTimedOut, timeout=5.0)),
     "longer scorer call": ("elapsed", changing(TrialScored, -1, elapsed=500.0)),
-    "time goes back": ("time", lambda events: [*events[:9], (events[9][0] - 5, events[9][1]), *events[10:]]),
+    "time goes back": ("time", lambda records: [*records[:9], records[9]._replace(t=records[9].t - 5), *records[10:]]),
     "wrong number completed": ("totals", changing(RunFinished, completed=3)),
     "wrong number failed": ("totals", changing(RunFinished, failed=0)),
     "wrong number withdrawn": ("totals", changing(RunFinished, withdrawn=1)),
@@ -127,8 +117,8 @@ CHANGES: dict[str, tuple[str, Change]] = {
 
 @pytest.mark.parametrize(("check", "change"), CHANGES.values(), ids=CHANGES.keys())
 def test_each_rule_detects_violations(check: str, change: Change) -> None:
-    """A violation in a journal with correct hashes is a finding of its rule."""
-    result = audit(rewrite(change(recorded_events())), rules=retry_rules)
+    """A violation is a finding of its rule."""
+    result = audit(change(records_of_run()), rules=retry_rules)
 
     assert check in {finding.check for finding in result.findings}
 
@@ -149,27 +139,19 @@ def test_each_rule_detects_violations(check: str, change: Change) -> None:
 def test_one_change_is_one_finding(name: str) -> None:
     """A change that nothing else depends on is one finding, at its own record."""
     check, change = CHANGES[name]
-    events = change(recorded_events())
-    index = next(index for index, (new, old) in enumerate(zip(events, recorded_events(), strict=True)) if new != old)
-    records = rewrite(events)
+    records = change(records_of_run())
+    seq = next(new.seq for new, old in zip(records, records_of_run(), strict=True) if new != old)
     result = audit(records, rules=retry_rules)
 
-    event_records = [record for record in records if not isinstance(record.event, FileEvent)]
-    assert [(event_records[index].seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
+    assert [(seq, check)] == [(finding.seq, finding.check) for finding in result.findings]
 
 
 def test_audit_without_rules() -> None:
     """Without `rules`, retries are not recomputed, and a delay is still checked."""
-    events = changing(RetryScheduled, delay=1000.0)(recorded_events())
+    late = changing(RetryScheduled, delay=1000.0)(records_of_run())
 
-    assert {"delay"} == {finding.check for finding in audit(rewrite(events)).findings}
-    assert audit(rewrite(recorded_events())).ok
-
-
-def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]:
-    index = index_of(events, RunStarted)
-    run_started: Any = events[index][1]
-    return change_event(events, index, settings={**run_started.settings, **settings})
+    assert {"delay"} == {finding.check for finding in audit(late).findings}
+    assert audit(records_of_run()).ok
 
 
 @pytest.mark.parametrize(
@@ -181,7 +163,7 @@ def with_settings(events: list[TimedEvent], **settings: Any) -> list[TimedEvent]
 )
 def test_unknown_settings_are_a_note(settings: dict[str, Any], text: str) -> None:
     """Retries that cannot be recomputed are a note, not a finding."""
-    result = audit(rewrite(with_settings(recorded_events(), **settings)), rules=retry_rules)
+    result = audit(with_settings(**settings)(records_of_run()), rules=retry_rules)
 
     assert "retry" not in {finding.check for finding in result.findings}
     assert any(note.startswith(text) for note in result.notes)
@@ -206,9 +188,8 @@ def test_custom_policy(disk: SimulatedDisk) -> None:
 
 def test_other_release_is_a_note() -> None:
     """A retry that differs is a note if another release started the run."""
-    events = changing(RetryScheduled, -1, delay=0.0)(recorded_events())
-    events = changing(RunStarted, environment={"evaljournal": "0.0.1"})(events)
-    result = audit(rewrite(events), rules=retry_rules)
+    records = changing(RetryScheduled, -1, delay=0.0)(records_of_run())
+    result = audit(changing(RunStarted, environment={"evaljournal": "0.0.1"})(records), rules=retry_rules)
 
     assert () == result.findings
     assert any("the run was started by evaljournal 0.0.1" in note for note in result.notes)
@@ -228,19 +209,17 @@ def test_illegal_record_ends_the_audit(tmp_path: Path) -> None:
 def test_totals_are_counted_twice() -> None:
     """Enqueued trials must equal the sum of completed, failed, withdrawn and open ones."""
     auditor = Auditor()
-    for record in records_of_run("adaptive"):
+    for record in records_of_run():
         auditor.apply(record)
     auditor._lifecycle.open_trials += 1
 
-    finding = Finding(records_of_run("adaptive")[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
+    finding = Finding(records_of_run()[-1].seq, "totals", "150 trials enqueued, but 151 accounted for")
     assert (finding,) == auditor.result().findings
 
 
 def test_findings_are_limited() -> None:
     """Findings above the maximum are only counted."""
-    events = changing(TrialScored, elapsed=1e9)(recorded_events())
-    index = index_of(events, TrialScored)
-    result = audit(rewrite([*events[:index], *[events[index]] * 250, *events[index:]]))
+    result = audit(doubling(TrialScored, times=251)(changing(TrialScored, elapsed=1e9)(records_of_run())))
 
     assert (MAX_FINDINGS, 251) == (len(result.findings), len(result.findings) + result.findings_omitted)
 
@@ -252,28 +231,26 @@ NUMBERS = st.sampled_from([0, -1, 1, 10**18, -(10**18), 1e300, -1e300, 1e-300, 5
 @given(choices=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10), NUMBERS), min_size=1, max_size=5))
 def test_any_number(choices: list[tuple[int, int, float]]) -> None:
     """Any numbers in the records can be audited."""
-    events = recorded_events()
+    records = list(records_of_run())
     for place, field, number in choices:
-        index = place % len(events)
-        t, event = events[index]
-        kinds = {field.name: field.type for field in fields_of(type(event))}
+        record = records[place % len(records)]
+        kinds = {field.name: field.type for field in fields_of(type(record.event))}
         names = [name for name, kind in kinds.items() if "float" in str(kind) or kind is int]
         if names:
             name = names[field % len(names)]
             value = int(number) if kinds[name] is int else float(number)
-            events[index] = (t, attrs.evolve(event, **{name: value}))  # type: ignore[misc]
-    records = [record._replace(t=t, event=event) for record, (t, event) in zip(records_of_run("adaptive"), events, strict=True)]
+            records[place % len(records)] = record._replace(event=evolve_fact(record.event, **{name: value}))
 
     assert isinstance(audit(records, rules=retry_rules), Audit)
 
 
 def test_time_tolerance() -> None:
     """Times may differ by their rounding, and not by more."""
-    events, index = recorded_events(), index_of(recorded_events(), AttemptSucceeded)
-    elapsed: Any = events[index][1]
+    succeeded: Any = records_of_run()[index_of(records_of_run(), AttemptSucceeded)].event
 
-    assert audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE / 2))).ok
-    assert not audit(rewrite(change_event(events, index, elapsed=elapsed.elapsed + TIME_TOLERANCE * 3))).ok
+    for tolerances, is_accepted in ((0.5, True), (3, False)):
+        elapsed = succeeded.elapsed + TIME_TOLERANCE * tolerances
+        assert is_accepted == audit(changing(AttemptSucceeded, elapsed=elapsed)(records_of_run())).ok
 
 
 class LimitedEndpoint:
@@ -304,7 +281,7 @@ def test_starts_above_their_pace(disk: SimulatedDisk) -> None:
     )
     records = list(read(PATH, files=disk))
     halved = [
-        record._replace(event=attrs.evolve(record.event, after=record.event.after / 2))  # type: ignore[misc]  # an attrs class
+        record._replace(event=evolve_fact(record.event, after=record.event.after / 2))
         if isinstance(record.event, PaceChanged) and record.event.after
         else record
         for record in records

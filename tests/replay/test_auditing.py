@@ -23,14 +23,11 @@ from evaljournal.journal.events import (
     IntakeResumed,
     LimitChanged,
     RetryScheduled,
-    RunStarted,
     RunStopped,
     TrialFailed,
 )
 from evaljournal.journal.format import blobs
-from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import Auditor, audit
-from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.api import arun
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options
@@ -38,7 +35,7 @@ from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import enqueued, examples, overwrite, session, started, write_sync
 from tests.journal.test_format import GOLDEN
-from tests.replay.recorded_run import UnreliableTask, audit_of, records_of_run, run_virtually
+from tests.replay.recorded_run import UnreliableTask, audit_of, changing, records_of_run, run_virtually, with_settings
 from tests.runs import PATH, define, flaky_evaluation, numbered_cases
 
 
@@ -152,18 +149,12 @@ def test_a_stop_for_the_same_error_is_recomputed(disk: SimulatedDisk) -> None:
     run_virtually(functools.partial(arun, evaluation, PATH, **deterministic_options(), files=disk))
     records = list(read(PATH, files=disk))
 
-    def with_changed(kind: type, **fields: Any) -> Audit:
-        index = next(index for index, record in enumerate(records) if isinstance(record.event, kind))
-        event: Any = records[index].event
-        changed_record = records[index]._replace(event=attrs.evolve(event, **fields))
-        return audit([*records[:index], changed_record, *records[index + 1 :]], rules=retry_rules)
-
-    result, settings = audit_of(disk), {**fold(records).settings, "stop_on_same_error": 10}
+    result = audit_of(disk)
     decided = TrialFailed | RunStopped
     assert ((), ()) == (result.findings, result.notes)
     assert sum(isinstance(record.event, decided) for record in records) == result.decisions_reproduced
-    for kind, fields in ((AttemptFailed, {"location": "elsewhere.py:1"}), (RunStarted, {"settings": settings})):
-        assert {"stop"} == {finding.check for finding in with_changed(kind, **fields).findings}
+    for change in (changing(AttemptFailed, location="elsewhere.py:1"), with_settings(stop_on_same_error=10)):
+        assert {"stop"} == {finding.check for finding in audit(change(records), rules=retry_rules).findings}
 
 
 def test_cancelled_runs_pass(disk: SimulatedDisk) -> None:

@@ -1,10 +1,7 @@
 """Batches in the views of a run: state, audit, index, latency, budget and exports."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
-import attrs
 import pytest
 
 from evaljournal.journal import Event
@@ -32,34 +29,13 @@ from evaljournal.replay.runs.idle import reasons
 from evaljournal.replay.runs.timeline import Timeline
 from tests.journal.samples import collected, enqueued, from_line, prepared, session, started, submitted
 from tests.replay.batch_run import EXPIRES, batch_run, records
+from tests.replay.recorded_run import Change, changing, removing
 from tests.replay.screens import screen_lines
 
-Change = Callable[[list[Event]], list[Event]]
 
-
-def changing(kind: type, n: int = 0, **fields: Any) -> Change:
-    """Replace fields of the n-th event of a type."""
-
-    def change(events: list[Event]) -> list[Event]:
-        index = [number for number, event in enumerate(events) if type(event) is kind][n]
-        return [*events[:index], attrs.evolve(events[index], **fields), *events[index + 1 :]]  # type: ignore[misc]
-
-    return change
-
-
-def without(kind: type, n: int = 0) -> Change:
-    """Remove the n-th event of a type."""
-
-    def change(events: list[Event]) -> list[Event]:
-        index = [number for number, event in enumerate(events) if type(event) is kind][n]
-        return [*events[:index], *events[index + 1 :]]
-
-    return change
-
-
-def findings(events: list[Event]) -> list[str]:
-    """Return the rules that these events break."""
-    return [finding.check for finding in audit(records(events)).findings]
+def findings(events: list[Event], change: Change = list) -> list[str]:
+    """Return the rules that these events break, after a change."""
+    return [finding.check for finding in audit(change(records(events))).findings]
 
 
 def test_a_run_with_batches_follows_the_rules() -> None:
@@ -79,7 +55,7 @@ def test_a_run_with_batches_follows_the_rules() -> None:
         ("lifecycle", changing(BatchPrepared, 2, scorer="other")),
         ("lifecycle", changing(ScorerCallStarted, batch=0, line=0)),
         ("lifecycle", changing(ScorerCallStarted, line=2)),
-        ("lifecycle", without(BatchCollected)),
+        ("lifecycle", removing(BatchCollected)),
         ("batches", changing(BatchCollected, results=3)),
         ("batches", changing(BatchCollected, missing=2)),
         ("batches", changing(BatchCollected, state="not_sent")),
@@ -87,16 +63,16 @@ def test_a_run_with_batches_follows_the_rules() -> None:
         ("batches", changing(AttemptStarted, probe=True)),
         ("batches", changing(AttemptStarted, reserved={"cost": 1.0})),
         ("batches", changing(ScorerCallStarted, need={"requests": 1})),
-        ("batches", without(BatchCollected, -1)),
+        ("batches", removing(BatchCollected, -1)),
         ("elapsed", changing(AttemptSucceeded, elapsed=0.5)),
         ("elapsed", changing(TrialScored, elapsed=0.5)),
         ("budget", changing(BatchPrepared, reserved={"cost": 1.0})),
-        ("stop", lambda events: [*events[:-1], RunStopped(reason="batches")]),
+        ("stop", lambda run: [*run[:-1], run[-1]._replace(event=RunStopped(reason="batches"))]),
     ],
 )
 def test_the_audit_finds_violations(rule: str, change: Change) -> None:
     """A line that another trial uses or that is used twice, wrong counts and missing ends are findings."""
-    assert rule in findings(change(batch_run()))
+    assert rule in findings(batch_run(), change)
 
 
 def test_an_unsubmitted_batch_ends_as_not_sent() -> None:
@@ -161,13 +137,13 @@ def test_the_state_of_batches() -> None:
 
 def budget_run(limit: float) -> list[Event]:
     """Return a run with a budget in which a batch of two lines reserves two dollars."""
-    run = attrs.evolve(started(), settings={"slots": 2, "budget": {"cost": limit}})  # type: ignore[misc]  # an event
+    run = evolve_fact(started(), settings={"slots": 2, "budget": {"cost": limit}})
     return [run, session(), enqueued("a"), enqueued("b"), enqueued("c"), prepared("a", "b", reserved={"cost": 2.0})]
 
 
 def test_an_open_batch_counts_in_the_budget() -> None:
     """The reserve of a batch counts for each open line until it is collected; what its lines used is spent."""
-    succeeded = attrs.evolve(from_line("a", 1)[1], usage={"cost": 0.5})  # type: ignore[misc]  # an event
+    succeeded = evolve_fact(from_line("a", 1)[1], usage={"cost": 0.5})
     events = [*budget_run(10.0), submitted("a", "b")[1]]
     uses = []
     for more in ([], [from_line("a", 1)[0], succeeded], [collected(1, 1)]):
@@ -264,7 +240,7 @@ def test_the_summary_has_batches() -> None:
 @pytest.mark.parametrize("expires", ["", "never", "2026-11-16", "9999-12-31T23:59:59-14:00", "\x1b[31m"])
 def test_a_foreign_expiry_is_harmless(expires: str) -> None:
     """A time that is none is not shown."""
-    events = [attrs.evolve(event, expires=expires) if isinstance(event, BatchSubmitted) else event for event in batch_run()[:8]]  # type: ignore[misc]
+    events = [evolve_fact(event, expires=expires) if isinstance(event, BatchSubmitted) else event for event in batch_run()[:8]]
 
     assert "\x1b" not in final_report(fold(records(events)), path="runs/a/1")
 

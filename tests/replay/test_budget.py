@@ -1,13 +1,12 @@
 """The budget of a run as the journal records it: what the audit recomputes, and what the screen and the summary show."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
 import pytest
 import trio
-import trio.testing
 
 from evaljournal import note
 from evaljournal.journal import Event, Record, read
@@ -16,10 +15,10 @@ from evaljournal.journal.events import (
     AttemptStarted,
     AttemptSucceeded,
     Noted,
-    RunStarted,
     RunStopped,
     TrialCompleted,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
@@ -32,6 +31,7 @@ from evaljournal.replay.state.budget import Budget, round_up
 from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import started
+from tests.replay.recorded_run import Change, changing, index_of, run_virtually, with_settings
 from tests.replay.trial_events import enqueued, records
 from tests.runs import PATH, define, numbered_cases, run_virtual
 
@@ -45,33 +45,26 @@ def records_of_run(**options: Any) -> tuple[Record, ...]:
         note(cost=0.1)
         return value
 
-    async def main() -> None:
-        await run_virtual(define(task, numbered_cases(12), slots=2, policy="fixed", **options), disk)
-
     disk = SimulatedDisk()
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    definition = define(task, numbered_cases(12), slots=2, policy="fixed", **options)
+    run_virtually(functools.partial(run_virtual, definition, disk))
     return tuple(read(PATH, files=disk))
 
 
-def change_event(kind: type, number: int, change: Callable[[Any], Any], run: tuple[Record, ...]) -> list[Record]:
-    """Return records of which the n-th event of a type is changed."""
-    seq = [record.seq for record in run if isinstance(record.event, kind)][number]
-    return [record._replace(event=change(record.event)) if record.seq == seq else record for record in run]
-
-
-def audit_of(run: list[Record]) -> Audit:
+def audit_of(run: Sequence[Record]) -> Audit:
     """Return the audit of records."""
     return audit(run, rules=retry_rules)
 
 
-def with_settings(event: RunStarted, **settings: Any) -> RunStarted:
-    """Return the start of a run with other settings."""
-    return attrs.evolve(event, settings={**event.settings, **settings})  # type: ignore[misc]  # an event is an attrs class
+def with_reserve(reserved: Any, n: int = 4) -> Change:
+    """Change the reserve of an attempt."""
+    return changing(AttemptStarted, n, reserved=reserved)
 
 
-def with_reserve(reserved: Any) -> Callable[[Event], Event]:
-    """Return a change of a reserve."""
-    return lambda event: attrs.evolve(event, reserved=reserved)  # type: ignore[misc]  # an event is an attrs class
+def state_with(events: Iterable[Event], **settings: Any) -> RunState:
+    """Return the state of a run with these events, a budget and these settings."""
+    run = evolve_fact(started(), settings={**started().settings, "budget": {"cost": 1}, **settings})
+    return fold(records(events, run))
 
 
 STOPPED = {"budget": "cost=0.5"}
@@ -79,7 +72,7 @@ STOPPED = {"budget": "cost=0.5"}
 
 def test_a_run_passes() -> None:
     """Every admission, and the stop, is recomputed; the audit has what was spent and the worst possible overshoot."""
-    result = audit_of(list(records_of_run(**STOPPED)))
+    result = audit_of(records_of_run(**STOPPED))
     use = result.budget["cost"]
 
     assert ((), 6) == (result.findings, result.decisions_reproduced)  # 5 attempts and the stop.
@@ -87,22 +80,22 @@ def test_a_run_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "number", "change", "problem"),
+    ("change", "problem"),
     [
-        (AttemptStarted, 4, with_reserve(None), "the reserve of 'case-4' is None, but the budget reserves {'cost': 0.1}"),
-        (AttemptStarted, 4, with_reserve({}), "the reserve of 'case-4' is {}, but the budget reserves {'cost': 0.1}"),
-        (AttemptStarted, 4, with_reserve({"cost": 0.01}), "but the budget reserves {'cost': 0.1}"),
-        (AttemptStarted, 4, with_reserve({"cost": 0.2}), "but the budget reserves {'cost': 0.1}"),
-        (AttemptStarted, 4, with_reserve({"cost": "0.1"}), "but the budget reserves {'cost': 0.1}"),
-        (AttemptStarted, 0, with_reserve({"cost": 0.6}), "'case-0' starts, but the budget does not allow it: limit (cost)"),
-        (RunStarted, 0, lambda event: with_settings(event, budget={"cost": 0.4}), "'case-4' starts, but the budget does not"),
-        (RunStarted, 0, lambda event: with_settings(event, budget={"cost": 0.6}), "but the budget allows another attempt"),
-        (RunStarted, 0, lambda event: with_settings(event, budget=None), "'case-0' has a reserve, but the run has no budget"),
+        (with_reserve(None), "the reserve of 'case-4' is None, but the budget reserves {'cost': 0.1}"),
+        (with_reserve({}), "the reserve of 'case-4' is {}, but the budget reserves {'cost': 0.1}"),
+        (with_reserve({"cost": 0.01}), "but the budget reserves {'cost': 0.1}"),
+        (with_reserve({"cost": 0.2}), "but the budget reserves {'cost': 0.1}"),
+        (with_reserve({"cost": "0.1"}), "but the budget reserves {'cost': 0.1}"),
+        (with_reserve({"cost": 0.6}, 0), "'case-0' starts, but the budget does not allow it: limit (cost)"),
+        (with_settings(budget={"cost": 0.4}), "'case-4' starts, but the budget does not"),
+        (with_settings(budget={"cost": 0.6}), "but the budget allows another attempt"),
+        (with_settings(budget=None), "'case-0' has a reserve, but the run has no budget"),
     ],
 )
-def test_violations(kind: type, number: int, change: Callable[[Any], Any], problem: str) -> None:
+def test_violations(change: Change, problem: str) -> None:
     """The audit detects a wrong reserve, a start that the budget does not allow, and a stop without a cause."""
-    result = audit_of(change_event(kind, number, change, records_of_run(**STOPPED)))
+    result = audit_of(change(records_of_run(**STOPPED)))
 
     assert "budget" == result.findings[0].check
     assert problem in result.findings[0].message
@@ -113,7 +106,7 @@ def test_violations(kind: type, number: int, change: Callable[[Any], Any], probl
 )
 def test_foreign_budgets(budget: Any) -> None:
     """An invalid budget in a foreign journal is ignored."""
-    state = fold(change_event(RunStarted, 0, lambda event: with_settings(event, budget=budget), records_of_run(**STOPPED)))
+    state = fold(with_settings(budget=budget)(records_of_run(**STOPPED)))
 
     assert state.budget is not None
     assert ({}, "") == (state.budget.use(), spent_text(state))
@@ -122,18 +115,17 @@ def test_foreign_budgets(budget: Any) -> None:
 def test_violations_of_the_budget_per_trial() -> None:
     """The audit detects an output of a trial that exceeded its budget, and a budget failure of a trial that did not."""
     run = records_of_run(budget_per_trial="cost=0.1")
-    exceeded = change_event(Noted, 0, lambda event: attrs.evolve(event, value=0.2), run)
-    succeeded = next(record for record in run if isinstance(record.event, AttemptSucceeded)).event
-    assert isinstance(succeeded, AttemptSucceeded)
+    exceeded, index = changing(Noted, value=0.2)(run), index_of(run, AttemptSucceeded)
+    succeeded: Any = run[index].event
     failure = AttemptFailed(
         trial=succeeded.trial, attempt=1, error="OverBudget", message="", category="fatal", elapsed=succeeded.elapsed
     )
 
-    assert () == audit_of(list(run)).findings
+    assert () == audit_of(run).findings
     message = f"{succeeded.trial!r} has an output, but exceeded the budget per trial"
     assert [message] == [finding.message for finding in audit_of(exceeded).findings]
     message = f"{succeeded.trial!r} fails because of the budget per trial, but did not exceed it"
-    assert message == audit_of(change_event(AttemptSucceeded, 0, lambda _: failure, run)).findings[0].message
+    assert message == audit_of([*run[:index], run[index]._replace(event=failure), *run[index + 1 :]]).findings[0].message
 
 
 def test_what_is_shown() -> None:
@@ -194,7 +186,6 @@ def test_a_budget_without_trials() -> None:
 
 def test_unrelated_usage() -> None:
     """Notes of a run, of a trial without an attempt and with invalid amounts change no reserve."""
-    run = with_settings(started(), budget={"cost": 1})
     notes = [
         Noted(name="cost", value=0.25),
         Noted(name="cost", value=-1),
@@ -202,7 +193,7 @@ def test_unrelated_usage() -> None:
         Noted(name="cost", value=0.25, trial="a"),
     ]
     start = AttemptStarted(trial="a", attempt=1, slot=0, reserved={"cost": 0.1})
-    state = fold(records([enqueued("a"), *notes, start], run))
+    state = state_with([enqueued("a"), *notes, start])
 
     assert state.budget is not None
     assert (0.5, 0.1) == (state.budget.spent["cost"], state.budget.use()["cost"].reserved)
@@ -210,11 +201,10 @@ def test_unrelated_usage() -> None:
 
 def test_late_usage_of_an_earlier_attempt() -> None:
     """What an abandoned attempt reports later is spent, and does not use up the reserve of the next attempt."""
-    run = with_settings(started(), budget={"cost": 1})
     first = AttemptStarted(trial="a", attempt=1, slot=0, reserved={"cost": 0.1})
     failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="error", elapsed=0.5)
     second = AttemptStarted(trial="a", attempt=2, slot=0, reserved={"cost": 0.1})
-    state = fold(records([enqueued("a"), first, failed, second, Noted(name="cost", value=0.3, trial="a", attempt=1)], run))
+    state = state_with([enqueued("a"), first, failed, second, Noted(name="cost", value=0.3, trial="a", attempt=1)])
 
     assert state.budget is not None
     assert (0.3, 0.1) == (state.budget.spent["cost"], state.budget.use()["cost"].reserved)
@@ -222,7 +212,6 @@ def test_late_usage_of_an_earlier_attempt() -> None:
 
 def test_completed_trials_are_removed() -> None:
     """Nothing is kept of a trial that is done, so that memory does not grow."""
-    run = with_settings(started(), budget={"cost": 1}, budget_per_trial={"cost": 1})
     events: list[Event] = [
         enqueued("a"),
         AttemptStarted(trial="a", attempt=1, slot=0, reserved={}),
@@ -230,7 +219,7 @@ def test_completed_trials_are_removed() -> None:
         AttemptSucceeded(trial="a", attempt=1, output="x", elapsed=0.5),
         TrialCompleted(trial="a", attempts=1),
     ]
-    state = fold(records(events, run))
+    state = state_with(events, budget_per_trial={"cost": 1})
 
     assert state.budget is not None
     assert ({}, {}) == (state.budget._open, state.budget._usage_by_trial)
