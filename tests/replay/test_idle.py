@@ -38,6 +38,13 @@ def outputs_of(*names: str) -> list[Event]:
     return [*queued(*names), *(event for end in ends for event in (attempt_started(end.trial), end))]
 
 
+FIRST_LIMIT = LimitChanged(before=0, after=1, reason="start")
+LOWERED = LimitChanged(before=8, after=2, reason="in_flight", evidence="429 at 3 in flight")
+PACED = PaceChanged(after=4.21, reason="rate_limit")
+FULL = [*queued("a", "b", "c"), attempt_started("a"), attempt_started("b"), LOWERED]
+"""A limit of two that is reached, while a trial is ready."""
+
+
 @pytest.mark.parametrize(
     ("events", "text"),
     [
@@ -48,92 +55,41 @@ def outputs_of(*names: str) -> list[Event]:
         ([IntakePaused(until=99.0, reason="unavailable")], "endpoint unavailable; probing"),
         ([IntakePaused(until=103.0, reason="no_response")], "endpoint does not respond; probing, next probe in 3 s"),
         ([IntakePaused(until=103.0, reason="all_rate_limited")], "every call is rate limited; probing, next probe in 3 s"),
-        ([PaceChanged(after=4.21, reason="rate_limit")], "pace: 4.2 starts/s"),
+        ([PACED], "pace: 4.2 starts/s"),
         ([PaceChanged(after=1234.5, reason="rate_limit")], "pace: 1,234 starts/s"),
+        ([PACED, PaceChanged(before=4.21, reason="no_limit")], ""),
+        (FULL, "concurrency limit 2 of 8: 429 at 3 in flight"),
+        ([*FULL, PACED], "concurrency limit 2 of 8: 429 at 3 in flight"),
+        ([FIRST_LIMIT, attempt_started("z")], "concurrency limit 1 of 8: first limit, rises while calls succeed"),
+        ([PACED, *outputs_of(*map(str, range(65)))], "scorers: 65 outputs to score"),
+        ([*queued("a"), attempt_started("a"), *rate_limited("a", delay=90.0)], ""),
     ],
 )
-def test_reasons_of_the_policy(events: list[Event], text: str) -> None:
-    """A pause, an open breaker and the pace are reasons while a trial is ready, with the seconds or the rate."""
-    assert [text] == texts([START, *queued("a"), *events])
+def test_reasons_while_a_trial_is_ready(events: list[Event], text: str) -> None:
+    """A pause, an open breaker, the pace, a limit below the slots or unscored outputs is the reason; others' backoff is not."""
+    assert [text] * bool(text) == texts([START, *queued("z", "y"), *events])
 
 
-def test_limit_below_the_slots() -> None:
-    """A limit that is reached and lower than the slots is a reason, with its evidence."""
-    lowered = LimitChanged(before=8, after=2, reason="in_flight", evidence="429 at 3 in flight")
-    events = [START, *queued("a", "b", "c"), attempt_started("a"), attempt_started("b"), lowered]
-
-    assert ["concurrency limit 2 of 8: 429 at 3 in flight"] == texts(events)
-    assert [] == texts(events, slots=2)
+@pytest.mark.parametrize("events", [FULL, [*queued("a", "b"), attempt_started("a"), attempt_started("b"), PACED]])
+def test_busy_slots(events: list[Event]) -> None:
+    """When every slot is busy there is no reason, whatever the limit and the pace."""
+    assert [] == texts([START, *events], slots=2)
 
 
-def test_first_limit() -> None:
-    """A limit that has not changed yet is shown as the first limit, without evidence."""
-    events = [LimitChanged(before=0, after=1, reason="start"), *queued("a", "b"), attempt_started("a")]
-
-    assert ["concurrency limit 1 of 8: first limit, rises while calls succeed"] == texts(events)
-
-
-def test_limit_before_pace() -> None:
-    """When the limit is reached, the limit is the reason, not the pace."""
-    events = [LimitChanged(before=0, after=1, reason="start"), *queued("a", "b"), attempt_started("a")]
-
-    assert ["limit"] == [
-        reason.reason for reason in reasons(run_state([*events, PaceChanged(after=2.0, reason="rate_limit")]), now=NOW, total=9)
-    ]
-
-
-def test_no_pace() -> None:
-    """A pace of null means that starts are not paced."""
-    paced = [PaceChanged(after=4.2, reason="rate_limit"), PaceChanged(before=4.2, reason="no_limit")]
-
-    assert [] == texts([START, *queued("a"), *paced])
-
-
-def test_waiting_for_scorers() -> None:
-    """When too many outputs are unscored, that is the reason, not the pace."""
-    events = [START, PaceChanged(after=4.2, reason="rate_limit"), *outputs_of(*map(str, range(65))), *queued("z")]
-
-    assert ["scorers: 65 outputs to score"] == texts(events, total=66)
-
-
-def test_backoff() -> None:
-    """Trials in backoff are a reason only if no other trial is ready; their number and the next start are shown."""
-    events = [START, *queued("a"), attempt_started("a"), *rate_limited("a", delay=96.66)]
-
-    assert ["1 trial in backoff, next in 0.16 s"] == texts(events, total=1)
-    assert [] == texts([*events, *queued("b")], total=2)
-
-
-def test_trial_after_its_backoff_is_ready() -> None:
-    """When its delay is over, a trial no longer waits for its backoff, although no record marks that."""
-    events = [
-        START,
-        *queued("a"),
-        attempt_started("a"),
-        *rate_limited("a", delay=5.0),
-        PaceChanged(after=4.2, reason="rate_limit"),
-    ]
-
-    assert ["pace: 4.2 starts/s"] == texts(events, total=1)
-
-
-def test_waiting_for_cases() -> None:
-    """With nothing ready, trials to come are the reason, with their number if it is known."""
-    assert ["dataset: 8 trials to come"] == texts([START, *answered("a")])
-    assert ["dataset: cases to come"] == texts([START, *answered("a")], total=None)
-
-
-def test_end_of_a_run() -> None:
-    """When the last trials run, no trials are left to start; when only scorers are left, they are the reason."""
-    last = [START, *queued("a"), attempt_started("a")]
-
-    assert ["no trials left to start"] == texts(last, total=1)
-    assert ["no trials left to start; scorers: 1 output to score"] == texts([START, *outputs_of("a")], total=1)
-
-
-def test_busy_slots() -> None:
-    """When every slot is busy there is no reason, whatever the pace."""
-    assert [] == texts([*queued("a", "b"), attempt_started("a"), PaceChanged(after=1.0, reason="rate_limit")], slots=1)
+@pytest.mark.parametrize(
+    ("events", "total", "text"),
+    [
+        ([*queued("a"), attempt_started("a"), *rate_limited("a", delay=96.66)], 1, "1 trial in backoff, next in 0.16 s"),
+        ([*queued("a"), attempt_started("a"), *rate_limited("a", delay=5.0), PACED], 1, "pace: 4.2 starts/s"),
+        (answered("a"), 9, "dataset: 8 trials to come"),
+        (answered("a"), None, "dataset: cases to come"),
+        ([*queued("a"), attempt_started("a")], 1, "no trials left to start"),
+        (outputs_of("a"), 1, "no trials left to start; scorers: 1 output to score"),
+    ],
+)
+def test_reasons_while_no_trial_is_ready(events: list[Event], total: int | None, text: str) -> None:
+    """Backoff until it is over, which no record marks, cases to come, and at the end of the run scorers are reasons."""
+    assert [text] == texts([START, *events], total=total)
 
 
 @pytest.mark.parametrize(
