@@ -21,11 +21,10 @@ from evaljournal.journal.events import (
     SegmentOpened,
 )
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.journal.ownership import own_hashes
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import LoadedRun, RunState
-from evaljournal.replay.runs.loaded_run import load
+from evaljournal.replay.runs.loaded_run import load, reject_invalid_record
 from evaljournal.replay.state.shards import first_shards
 
 
@@ -44,18 +43,20 @@ async def fork(
 ) -> ForkResult:
     """Copy the records of a run, up to record `at` or all of them, into a new run; the source is only read."""
     source, target = Path(source), Path(target)
-    source_run, origin = await in_thread(lambda: _check(source, target, at, files))
+    source_run = await in_thread(lambda: _check(source, target, at, files))
     state = RunState()
     records = iter(source_run.records(load_blobs=True))
     header = next(records)  # Not copied: the new journal writes its own header.
-    own_starts = own_hashes(origin["run"])
+    assert isinstance(header.event, SegmentOpened)
+    origin, own_starts = _origin(header.event.run, source_run.state), own_hashes(header.event.run)
     async with copied_run(target, header, files=files, in_thread=in_thread) as copy:
         for record in records:
             if isinstance(record.event, FileEvent | JournalRecovered):
                 continue  # These are about the files of the source.
             copy.source = record
-            event = _adapt(record.event, source_run, origin, copy.journal.head)
-            state.apply(copy.append(event, is_own=record.h in own_starts))
+            with reject_invalid_record(source, lambda: copy.source.seq):
+                event = _adapt(record.event, source_run, origin, copy.journal.head)
+                state.apply(copy.append(event, is_own=record.h in own_starts))
             await copy.journal.wait_room()
         for number, batch in list(state.batch_lines.open.items()):
             if not batch.is_submitted:  # The source may submit it later, and only the source may use its results.
@@ -64,8 +65,8 @@ async def fork(
     return ForkResult(target, state, source_run.seq)
 
 
-def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[LoadedRun, dict[str, Any]]:
-    """Check that every record can be copied, before anything is written; return the loaded source and its identity."""
+def _check(source: Path, target: Path, at: int | None, files: Files) -> LoadedRun:
+    """Check that a run can be forked there, before anything is written; return it."""
     check_target(source, target, files)
     source_run = load(source, at)
     if source_run.problem is not None:
@@ -73,17 +74,16 @@ def _check(source: Path, target: Path, at: int | None, files: Files) -> tuple[Lo
     if source_run.state.started is None:
         hint = "" if at is None else "; pass a later record with --at"
         raise JournalError(f"{source} cannot be forked at record {source_run.seq:,}: the run had not started by then{hint}")
-    run_id = ""
-    lifecycle = Lifecycle()
-    for record in source_run.records(load_blobs=True):
-        if isinstance(record.event, SegmentOpened):
-            run_id = record.event.run
-        lifecycle.replay_record(record, source)
-    origin = {"run": run_id, "seq": source_run.seq, "h": source_run.state.head}
-    if source_run.state.sessions and not source_run.state.outcome:
-        origin["session"] = source_run.state.sessions[-1].number  # It ends here, but may continue in the source.
-    previous_fork = source_run.state.started.forked_from
-    return source_run, origin if previous_fork is None else {**origin, "forked_from": previous_fork}
+    return source_run
+
+
+def _origin(run: str, state: RunState) -> dict[str, Any]:
+    """Return the identity of the source."""
+    origin: dict[str, Any] = {"run": run, "seq": state.seq, "h": state.head}
+    if state.sessions and not state.outcome:
+        origin["session"] = state.sessions[-1].number  # It ends here, but may continue in the source.
+    previous_fork = state.started.forked_from if state.started else None
+    return origin if previous_fork is None else {**origin, "forked_from": previous_fork}
 
 
 def _adapt(event: Event, source_run: LoadedRun, origin: dict[str, Any], head: str) -> Event:

@@ -178,21 +178,6 @@ def _run_started(shards: Sequence[SourceShard], *, is_complete: bool) -> events.
     )
 
 
-_ADAPTED_EVENTS: Final = frozenset(
-    {
-        events.SegmentOpened,
-        events.SegmentSealed,
-        events.JournalRecovered,
-        events.RunStarted,
-        events.SessionStarted,
-        events.TrialEnqueued,
-        events.TrialWithdrawn,
-        events.RunFinished,
-    }
-)
-"""Events that are checked, changed or not copied."""
-
-
 class _ShardCopier:
     """Copies a shard to the new run, and changes the events that refer to their journal."""
 
@@ -214,13 +199,10 @@ class _ShardCopier:
         verifier = Verifier(shard.path, lifecycle=self._lifecycle)
         earlier_batches = self._journal.lifecycle.batch_lines.last_batch
         for record in verifier:
-            copy.source, event = record, record.event
-            if event.__class__ in _ADAPTED_EVENTS:  # The others, nearly all, are copied as they are.
-                adapted_event = self._adapt(record)
-                if adapted_event is None:
-                    continue
-                event = adapted_event
-            elif earlier_batches and (batch := getattr(event, "batch", 0)):
+            copy.source, event = record, self._adapt(record)
+            if event is None:
+                continue
+            if earlier_batches and (batch := getattr(event, "batch", 0)):
                 event = evolve_fact(event, batch=batch + earlier_batches)
             if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
@@ -239,10 +221,8 @@ class _ShardCopier:
         match event:
             case events.TrialEnqueued():
                 self._check_absent(event.trial)
-                return event
             case events.TrialWithdrawn():
                 self._withdrawn_trials.add(event.trial)
-                return event
             case events.SessionStarted():
                 self._source.apply(record)
                 return self._adapt_session(event)
@@ -250,9 +230,12 @@ class _ShardCopier:
                 return self._adapt_end(event, record)
             case events.RunStarted():  # The new run has it once.
                 self._source.apply(record)
+                return None
+            case events.SegmentOpened() | events.SegmentSealed() | events.JournalRecovered():
+                return None  # It is about the files of the shard.
             case _:
-                pass  # It is about the files of the shard.
-        return None
+                pass  # Nearly all are copied as they are.
+        return event
 
     def _check_absent(self, trial: str) -> None:
         """Raise if an earlier shard has the trial; a shard may enqueue a trial again that it has withdrawn."""
