@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import attrs
 import hypothesis
 import hypothesis.strategies as st
 import orjson
@@ -17,6 +16,7 @@ from evaljournal import arun, note
 from evaljournal.journal import read, salvage, verify, writing
 from evaljournal.journal.errors import JournalDamaged
 from evaljournal.journal.events import AttemptStarted, RunFinished, RunStarted, RunStopped, SessionStarted, StepReused
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.shards import missing_shards
@@ -29,15 +29,18 @@ from tests.journal.samples import enqueued, finished, flip, segment, session, st
 from tests.runner.test_fork import FastDisk, StepAgent, interrupted_agent, outcome
 from tests.runner.test_shards import PROGRAM, echo
 from tests.runner_cli.commands import evaljournal
-from tests.runs import define, flaky_evaluation, numbered_cases
+from tests.runs import define, events, flaky_evaluation, numbered_cases
 
 COUNT = 3
 FILES = FastDisk()
+OFFLINE: Any = {"files": FILES, "in_thread": inline}
+"""Options of a copy without syncs and threads."""
+ON_DISK: Any = {"files": FILES, **deterministic_options()}
+"""Options of a run without syncs."""
 
 
 async def run_shard(defined: Any, path: Path, number: int, count: int = COUNT, **options: Any) -> Any:
-    options = {**deterministic_options(), "files": FILES, **options}
-    return await arun(defined, path / f"{number}of{count}", shard=f"{number}/{count}", **options)
+    return await arun(defined, path / f"{number}of{count}", shard=f"{number}/{count}", **{**ON_DISK, **options})
 
 
 async def run_shards(defined: Any, path: Path, count: int = COUNT, **options: Any) -> list[Path]:
@@ -51,7 +54,7 @@ def missing_texts(result: MergeResult) -> list[str]:
 
 async def merged(paths: list[Path], target: Path) -> MergeResult:
     """Merge shards; the result verifies, and every decision is reproduced."""
-    result = await merge(paths, target, files=FILES, in_thread=inline)
+    result = await merge(paths, target, **OFFLINE)
     verification, audited = verify(target), audit(read(target), rules=retry_rules)
     not_recomputed = [note for note in audited.notes if "not recomputed" in note]
     assert (None, (), []) == (verification.problem, audited.findings, not_recomputed)
@@ -73,15 +76,15 @@ def summary(state: RunState) -> tuple[Any, ...]:
 async def check_equal_to_undivided(path: Path, cases: int, first: int, count: int, repeats: int) -> None:
     """Assert that merged shards have the results of a run of all cases."""
     defined, _ = flaky_evaluation(cases, first)
-    undivided = await arun(defined, path / "all", repeats=repeats, files=FILES, **deterministic_options())
+    undivided = await arun(defined, path / "all", repeats=repeats, **ON_DISK)
     shards = await run_shards(flaky_evaluation(cases, first)[0], path, count, repeats=repeats)
     result = await merged(shards, path / "new")
 
     assert outcome(undivided.state) == outcome(result.state)
     assert ("finished", cases * repeats, []) == (result.state.outcome, result.state.planned, missing_texts(result))
     assert result.state.attempts == undivided.state.attempts
-    finished = [event for event in (record.event for record in read(path / "new")) if isinstance(event, RunFinished)]
-    assert (undivided.state.completed, undivided.state.failed) == (finished[-1].completed, finished[-1].failed)
+    last = events(path / "new", RunFinished)[-1]
+    assert (undivided.state.completed, undivided.state.failed) == (last.completed, last.failed)
 
 
 @pytest.mark.parametrize(("cases", "first", "count", "repeats"), [(9, 0, 3, 1), (5, 40, 2, 2), (2, 7, 4, 1)])
@@ -111,7 +114,7 @@ async def test_every_record_and_time_is_copied(tmp_path: Path) -> None:
         records = [record for record in read(path) if not isinstance(record.event, changed)]
         return [(record.at, record.t, record.event) for record in records if "segment" not in str(type(record.event)).lower()]
 
-    start = next(record.event for record in read(tmp_path / "new") if isinstance(record.event, RunStarted))
+    (start,) = events(tmp_path / "new", RunStarted)
     assert [row for shard in shards for row in copied(shard)] == copied(tmp_path / "new")
     assert [verify(shard).head for shard in shards] == [entry["head"] for entry in start.merged_from]
     assert [("1/3", 1), ("2/3", 1), ("3/3", 1)] == [(entry["shard"], entry["sessions"]) for entry in start.merged_from]
@@ -131,17 +134,17 @@ async def killed(defined: Any, path: Path, number: int, after: float) -> Path:
 async def test_a_killed_shard_is_resumed_before_or_after_the_merge(tmp_path: Path) -> None:
     """A shard that died in an attempt can be resumed and merged, or merged and resumed; completed trials are not repeated."""
     defined, task = flaky_evaluation(15)
-    undivided = await arun(flaky_evaluation(15)[0], tmp_path / "all", files=FILES, **deterministic_options())
+    undivided = await arun(flaky_evaluation(15)[0], tmp_path / "all", **ON_DISK)
     shards = [(await run_shard(defined, tmp_path, number)).path for number in (1, 3)]
     shards.append(await killed(defined, tmp_path, 2, 1.5))
     early = await merged(shards, tmp_path / "early")
     done = {name for name, trial in early.state.trials.items() if trial.stage == "completed"}
     task.calls.clear()
-    resumed = await arun(defined, tmp_path / "early", resume=True, files=FILES, **deterministic_options())
+    resumed = await arun(defined, tmp_path / "early", resume=True, **ON_DISK)
     assert ("", True) == (early.state.outcome, bool(early.state.running))
     assert not done & set(task.calls)
 
-    await arun(defined, shards[-1], resume=True, files=FILES, **deterministic_options())
+    await arun(defined, shards[-1], resume=True, **ON_DISK)
     late = await merged(shards, tmp_path / "late")
     assert outcome(undivided.state) == outcome(resumed.state) == outcome(late.state)
     assert (True, ()) == (verify(tmp_path / "early").ok, audit(read(tmp_path / "early"), rules=retry_rules).findings)
@@ -155,7 +158,7 @@ async def test_missing_shards_leave_the_run_unfinished(tmp_path: Path) -> None:
     shards = await run_shards(defined, tmp_path)
     result = await merged(shards[1:], tmp_path / "new")
     task.calls.clear()
-    resumed = await arun(defined, tmp_path / "new", resume=True, files=FILES, **deterministic_options())
+    resumed = await arun(defined, tmp_path / "new", resume=True, **ON_DISK)
 
     assert (["1/3"], "interrupted", 0) == (missing_texts(result), result.state.outcome, result.state.planned)
     assert ["2/3", "3/3"] == [session.shard for session in result.state.sessions]
@@ -170,11 +173,8 @@ async def test_steps_refer_to_their_copies(tmp_path: Path) -> None:
     await interrupted_agent(tmp_path / "agent", StepAgent(), FILES)
     paths = [tmp_path / f"{number}of2" for number in (1, 2)]
     for number, path in enumerate(paths, 1):
-        recorded = [record.event for record in read(tmp_path / "agent")]
-        start = next(event for event in recorded if isinstance(event, RunStarted))
-        assert start.trials == 2
         await relabeled(tmp_path / "agent", path, f"{number}/2", suffix=str(number))
-    result = await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
+    result = await merge(paths, tmp_path / "new", **OFFLINE)
     records = {record.seq: record.event for record in read(tmp_path / "new")}
     reused = [event for event in records.values() if isinstance(event, StepReused)]
 
@@ -189,7 +189,7 @@ async def relabeled(source: Path, target: Path, shard: str, suffix: str = "") ->
     numbers: dict[int, int] = {}
     records = iter(read(source))
     current = next(records)
-    async with writing(target, new=True, clock=lambda: (current.at, current.t), files=FILES, in_thread=inline) as journal:
+    async with writing(target, new=True, clock=lambda: (current.at, current.t), **OFFLINE) as journal:
         for record in records:
             current, event = record, record.event
             name = type(event).__name__
@@ -201,7 +201,7 @@ async def relabeled(source: Path, target: Path, shard: str, suffix: str = "") ->
                 changes["completed_seq"] = numbers[event.completed_seq]
             if isinstance(event, RunFinished):
                 changes["head"] = journal.head
-            numbers[record.seq] = journal.append(attrs.evolve(event, **changes)).seq  # type: ignore[misc]  # attrs classes
+            numbers[record.seq] = journal.append(evolve_fact(event, **changes)).seq
 
 
 async def test_settings_and_adopted_changes_are_those_of_each_session(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_settings_and_adopted_changes_are_those_of_each_session(tmp_path: 
         with trio.move_on_after(2.5):
             await run_shard(old, tmp_path, number, 2)
         path = tmp_path / f"{number}of2"
-        state = (await arun(new, path, resume=True, adopt=True, slots=3, files=FILES, **deterministic_options())).state
+        state = (await arun(new, path, resume=True, adopt=True, slots=3, **ON_DISK)).state
         older.append(state.from_older_task)
     result = await merged([tmp_path / "1of2", tmp_path / "2of2"], tmp_path / "new")
 
@@ -265,19 +265,16 @@ def ticking(start: float) -> Any:
 
 def shard_events(shard: str, name: str, **changes: Any) -> list[Any]:
     """Return the events of a shard with one trial."""
-    start: Any = attrs.evolve(started(), shard=shard, trials=1, **changes)  # type: ignore[misc]  # an event is an attrs class
-    return [start, session(), *trial(name), finished()]
+    return [evolve_fact(started(), shard=shard, trials=1, **changes), session(), *trial(name), finished()]
 
 
 async def test_duration_and_timeline_use_wall_time(tmp_path: Path) -> None:
     """Time in which several shards ran counts once; their attempts in flight are added up, and wall times are kept."""
     paths = [tmp_path / "1of2", tmp_path / "2of2"]
     for number, path in enumerate(paths, 1):
-        await write(
-            path, shard_events(f"{number}/2", f"case-{number}"), clock=ticking(number / 2), files=FILES, in_thread=inline
-        )
+        await write(path, shard_events(f"{number}/2", f"case-{number}"), clock=ticking(number / 2), **OFFLINE)
     last = next(record.t for record in read(paths[0]) if isinstance(record.event, RunFinished))
-    result = await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
+    result = await merge(paths, tmp_path / "new", **OFFLINE)
     run = load(tmp_path / "new")
     in_flight = [(t, value) for t, value, _ in run.timeline().points("in_flight")]
 
@@ -290,17 +287,15 @@ async def test_duration_and_timeline_use_wall_time(tmp_path: Path) -> None:
 async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
     """A damaged shard can be salvaged, or forked before the damage, and then be resumed and merged."""
     defined, _ = flaky_evaluation(12)
-    undivided = await arun(flaky_evaluation(12)[0], tmp_path / "all", files=FILES, **deterministic_options())
+    undivided = await arun(flaky_evaluation(12)[0], tmp_path / "all", **ON_DISK)
     paths = await run_shards(defined, tmp_path)
     flip(segment(paths[0]), list(read(paths[0]))[8].offset + 60)
     starts_of_attempts = [record for record in read(paths[1]) if isinstance(record.event, AttemptStarted)]
-    await salvage(paths[0], tmp_path / "salvaged", files=FILES, in_thread=inline)
-    await fork(paths[1], tmp_path / "forked", starts_of_attempts[-1].seq, files=FILES, in_thread=inline)
+    await salvage(paths[0], tmp_path / "salvaged", **OFFLINE)
+    await fork(paths[1], tmp_path / "forked", starts_of_attempts[-1].seq, **OFFLINE)
     for path in (tmp_path / "salvaged", tmp_path / "forked"):
-        await arun(defined, path, resume=True, files=FILES, **deterministic_options())
-    result = await merge(
-        [tmp_path / "forked", paths[2], tmp_path / "salvaged"], tmp_path / "new", files=FILES, in_thread=inline
-    )
+        await arun(defined, path, resume=True, **ON_DISK)
+    result = await merge([tmp_path / "forked", paths[2], tmp_path / "salvaged"], tmp_path / "new", **OFFLINE)
     audited = audit(read(tmp_path / "new"), rules=retry_rules)
 
     assert {True} == {shard.is_finished for shard in result.shards}
@@ -308,17 +303,17 @@ async def test_a_salvaged_and_a_forked_shard_are_merged(tmp_path: Path) -> None:
     assert (True, (), True) == (verify(tmp_path / "new").ok, audited.findings, "salvaged" in audited.notes[0])
     assert not audited.notes[0].startswith("records 1 to")
     with pytest.raises(JournalDamaged):
-        await merge([paths[0], *paths[1:]], tmp_path / "damaged", files=FILES, in_thread=inline)
+        await merge([paths[0], *paths[1:]], tmp_path / "damaged", **OFFLINE)
 
 
 async def test_a_salvaged_merged_run_is_not_accused(tmp_path: Path) -> None:
     """If the session of a shard is lost, its records are not checked against the settings of another shard."""
     defined, _ = flaky_evaluation(12)
     paths = [(await run_shard(defined, tmp_path, number, slots=slots)).path for number, slots in ((1, 1), (2, 4), (3, 1))]
-    await merge(paths, tmp_path / "new", files=FILES, in_thread=inline)
+    await merge(paths, tmp_path / "new", **OFFLINE)
     second_session = next(record for record in read(tmp_path / "new") if getattr(record.event, "session", 0) == 2)
     flip(segment(tmp_path / "new"), second_session.offset + 60)
-    await salvage(tmp_path / "new", tmp_path / "salvaged", files=FILES, in_thread=inline)
+    await salvage(tmp_path / "new", tmp_path / "salvaged", **OFFLINE)
     audited = audit(read(tmp_path / "salvaged"), rules=retry_rules)
 
     assert (True, ()) == (verify(tmp_path / "salvaged").ok, audited.findings)
@@ -362,8 +357,8 @@ async def test_every_shard_has_its_own_budget(tmp_path: Path) -> None:
     defined = define(paid, numbered_cases(20), slots=2, policy="fixed", budget={"cost": 0.5})
     shards = await run_shards(defined, tmp_path, 2)
     result = await merged(shards, tmp_path / "new")
-    stopped = await arun(defined, tmp_path / "new", resume=True, files=FILES, **deterministic_options())
-    resumed = await arun(defined, tmp_path / "new", resume=True, budget={"cost": 5}, files=FILES, **deterministic_options())
+    stopped = await arun(defined, tmp_path / "new", resume=True, **ON_DISK)
+    resumed = await arun(defined, tmp_path / "new", resume=True, budget={"cost": 5}, **ON_DISK)
 
     assert (10, "budget") == (result.state.completed, result.state.outcome)
     assert ("budget", 10) == (stopped.stop_reason, stopped.state.completed)
@@ -375,14 +370,14 @@ async def test_every_shard_has_its_own_budget(tmp_path: Path) -> None:
 async def test_a_scored_merged_run_is_finished_only_with_all_shards(tmp_path: Path, number: int, ending: str) -> None:
     """Re-scored, a run with missing shards stays unfinished, and a complete one finished."""
     shards = await run_shards(define(echo, numbered_cases(9)), tmp_path)
-    result = await merge(shards[:number], tmp_path / "new", files=FILES, in_thread=inline)
+    result = await merge(shards[:number], tmp_path / "new", **OFFLINE)
     scored = define(echo, numbered_cases(9))
 
     @scored.score
     def is_text(output: str) -> bool:
         return isinstance(output, str)
 
-    await Rescoring(scored, tmp_path / "new", files=FILES, in_thread=inline).rescore()
+    await Rescoring(scored, tmp_path / "new", **OFFLINE).rescore()
     state = load(tmp_path / "new").state
     assert (ending, ending) == (result.state.outcome, state.outcome)
     assert () == audit(read(tmp_path / "new"), rules=retry_rules).findings
@@ -394,8 +389,8 @@ async def test_unfinished_shards_are_merged_in_any_state(tmp_path: Path) -> None
     open_shard = [*shard_events("1/2", "a")[:2], enqueued("a"), stopped]
     resumed_shard = [*shard_events("2/2", "b"), session(2), enqueued("c"), stopped]
     for number, shard in enumerate((open_shard, resumed_shard), 1):
-        await write(tmp_path / str(number), shard, files=FILES, in_thread=inline)
-    result = await merge([tmp_path / "2", tmp_path / "1"], tmp_path / "new", files=FILES, in_thread=inline)
+        await write(tmp_path / str(number), shard, **OFFLINE)
+    result = await merge([tmp_path / "2", tmp_path / "1"], tmp_path / "new", **OFFLINE)
 
     assert (None, "interrupted") == (verify(tmp_path / "new").problem, result.state.outcome)
     assert {"a": "queued", "b": "completed", "c": "queued"} == {name: t.stage for name, t in result.state.trials.items()}
@@ -406,10 +401,10 @@ async def test_a_fork_of_a_merged_run_has_the_shards_up_to_it(tmp_path: Path) ->
     defined, task = flaky_evaluation(12)
     result = await merged(await run_shards(defined, tmp_path), tmp_path / "new")
     second_shard = result.state.sessions[1].seq
-    forked = await fork(tmp_path / "new", tmp_path / "fork", second_shard - 1, files=FILES, in_thread=inline)
-    inside = await fork(tmp_path / "new", tmp_path / "inside", second_shard + 3, files=FILES, in_thread=inline)
+    forked = await fork(tmp_path / "new", tmp_path / "fork", second_shard - 1, **OFFLINE)
+    inside = await fork(tmp_path / "new", tmp_path / "inside", second_shard + 3, **OFFLINE)
     task.calls.clear()
-    resumed = await arun(defined, tmp_path / "fork", resume=True, files=FILES, **deterministic_options())
+    resumed = await arun(defined, tmp_path / "fork", resume=True, **ON_DISK)
 
     assert ("interrupted", ["2/3", "3/3"]) == (
         forked.state.outcome,

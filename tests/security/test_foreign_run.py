@@ -9,20 +9,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
-from click.testing import CliRunner
 
 from evaljournal.journal import Event, verify, writing
 from evaljournal.journal.events import RunStarted, RunStopped, SessionStarted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format import chain
 from evaljournal.journal.ownership import Start, add_own_hashes, start_events
 from evaljournal.replay import load
 from evaljournal.runner.api import run as run_in_python
-from evaljournal.runner.cli import cli
 from evaljournal.runner.definition.loading import load_evaluation
-from tests.journal.samples import inline, lines_of, overwrite, segment, session, started, write_sync
+from tests.journal.samples import inline, lines_of, overwrite, segment, session, started
 from tests.processes import ROOT, run_command
 from tests.runner_cli.commands import evaljournal
 from tests.runs import events
@@ -39,17 +37,7 @@ def own(question):
 def exact(output):
     return True
 """
-EVIL = """
-from evaljournal import Case, evaluation
-
-@evaluation(cases=[Case(name="peru", input="Lima")])
-def evil(question):
-    return question
-
-@evil.score
-def score(output):
-    return True
-"""
+EVIL = OWN.replace("own", "evil").replace("exact", "score")
 URL = "http://127.0.0.1:9"
 """The discard port of this machine, where nothing listens."""
 ATTACKS: dict[str, tuple[str, dict[str, list[str]]]] = {
@@ -98,12 +86,12 @@ def write_run(path: Path, events: Sequence[Event], *, signed: Sequence[bool] | b
 
 def run_started(task: str) -> RunStarted:
     """Return the start of a run whose evaluation is at this location."""
-    return attrs.evolve(started(), task=task)  # type: ignore[misc]  # an event is an attrs class
+    return evolve_fact(started(), task=task)
 
 
 def adopting_session(task: str, number: int = 2) -> SessionStarted:
     """Return the start of a session that moves the evaluation to this location."""
-    return attrs.evolve(session(number), adopted={"task": task})  # type: ignore[misc]  # an event is an attrs class
+    return evolve_fact(session(number), adopted={"task": task})
 
 
 STOPPED = RunStopped(reason="interrupted")
@@ -216,7 +204,7 @@ def test_run_resumes_an_unfinished_run_with_its_own_arguments_only(tmp_path: Pat
     (own_start,) = events("first", RunStarted)
     settings = {**own_start.settings, "slots": 7, "timeout": 1.0, "overridden": ["slots", "timeout"]}
     for name, (task, _) in ATTACKS.items():
-        start = attrs.evolve(own_start, task=task, settings=settings)  # type: ignore[misc]  # an event is an attrs class
+        start = evolve_fact(own_start, task=task, settings=settings)
         write_run(tmp_path / name, [start, session(), STOPPED])
     calls = [[*command, name] for name in ATTACKS]
 
@@ -230,7 +218,7 @@ def test_run_resumes_no_other_shard(tmp_path: Path) -> None:
     """A recorded shard cannot hide cases: `run -o` without --shard rejects a run that has one."""
     assert 0 == evaljournal("run", "own.py", "-o", "first").exit_code
     (start,) = events("first", RunStarted)
-    start = attrs.evolve(start, shard="1/2")  # type: ignore[misc]  # an event is an attrs class
+    start = evolve_fact(start, shard="1/2")
     result = evaljournal("run", "own.py", "-o", write_run(tmp_path / "half", [start, session(), STOPPED]))
 
     assert (2, True) == (result.exit_code, "half is shard 1/2; pass shard 1/2 or" in result.output)
@@ -249,8 +237,8 @@ def test_the_reference_is_escaped(tmp_path: Path) -> None:
     assert "--data '\n" in evaljournal("resume", foreign_run(tmp_path / "c", "--data '")).output
 
 
-def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
-    """Change the lines of a run, which has one file, and compute all hashes again, as an attacker can."""
+def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]], *, tail: bytes = b"") -> None:
+    """Change the lines of a run, which has one file, compute all hashes again, and add bytes, as an attacker can."""
     bodies = [parts[0] for line in lines_of(path) if (parts := chain.split(line[:-1])) and b'"segment_sealed"' not in line]
     bodies = change(bodies)
     run = json.loads(bodies[0] + b"}")["run"].encode()
@@ -258,7 +246,7 @@ def rewrite(path: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
     for body in bodies:
         h = chain.link(run, h, body).encode()
         lines.append(chain.add_hash(body, h))
-    overwrite(segment(path), b"".join(lines))
+    overwrite(segment(path), b"".join(lines) + tail)
 
 
 @pytest.mark.parametrize("task", [5, ["evil.py"], {"task": "evil.py"}])
@@ -388,29 +376,19 @@ def test_a_fork_is_own_if_all_of_its_source_was(tmp_path: Path, *, at: int | Non
     assert verify(fork).ok
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, own: bool) -> None:
-    """Salvage lists nothing that the user has not written."""
-    run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=own)
+@pytest.mark.parametrize(
+    ("signed", "own"), [([True] * 5, True), ([False] * 5, False), ([False, False, False, True, True], False)]
+)
+def test_a_salvaged_run_is_own_if_its_source_was(tmp_path: Path, *, signed: list[bool], own: bool) -> None:
+    """Salvage lists nothing that the user has not written; one foreign start makes the new run foreign."""
+    run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED, session(2), STOPPED], signed=signed)
     lines = lines_of(run)
     overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))
 
     salvaged = tmp_path / "salvaged"
     assert 0 == evaljournal("salvage", run, "-o", salvaged).exit_code
+    assert {own} == {is_listed for _, is_listed in start_events(salvaged)}
     assert own == is_own(salvaged)
-
-
-def test_one_foreign_start_makes_a_salvaged_run_foreign(tmp_path: Path) -> None:
-    """A session of the user after lost records does not make an earlier, foreign definition the user's."""
-    events: list[Event] = [run_started("evil.py:evil"), session(), STOPPED, session(2), STOPPED]
-    run = write_run(tmp_path / "run", events, signed=[False, False, False, True, True])
-    lines = lines_of(run)
-    overwrite(segment(run), b"".join([*lines[:3], lines[3].replace(b"interrupted", b"deadlines!!"), *lines[4:]]))
-
-    salvaged = tmp_path / "salvaged"
-    assert 0 == evaljournal("salvage", run, "-o", salvaged).exit_code
-    assert [False] == list({is_listed for _, is_listed in start_events(salvaged)})
-    assert not is_own(salvaged)
 
 
 def test_without_a_list_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,9 +408,7 @@ def test_without_a_list_a_run_works_and_is_foreign(tmp_path: Path, monkeypatch: 
 def test_nothing_hides_what_would_be_executed(tmp_path: Path, filler: str) -> None:
     """A command of 13,000 characters is shown to its end, however long it is when escaped; many blanks are only counted."""
     hidden = f"--command 'echo {' ' * 5_000} touch /canary {filler * (8_000 // len(filler))} touch /second'"
-    forged = attrs.evolve(started(), task=hidden)  # type: ignore[misc]  # an event is an attrs class
-    write_sync(tmp_path / "run", [forged, session()])
-    result = CliRunner().invoke(cli, ["resume", str(tmp_path / "run")])
+    result = evaljournal("resume", foreign_run(tmp_path / "run", hidden))
 
     assert 2 == result.exit_code
     assert all(text in result.stderr for text in ("touch /canary", "touch /second", "blanks)"))

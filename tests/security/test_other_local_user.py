@@ -1,35 +1,26 @@
 """Another user of the machine: files are private, and no command line shows the token of `view`."""
 
-import stat
 import sys
 import webbrowser
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from click.testing import CliRunner
 
-from evaljournal.runner.cli import cli
+from tests.journal.test_written_files import mode
 from tests.replay.eventful_run import eventful_run
+from tests.runner_cli.commands import evaljournal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX file modes")
 
 
-def mode(path: Path) -> int:
-    """Return the permissions of a file."""
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["report", "-o", "out"], ["export", "--format", "csv", "-o", "out"], ["export", "--format", "nat", "-o", "out"]],
-)
-def test_reports_and_exports_are_private(tmp_path: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize("command", ["report", "export --format csv", "export --format nat"])
+def test_reports_and_exports_are_private(tmp_path: Path, command: str) -> None:
     """Reports and exports contain the data of the journal; only their owner can read them."""
     run = eventful_run(tmp_path / "run")
-    name, *options = arguments
-    result = CliRunner().invoke(cli, [name, str(run), *options[:-1], str(tmp_path / options[-1])])
+    name, *options = command.split()
     out = tmp_path / "out"
+    result = evaljournal(name, run, *options, "-o", out)
 
     assert 0 == result.exit_code, result.output
     assert {0o600} == {mode(file) for file in (out.iterdir() if out.is_dir() else [out])}
@@ -38,18 +29,7 @@ def test_reports_and_exports_are_private(tmp_path: Path, arguments: list[str]) -
 def test_the_files_of_nat_output_are_private(tmp_path: Path) -> None:
     """What a run writes with `--nat-output` is as private as its journal."""
     (tmp_path / "qa.jsonl").write_text('{"id": "peru", "input": "Peru?"}\n')
-    arguments = [
-        "run",
-        "--data",
-        f"{tmp_path}/qa.jsonl",
-        "--command",
-        "cat",
-        "-o",
-        f"{tmp_path}/run",
-        "--nat-output",
-        f"{tmp_path}/out",
-    ]
-    result = CliRunner().invoke(cli, arguments)
+    result = evaljournal("run", "--data", "qa.jsonl", "--command", "cat", "-o", "run", "--nat-output", tmp_path / "out")
 
     assert 0 == result.exit_code, result.output
     files = [*(tmp_path / "out").iterdir()]
@@ -73,7 +53,7 @@ def test_the_browser_is_not_started_with_the_token(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(webbrowser, "open", record)
     monkeypatch.setattr("evaljournal.runner.cli.server.serve", serve)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    result = CliRunner().invoke(cli, ["view", str(run), "--open"])
+    result = evaljournal("view", run, "--open")
 
     assert 0 == result.exit_code, result.output
     ((url, permissions, page),) = opened

@@ -4,20 +4,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import attrs
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal import Event, read
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted, SessionStarted
-from evaljournal.journal.format import chain
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.ownership import start_events
-from evaljournal.runner.cli import cli
 from tests.journal.samples import examples, lines_of, overwrite, segment, session, write_sync
-from tests.security.test_foreign_run import EVIL, STOPPED, run_started, write_run
+from tests.runner_cli.commands import evaljournal
+from tests.security.test_foreign_run import EVIL, STOPPED, rewrite, run_started, write_run
 
 EVIL_TASK = b"evil.py:evil"
 CANARY = "from pathlib import Path\nPath('executed').touch()\n"
@@ -25,7 +23,7 @@ CANARY = "from pathlib import Path\nPath('executed').touch()\n"
 
 def own_shard(path: Path, number: int) -> Path:
     """Write an interrupted shard that the user has started."""
-    start = attrs.evolve(run_started("own.py:own"), shard=f"{number}/2", settings={"gateway": True})  # type: ignore[misc]  # an event is an attrs class
+    start = evolve_fact(run_started("own.py:own"), shard=f"{number}/2", settings={"gateway": True})
     return write_run(path, [start, session(), STOPPED], signed=True)
 
 
@@ -48,21 +46,10 @@ def with_second_type(body: bytes) -> bytes:
 SPELLINGS = [with_blank, with_escape, with_second_type]
 
 
-def forge(path: Path, change: Callable[[list[bytes]], list[bytes]], *, tail: bytes = b"") -> None:
-    """Change the bodies of an unsealed run, compute the hashes again, and add bytes at the end, as an attacker can."""
-    bodies = change([line[: -chain.LINE_TAIL] for line in lines_of(path)][:-1])
-    run, h, lines = json.loads(bodies[0] + b"}")["run"].encode(), chain.GENESIS, list[bytes]()
-    for body in bodies:
-        h = chain.link(run, h, body).encode()
-        lines.append(chain.add_hash(body, h))
-    overwrite(segment(path), b"".join(lines) + tail)
-
-
 def resume_merged() -> tuple[int, str]:
     """Merge the two shards and resume the result without `--trust`; return the last exit code and all output."""
-    runner = CliRunner()
-    merged = runner.invoke(cli, ["merge", "1", "2", "-o", "new"])
-    resumed = runner.invoke(cli, ["resume", "new", "--adopt", "--plain"])
+    merged = evaljournal("merge", "1", "2", "-o", "new")
+    resumed = evaljournal("resume", "new", "--adopt", "--plain")
     return resumed.exit_code, merged.output + resumed.output
 
 
@@ -79,7 +66,7 @@ def shards(tmp_path: Path) -> None:
 def test_a_hidden_start_of_the_run_is_not_signed(tmp_path: Path, spell: Callable[[bytes], bytes]) -> None:
     """A changed `run_started` in another spelling, with the signed one in the torn tail, leaves the merged run foreign."""
     original_lines = lines_of(tmp_path / "2")
-    forge(
+    rewrite(
         tmp_path / "2",
         lambda own: [own[0], *(spell(body.replace(b"own.py:own", EVIL_TASK)) for body in own[1:3]), own[3]],
         tail=b"".join(original_lines[:3]),
@@ -95,11 +82,11 @@ def test_a_hidden_session_is_not_signed(tmp_path: Path, spell: Callable[[bytes],
     """A session in another spelling, which changes settings, makes a shard foreign; so does one that is merged."""
     start = {"type": "session_started", "session": 2, "pid": 1, "host": "", "boot_id": "", "settings": {"gateway": False}}
     body = json.dumps({"seq": 5, "at": "2026-11-15T00:00:00.000000Z", "t": 0.5, **start, "d": 0}, separators=(",", ":"))
-    forge(tmp_path / "1", lambda own: [*own, spell(body.encode()[:-1])], tail=b"".join(lines_of(tmp_path / "1")[:3]))
+    rewrite(tmp_path / "1", lambda own: [*own, spell(body.encode()[:-1])], tail=b"".join(lines_of(tmp_path / "1")[:3]))
     if is_merged:
         code, output = resume_merged()
     else:
-        result = CliRunner().invoke(cli, ["resume", "1", "--adopt", "--plain"])
+        result = evaljournal("resume", "1", "--adopt", "--plain")
         code, output = result.exit_code, result.output
 
     assert (2, True) == (code, "add --trust" in output), output
@@ -108,10 +95,10 @@ def test_a_hidden_session_is_not_signed(tmp_path: Path, spell: Callable[[bytes],
 def test_a_torn_tail_names_no_evaluation(tmp_path: Path) -> None:
     """A signed start in the torn tail, or after the seal, is not used: the records before it are those of another user."""
     original_lines = lines_of(tmp_path / "1")
-    forge(
+    rewrite(
         tmp_path / "1", lambda own: [own[0], own[1].replace(b"own.py:own", EVIL_TASK), *own[2:]], tail=b"".join(original_lines)
     )
-    result = CliRunner().invoke(cli, ["resume", "1", "--adopt", "--plain"])
+    result = evaljournal("resume", "1", "--adopt", "--plain")
     assert (2, True) == (result.exit_code, "add --trust" in result.output), result.output
 
     overwrite(segment(tmp_path / "2"), b"".join([*lines_of(tmp_path / "2"), lines_of(tmp_path / "2")[2]]))
@@ -154,7 +141,7 @@ def test_every_reader_sees_the_same_starts(
         overwrite(segment(path), b"".join(change(lines)) + tail)
     else:
         try:
-            forge(path, change, tail=tail)
+            rewrite(path, change, tail=tail)
         except (ValueError, KeyError, AttributeError, TypeError):
             return  # The first line names no run.
     expected_starts = readable_starts(path)

@@ -9,20 +9,20 @@ from urllib.parse import quote
 
 import orjson
 import pytest
-from click.testing import CliRunner
+from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaljournal import Case, Score, note, rescore
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, Noted, RunStarted, TrialScored
 from evaljournal.runner import secrets
-from evaljournal.runner.cli import cli
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.secrets import SecretValues, add_secret, mask, mask_output, mask_values
 from evaljournal.runner.steps.inputs import step_input
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint
+from tests.runner_cli.commands import evaljournal
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
@@ -252,9 +252,9 @@ def test_variables_of_a_shell_are_masked(path: Path, monkeypatch: pytest.MonkeyP
     assert ["got ***\n***"] == [re.sub(r"\*\*\*\w*=*", "***", output) for output in outputs(path)]
 
 
-def invoke(*arguments: str) -> Any:
+def invoke(*arguments: str) -> Result:
     Path("qa.jsonl").write_text('{"id": "peru", "question": "Capital of Peru?", "answer": "Lima"}\n')
-    return CliRunner().invoke(cli, ["run", "--data", "qa.jsonl", "-o", "run", *arguments])
+    return evaljournal("run", "--data", "qa.jsonl", "-o", "run", *arguments)
 
 
 LITERAL_KEYS: Final = (
@@ -349,7 +349,7 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
     """A key in a prompt, a body or a parameter is sent, but not recorded; such a run is resumed with the text in a file."""
     url = server.url(name, "401", "v1")
     result = invoke(*(word.replace("{url}", url) for word in arguments))
-    resumed = CliRunner().invoke(cli, ["resume", "run"])
+    resumed = evaljournal("resume", "run")
 
     assert 3 == result.exit_code, result.output
     assert f"Warning: {arguments[-2]} contains a key" in result.output
@@ -360,7 +360,7 @@ def test_a_key_in_a_text_is_masked_with_a_warning(arguments: tuple[str, ...], se
     Path("text").write_text(f"{arguments[-1]}\n" if arguments[-2] == "--body" else arguments[-1])
     (run,) = events(Path("run"), RunStarted)
     recorded = re.sub(rf"{arguments[-2]} ('.*'|\S+)", f"{arguments[-2]} @text", run.task)
-    retried = CliRunner().invoke(cli, ["resume", "run", "--retry-failed", "--task", recorded])
+    retried = evaljournal("resume", "run", "--retry-failed", "--task", recorded)
     assert 3 == retried.exit_code, retried.output
     assert secret in json.dumps(server.requests(name)[-1]["body"])
     assert 2 <= len(server.requests(name))
