@@ -255,7 +255,7 @@ def _event(source: Source, trial: TrialDetails, kind: str, time: int, key: str) 
         "event": kind,
         "uuid": uuid_of(source, trial.trial, kind, key),
         "timestamp": iso_time(time),
-        "working_start": max(0.0, round((time - source.enqueue_time(trial.trial)) / 1_000_000_000, 6)),
+        "working_start": max(0.0, round((time - source.enqueue_time(trial)) / 1_000_000_000, 6)),
     }
 
 

@@ -260,7 +260,7 @@ def _common_fields(source: Source, trial: TrialDetails, task: TaskModel) -> dict
         "uuid": uuid_of(source, trial.trial),
         "started_at": trial.enqueued_at,
         "completed_at": trial.ended_at,
-        "total_time": round((source.end_time(trial.trial) - source.enqueue_time(trial.trial)) / 1_000_000_000, 6),
+        "total_time": round((source.end_time(trial) - source.enqueue_time(trial)) / 1_000_000_000, 6),
         "working_time": round(trial.times.run_time, 6),
         "model_usage": model_usage(trial, call_of_trial(trial, task)),
     }

@@ -104,8 +104,8 @@ def markdown(
 
 
 def _head(name: str, source: Source, variant: str | None = None) -> str:
-    variant_text = "" if variant is None else f", variant {_cell(variant)}"
-    return f"{name} {_cell(source.run_id)}{variant_text}, seq {source.state.seq:,}, head `{source.state.head}`"
+    state, variant_text = source.state, "" if variant is None else f", variant {_cell(variant)}"
+    return f"{name} {_cell(source.run_id)}{variant_text}, seq {state.seq:,}, head `{state.head}`"
 
 
 def _add_summary(document: _Document, state: RunState) -> None:

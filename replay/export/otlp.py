@@ -12,7 +12,6 @@ from typing import Any, Final
 from evaljournal.replay.export.model_call import ModelCall, TaskModels, call_of_step
 from evaljournal.replay.export.otlp_encoding import json_requests, protobuf_requests
 from evaljournal.replay.export.source import Source
-from evaljournal.replay.index import MAX_INT64
 from evaljournal.replay.model_messages import Message, finish_reason_of, messages_of, reply_of
 from evaljournal.replay.runs.timeline import Span
 from evaljournal.replay.runs.trajectory import StepDetails
@@ -63,8 +62,8 @@ def _resource(source: Source) -> dict[str, Any]:
     run_started = source.state.started
     run: dict[str, Any] = {"evaljournal.run": source.run_id, "evaljournal.seq": source.state.seq}
     if run_started is None:
-        return {"attributes": _attributes({"service.name": "evaljournal", **run})}
-    attributes = {
+        return {"service.name": "evaljournal", **run}
+    return {
         "service.name": run_started.evaluation,
         "service.version": run_started.task_fingerprint,
         **run,
@@ -72,13 +71,12 @@ def _resource(source: Source) -> dict[str, Any]:
         "evaljournal.dataset": run_started.dataset,
         **{f"evaljournal.environment.{name}": value for name, value in run_started.environment.items()},
     }
-    return {"attributes": _attributes(attributes)}
 
 
 def _trial_span(source: Source, trial: TrialDetails) -> dict[str, Any]:
     times = [_times(source, attempt.span) for attempt in trial.attempts]
-    start = min([source.enqueue_time(trial.trial), *(start for start, _ in times)])
-    end = max([start, source.end_time(trial.trial), *(end for _, end in times)])
+    start = min([source.enqueue_time(trial), *(start for start, _ in times)])
+    end = max([start, source.end_time(trial), *(end for _, end in times)])
     attributes = {
         "evaljournal.trial": trial.trial,
         "evaljournal.case": trial.case,
@@ -275,9 +273,9 @@ def _span(  # noqa: PLR0917  # the fields of a span
         **ids,
         "name": name,
         "kind": kind,
-        "startTimeUnixNano": str(times[0]),
-        "endTimeUnixNano": str(times[1]),
-        "attributes": _attributes(attributes),
+        "startTimeUnixNano": times[0],
+        "endTimeUnixNano": times[1],
+        "attributes": attributes,
         "status": status,
     }
 
@@ -308,7 +306,7 @@ def _score(time: int, score: ScoreDetails) -> dict[str, Any]:
 
 
 def _event(name: str, time: int, attributes: dict[str, Any]) -> dict[str, Any]:
-    return {"timeUnixNano": str(time), "name": name, "attributes": _attributes(attributes)}
+    return {"timeUnixNano": time, "name": name, "attributes": attributes}
 
 
 def _messages(*messages: tuple[str, Any], **attributes: str) -> str:
@@ -316,16 +314,3 @@ def _messages(*messages: tuple[str, Any], **attributes: str) -> str:
     return as_text(
         [{"role": role, "parts": [{"type": "text", "content": as_text(content)}], **attributes} for role, content in messages]
     )
-
-
-def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return attributes without missing values; anything but text, numbers and booleans becomes JSON."""
-    return [{"key": name, "value": _value(value)} for name, value in values.items() if value is not None]
-
-
-def _value(value: Any) -> dict[str, Any]:
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int) and abs(value) <= MAX_INT64:
-        return {"intValue": str(value)}  # 64-bit integers are strings in OTLP JSON.
-    return {"doubleValue": float(value)} if isinstance(value, int | float) else {"stringValue": as_text(value)}

@@ -1,7 +1,8 @@
 """OTLP requests in JSON and in protobuf, each below 4 MiB, the limit of many collectors.
 
-The functions take spans as OTLP JSON. A span that is larger than the limit is a request of its own. Protobuf is encoded without
-a library, because only a few messages of OpenTelemetry's `trace.proto` are needed.
+Spans have the field names of OTLP JSON, with attributes as a dict and times as integers. Attributes without a value are left
+out; any value but text, numbers and booleans becomes JSON. A span that is larger than the limit is a request of its own.
+Protobuf is encoded without a library, because only a few messages of OpenTelemetry's `trace.proto` are needed.
 """
 
 import itertools
@@ -11,12 +12,16 @@ from typing import Any, Final
 
 import orjson
 
+from evaljournal.replay.index import MAX_INT64
+from evaljournal.replay.text import as_text
+
 MAX_BODY: Final = 4 << 20
 """Maximum bytes of a request."""
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 """Wire types."""
 _CONTINUATION_BIT: Final = 0x80
 _LOW_BITS: Final = 0x7F
+_TIMES: Final = frozenset({"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano"})
 _MAX_TIME: Final = (1 << 64) - 1
 _MAX_ENVELOPE: Final = 32
 """Maximum bytes of the tags and lengths of the messages around the spans."""
@@ -25,17 +30,33 @@ _MAX_ENVELOPE: Final = 32
 def json_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[bytes]:
     """Yield the requests, each a line, as in OpenTelemetry's file format."""
     head = b'{"resourceSpans":[{"resource":%b,"scopeSpans":[{"scope":%b,"spans":[' % (
-        orjson.dumps(resource),
+        orjson.dumps(_json({"attributes": resource})),
         orjson.dumps(scope),
     )
     tail = b"]}]}]}\n"
-    for batch in _batches(map(orjson.dumps, spans), MAX_BODY - len(head) - len(tail)):
+    for batch in _batches((orjson.dumps(_json(span)) for span in spans), MAX_BODY - len(head) - len(tail)):
         yield head + b",".join(batch) + tail
+
+
+def _json(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message as OTLP JSON, in which 64-bit integers are strings."""
+    values = message["attributes"].items()
+    json = message | {name: str(message[name]) for name in _TIMES & message.keys()}
+    json["attributes"] = [{"key": name, "value": _json_value(value)} for name, value in values if value is not None]
+    return json | {"events": [_json(event) for event in message["events"]]} if "events" in message else json
+
+
+def _json_value(value: Any) -> dict[str, Any]:
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int) and abs(value) <= MAX_INT64:
+        return {"intValue": str(value)}
+    return {"doubleValue": float(value)} if isinstance(value, int | float) else {"stringValue": as_text(value)}
 
 
 def protobuf_requests(resource: Any, scope: Any, spans: Iterable[Any]) -> Iterator[Iterator[bytes]]:
     """Return the pieces of each request, an `ExportTraceServiceRequest`; one request is in memory at a time."""
-    resource = _message(1, _attributes(1, resource["attributes"]))
+    resource = _message(1, _attributes(1, resource))
     scope = _message(1, _text(1, scope["name"]) + _text(2, scope["version"]))
     room = MAX_BODY - len(resource) - len(scope) - _MAX_ENVELOPE
     for batch in _batches((_message(2, _span(span)) for span in spans), room):
@@ -80,28 +101,27 @@ def _event(event: dict[str, Any]) -> bytes:
     return _time(1, event["timeUnixNano"]) + _text(2, event["name"]) + _attributes(3, event["attributes"])
 
 
-def _attributes(number: int, attributes: list[dict[str, Any]]) -> bytes:
-    return b"".join(_message(number, _text(1, item["key"]) + _message(2, _value(item["value"]))) for item in attributes)
+def _attributes(number: int, attributes: dict[str, Any]) -> bytes:
+    values = attributes.items()
+    return b"".join(
+        _message(number, _text(1, name) + _message(2, _value(value))) for name, value in values if value is not None
+    )
 
 
-def _value(value: dict[str, Any]) -> bytes:
-    match value:
-        case {"stringValue": text}:
-            return _text(1, text)
-        case {"boolValue": flag}:
-            return _tag(2, _VARINT) + _varint(int(flag))
-        case {"intValue": integer}:
-            return _tag(3, _VARINT) + _varint(int(integer) % (1 << 64))  # Two's complement.
-        case _:
-            return _tag(4, _FIXED64) + struct.pack("<d", value["doubleValue"])
+def _value(value: Any) -> bytes:
+    if isinstance(value, bool):
+        return _tag(2, _VARINT) + _varint(value)
+    if isinstance(value, int) and abs(value) <= MAX_INT64:
+        return _tag(3, _VARINT) + _varint(value % (1 << 64))  # Two's complement.
+    return _tag(4, _FIXED64) + struct.pack("<d", value) if isinstance(value, int | float) else _text(1, as_text(value))
 
 
 def _text(number: int, text: str) -> bytes:
     return _message(number, text.encode())
 
 
-def _time(number: int, nanoseconds: str) -> bytes:
-    return _tag(number, _FIXED64) + struct.pack("<Q", min(max(0, int(nanoseconds)), _MAX_TIME))
+def _time(number: int, nanoseconds: int) -> bytes:
+    return _tag(number, _FIXED64) + struct.pack("<Q", min(max(0, nanoseconds), _MAX_TIME))
 
 
 def _message(number: int, content: bytes) -> bytes:
@@ -109,13 +129,10 @@ def _message(number: int, content: bytes) -> bytes:
 
 
 def _tag(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
+    return bytes((number << 3 | wire_type,))  # A field number above 15 would need a second byte.
 
 
 def _varint(number: int) -> bytes:
-    varint = bytearray()
-    while number > _LOW_BITS:
-        varint.append(number & _LOW_BITS | _CONTINUATION_BIT)
-        number >>= 7
-    varint.append(number)
-    return bytes(varint)
+    if number <= _LOW_BITS:
+        return bytes((number,))
+    return bytes((number & _LOW_BITS | _CONTINUATION_BIT,)) + _varint(number >> 7)

@@ -43,7 +43,7 @@ class Source:
 
     @cached_property
     def run(self) -> LoadedRun:
-        """The run as it was when it was loaded."""
+        """The run as it was when it was loaded; read `index` or `state` first if they are needed, so that it is loaded once."""
         return self._loaded(load(self._path, self._at))
 
     @cached_property
@@ -152,15 +152,13 @@ class Source:
         """All scorers, in the order of the definition."""
         return list(self.state.scores)
 
-    def enqueue_time(self, trial: str) -> int:
+    def enqueue_time(self, trial: TrialDetails) -> int:
         """Return when a trial was enqueued, in nanoseconds since 1970."""
-        row = self.index.trial(trial)
-        return self.wall_time(row.enqueue_seq, row.enqueue_t)
+        return self.wall_time(trial.row.enqueue_seq, trial.row.enqueue_t)
 
-    def end_time(self, trial: str) -> int:
+    def end_time(self, trial: TrialDetails) -> int:
         """Return when a trial ended, in nanoseconds since 1970; 0 if it has not."""
-        row = self.index.trial(trial)
-        return self.wall_time(row.end_seq, row.end_t) if row.end_seq else 0
+        return self.wall_time(trial.row.end_seq, trial.row.end_t) if trial.row.end_seq else 0
 
     def wall_time(self, seq: int, t: float) -> int:
         """Return the wall time of `t` in the session of a record, in nanoseconds since 1970, on the timeline's axis."""

@@ -167,6 +167,8 @@ class TrialDetails:
     """One trial."""
 
     trial: str
+    row: TrialRow
+    """Its row in the index."""
     case: str = ""
     variant: str = ""
     repeat: int = 1
@@ -278,6 +280,7 @@ def read_trial(
     times = times_of(trial, index.now)
     return TrialDetails(
         name,
+        trial,
         case=trial.case,
         variant=trial.variant,
         repeat=trial.repeat,

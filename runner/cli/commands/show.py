@@ -331,7 +331,7 @@ def _cell(trial: TrialState, scorer: str) -> str:
 
 
 def _trial_json(trial_details: TrialDetails) -> dict[str, Any]:
-    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "_trajectory"), value_serializer=_to_json)
+    details = attrs.asdict(trial_details, filter=attrs.filters.exclude("problem", "row"), value_serializer=_to_json)
     for attempt, attempt_details in zip(details["attempts"], trial_details.attempts, strict=True):
         span, fields = attempt.pop("span"), dict(attempt)
         del span["trial"], fields["output"]
