@@ -1,22 +1,21 @@
-"""Anthropic's Messages API: requests, replies and streams, compared with its SDK, which reads the same bytes."""
+"""Anthropic's Messages API: its requests, and replies that `test_dialect_replies` compares with its SDK."""
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
 
-from evaljournal import UsageError
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.retries.classify import classify
+from evaljournal.runner.http.reply import InvalidReply
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects.anthropic import Anthropic
-from evaljournal.runner.tasks.dialects.dialect import Answer
 from evaljournal.runner.tasks.prices import DEFAULT_PRICES, read_prices
 from evaljournal.runner.tasks.usage import priced_usage
+from tests.dialects import read_stream
 from tests.programs import import_optional
 from tests.security.replies import replying
 
+NAME: Final = "anthropic"
+DIALECT: Final = Anthropic()
 MODEL: Final = "claude-haiku-5-5"
 USAGE: Final = {
     "input_tokens": 100,
@@ -76,7 +75,7 @@ OUTCOMES: Final = {
 }
 
 
-def events_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
+def chunks_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the events of a message, as the API sends them: counts are repeated at the end, where they are final."""
     first_usage = {**reply["usage"], "output_tokens": 1}
     first_usage.pop("output_tokens_details", None)
@@ -101,50 +100,20 @@ def events_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
     return [*stream, {"type": "message_delta", "delta": delta, "usage": counts}, {"type": "message_stop"}]
 
 
-def encode(stream: Sequence[dict[str, Any]]) -> bytes:
-    return "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in stream).encode()
-
-
-def read_stream(content: bytes) -> Answer:
-    reply = Reply(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
-    reply.feed(content)
-    return Anthropic().read_stream(reply.chunks())
-
-
-def read_by_sdk(content: bytes, *, stream: bool) -> Any:
-    """Return the message that Anthropic's SDK reads."""
+def read_by_sdk(content: bytes, *, stream: bool) -> tuple[Any, ...]:
+    """Return text, tool calls, usage, model and stop reason that Anthropic's SDK reads."""
     anthropic = import_optional("anthropic")
     options = {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": "q"}]}
     with replying(content, "text/event-stream" if stream else "application/json") as server:
         client = anthropic.Anthropic(base_url=server.url, api_key="key", max_retries=0)
-        if not stream:
-            return client.messages.create(**options)
-        with client.messages.stream(**options) as events_of_message:
-            return events_of_message.get_final_message()
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
-@pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_the_same(name: str, *, stream: bool) -> None:
-    """Text, tool calls, usage, model and stop reason are those that Anthropic's SDK reads from the same bytes."""
-    content = encode(events_of(REPLIES[name])) if stream else json.dumps(REPLIES[name]).encode()
-    answer = read_stream(content) if stream else Anthropic().read(json.loads(content))
-    expected = read_by_sdk(content, stream=stream)
-
-    assert "".join(block.text for block in expected.content if block.type == "text") == answer.text
-    assert [(block.id, block.name, block.input) for block in expected.content if block.type == "tool_use"] == [
-        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in answer.tool_calls
-    ]
-    assert expected.usage.model_dump(exclude_none=True) == answer.usage
-    assert (expected.model, expected.stop_reason) == (answer.model, answer.finish_reason)
-    assert OUTCOMES.get(name, "complete") == answer.outcome
-
-
-def test_the_stream_equals_the_reply() -> None:
-    """An answer is the same with and without streaming, also the text of a tool's arguments."""
-    assert [Anthropic().read(reply) for reply in REPLIES.values()] == [
-        read_stream(encode(events_of(reply))) for reply in REPLIES.values()
-    ]
+        if stream:
+            with client.messages.stream(**options) as events:
+                reply = events.get_final_message()
+        else:
+            reply = client.messages.create(**options)
+    text = "".join(block.text for block in reply.content if block.type == "text")
+    calls = [(block.id, block.name, block.input) for block in reply.content if block.type == "tool_use"]
+    return text, calls, reply.usage.model_dump(exclude_none=True), reply.model, reply.stop_reason
 
 
 def test_a_refusal_is_explained() -> None:
@@ -157,14 +126,14 @@ def test_a_refusal_is_explained() -> None:
 
 def test_a_truncated_tool_call_of_a_stream() -> None:
     """The arguments of a tool call that the token limit interrupts stay as they are; without a limit, they are invalid."""
-    stream = events_of(message(CALL, stop_reason="max_tokens"))
+    stream = chunks_of(message(CALL, stop_reason="max_tokens"))
     del stream[-4]  # The last part of the arguments.
-    answer = read_stream(encode(stream))
+    answer = read_stream(DIALECT, stream)
     stream[-2]["delta"]["stop_reason"] = "tool_use"
 
     assert ("truncated", '{"city": ') == (answer.outcome, answer.tool_calls[0]["function"]["arguments"])
     with pytest.raises(InvalidReply):
-        read_stream(encode(stream))
+        read_stream(DIALECT, stream)
 
 
 def test_the_fast_mode_has_no_price_of_the_table() -> None:
@@ -174,84 +143,42 @@ def test_the_fast_mode_has_no_price_of_the_table() -> None:
     assert 1 == priced_usage(answer.usage, MODEL, read_prices(DEFAULT_PRICES), answer.service_tier)["unpriced_calls"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "category"),
-    [
-        ("overloaded_error", "unavailable"),
-        ("api_error", "unavailable"),
-        ("timeout_error", "unavailable"),
-        ("rate_limit_error", "rate_limited"),
-    ],
-)
-def test_an_error_within_a_stream(kind: str, category: str) -> None:
-    """An `error` event after the start of an answer is classified by its type, because the status was 200."""
-    error = {"type": "error", "error": {"type": kind, "message": "no"}, "request_id": "req-1"}
-    with pytest.raises(ErrorReply) as caught:
-        read_stream(encode([*events_of(REPLIES["several texts"])[:5], error]))
-
-    assert category == classify(caught.value, now=0.0).category
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        None,
-        [],
-        {},
-        {"choices": [{"message": {"content": "Lima"}, "finish_reason": "stop"}]},
-        {"output": [], "status": "completed"},
-        {"candidates": [{"content": {"parts": [{"text": "Lima"}]}, "finishReason": "STOP"}]},
-        message(text_block("Lima"), stop_reason=None),
-        message(text_block("Lima"), stop_reason=["end_turn"]),
-        message(text_block("Lima"), content="Lima"),
-        message(text_block(7)),
-        message("Lima"),
-        message({"type": ["text"], "text": "Lima"}),
-        message({"text": "Lima"}),
-        message({**CALL, "input": "{}"}),
-        message({**CALL, "name": None}),
-        message({"type": "hologram"}, SEARCH),
-    ],
-)
-def test_a_reply_without_an_answer(reply: Any) -> None:
-    """A reply of another form, or one that has only blocks of unknown types, is invalid."""
-    with pytest.raises(InvalidReply):
-        Anthropic().read(reply)
-
-
-@pytest.mark.parametrize(
-    ("stream", "error"),
-    [
-        ([], IncompleteReply),
-        (events_of(REPLIES["several texts"])[:-1], IncompleteReply),
-        ([{"type": "ping"}], IncompleteReply),
-        ([{"type": "message_stop"}], InvalidReply),
-        ([{"type": "message_start", "message": 7}], InvalidReply),
-        ([{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}}], InvalidReply),
-        ([{"type": "content_block_start", "index": [0], "content_block": text_block("")}], InvalidReply),
-        (
-            [
-                *events_of(REPLIES["truncated"])[:3],
-                {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"}},
-            ],
-            InvalidReply,
-        ),
-        ([*events_of(REPLIES["truncated"])[:-2], {"type": "message_stop"}], InvalidReply),
-    ],
-)
-def test_a_stream_without_its_end(stream: list[dict[str, Any]], error: type[Exception]) -> None:
-    """A stream without `message_stop` is incomplete; one with events of another form is invalid."""
-    with pytest.raises(error):
-        read_stream(encode(stream))
+INVALID_REPLIES: Final[list[Any]] = [
+    None,
+    [],
+    {},
+    {"choices": [{"message": {"content": "Lima"}, "finish_reason": "stop"}]},
+    {"output": [], "status": "completed"},
+    {"candidates": [{"content": {"parts": [{"text": "Lima"}]}, "finishReason": "STOP"}]},
+    message(text_block("Lima"), stop_reason=None),
+    message(text_block("Lima"), stop_reason=["end_turn"]),
+    message(text_block("Lima"), content="Lima"),
+    message(text_block(7)),
+    message("Lima"),
+    message({"type": ["text"], "text": "Lima"}),
+    message({"text": "Lima"}),
+    message({**CALL, "input": "{}"}),
+    message({**CALL, "name": None}),
+    message({"type": "hologram"}, SEARCH),
+]
+INCOMPLETE_STREAMS: Final = [chunks_of(REPLIES["several texts"])[:-1], [{"type": "ping"}]]
+INVALID_STREAMS: Final = [
+    [{"type": "message_stop"}],
+    [{"type": "message_start", "message": 7}],
+    [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}}],
+    [{"type": "content_block_start", "index": [0], "content_block": text_block("")}],
+    [*chunks_of(REPLIES["truncated"])[:3], {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"}}],
+    [*chunks_of(REPLIES["truncated"])[:-2], {"type": "message_stop"}],
+]
 
 
 def test_events_of_later_versions_are_skipped() -> None:
     """Events and deltas of unknown types do not change the answer."""
-    stream = events_of(REPLIES["truncated"])
+    stream = chunks_of(REPLIES["truncated"])
     stream.insert(1, {"type": "weather_report"})
     stream.insert(4, {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": {}}})
 
-    assert "Li" == read_stream(encode(stream)).text
+    assert "Li" == read_stream(DIALECT, stream).text
 
 
 def test_the_request() -> None:
@@ -366,38 +293,3 @@ def test_a_limit_of_tokens_is_recorded() -> None:
         "temperature": 0.5,
         "stream": True,
     } == chat.body([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "q"}])
-
-
-@pytest.mark.parametrize(
-    ("messages", "error"),
-    [
-        ([{"role": "assistant", "tool_calls": [{"id": 1}]}], "tool call"),
-        ([{"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "["}}]}], "tool call"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}]}], "data:image/png;base64"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png,x"}}]}], "base64"),
-        ([{"role": "user", "content": [{"type": "file", "file": {"file_data": "data:a/b;base64,AA"}}]}], "takes images, PDF"),
-        ([{"role": "user", "content": [{"type": "file", "file": {"file_data": "data:text/a;base64,A"}}]}], "not UTF-8"),
-    ],
-)
-def test_unsupported_messages(messages: list[Any], error: str) -> None:
-    """A message that cannot be converted is a usage error, which the check of the cases finds."""
-    with pytest.raises(UsageError, match=error):
-        Chat("anthropic:m", base_url="http://h").body(messages)
-
-
-def test_unsupported_parameters() -> None:
-    """A seed is a usage error when the task is defined."""
-    with pytest.raises(UsageError, match="no seed"):
-        Chat("anthropic:m", base_url="http://h", seed=1)
-
-
-def test_the_key_is_sent_as_the_api_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key is sent as `x-api-key`, a token as a bearer token; the key comes first, as in the SDK."""
-    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "a-token-of-anthropic")
-    headers = dict(Chat("anthropic:m")._address.headers)  # No call leaves this machine.
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "a-key-of-anthropic")
-    headers_with_key = dict(Chat("anthropic:m")._address.headers)
-
-    assert (b"Bearer a-token-of-anthropic", None) == (headers[b"Authorization"], headers.get(b"x-api-key"))
-    assert (b"a-key-of-anthropic", None) == (headers_with_key[b"x-api-key"], headers_with_key.get(b"Authorization"))
-    assert b"2023-06-01" == headers[b"anthropic-version"]

@@ -1,28 +1,27 @@
-"""Gemini's generateContent API: requests, replies and streams, compared with Google's SDK, which reads the same bytes."""
+"""Gemini's generateContent API: its requests, and replies that `test_dialect_replies` compares with Google's SDK."""
 
 import base64
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import trio
 
-from evaljournal import UsageError
-from evaljournal.journal.events import AttemptFailed, StepCompleted
+from evaljournal.journal.events import StepCompleted
 from evaljournal.replay import model_messages
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.retries.classify import classify
+from evaljournal.runner.http.reply import ErrorReply
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects.dialect import Answer
 from evaljournal.runner.tasks.dialects.gemini import Gemini
+from tests.dialects import read_stream
 from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
 
+NAME: Final = "gemini"
+DIALECT: Final = Gemini()
 MODEL: Final = "gemini-3.8-flash"
 USAGE: Final = {
     "promptTokenCount": 1000,
@@ -96,50 +95,21 @@ def chunks_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
     return [*chunks, {"candidates": [last], "usageMetadata": reply["usageMetadata"], **further}]
 
 
-def encode(chunks: Sequence[dict[str, Any]]) -> bytes:
-    return "".join(f"data: {json.dumps(chunk)}\r\n\r\n" for chunk in chunks).encode()
-
-
-def read_stream(content: bytes) -> Answer:
-    reply = Reply(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
-    reply.feed(content)
-    return Gemini().read_stream(reply.chunks())
-
-
-def read_by_sdk(content: bytes, *, stream: bool) -> list[Any]:
-    """Return the replies that Google's SDK reads: one, or those of a stream."""
+def read_by_sdk(content: bytes, *, stream: bool) -> tuple[Any, ...]:
+    """Return text, tool calls, usage, model and finish reason that Google's SDK reads."""
     genai = import_optional("google.genai")
     with replying(content, "text/event-stream" if stream else "application/json") as server:
         client = genai.Client(api_key="key", http_options={"base_url": server.url})
         if stream:
-            return list(client.models.generate_content_stream(model=MODEL, contents="q"))
-        return [client.models.generate_content(model=MODEL, contents="q")]
-
-
-@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
-@pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_the_same(name: str, *, stream: bool) -> None:
-    """Text, function calls, usage, model and finish reason are those that Google's SDK reads from the same bytes."""
-    content = encode(chunks_of(REPLIES[name])) if stream else json.dumps(REPLIES[name]).encode()
-    answer = read_stream(content) if stream else Gemini().read(json.loads(content))
-    expected = read_by_sdk(content, stream=stream)
-    parts = [part for reply in expected for part in reply.candidates[0].content.parts or ()]
-    calls = [part.function_call for part in parts if part.function_call]
-
-    assert "".join(part.text for part in parts if part.text and not part.thought) == answer.text
-    assert [(call.id or f"call-{number}", call.name, call.args or {}) for number, call in enumerate(calls, 1)] == [
-        (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])) for call in answer.tool_calls
-    ]
-    assert expected[-1].usage_metadata.model_dump(by_alias=True, exclude_none=True) == answer.usage
-    assert (expected[-1].model_version, expected[-1].candidates[0].finish_reason.value) == (answer.model, answer.finish_reason)
-    assert (OUTCOMES.get(name, "complete"), "") == (answer.outcome, answer.fingerprint)
-
-
-def test_the_stream_equals_the_reply() -> None:
-    """An answer is the same with and without streaming."""
-    assert [Gemini().read(reply) for reply in REPLIES.values()] == [
-        read_stream(encode(chunks_of(reply))) for reply in REPLIES.values()
-    ]
+            replies = list(client.models.generate_content_stream(model=MODEL, contents="q"))
+        else:
+            replies = [client.models.generate_content(model=MODEL, contents="q")]
+    parts = [part for reply in replies for part in reply.candidates[0].content.parts or ()]
+    text = "".join(part.text for part in parts if part.text and not part.thought)
+    function_calls = enumerate((part.function_call for part in parts if part.function_call), 1)
+    calls = [(call.id or f"call-{number}", call.name, call.args or {}) for number, call in function_calls]
+    usage = replies[-1].usage_metadata.model_dump(by_alias=True, exclude_none=True)
+    return text, calls, usage, replies[-1].model_version, replies[-1].candidates[0].finish_reason.value
 
 
 def test_the_first_candidate_of_a_stream() -> None:
@@ -153,7 +123,7 @@ def test_the_first_candidate_of_a_stream() -> None:
         *chunks[2:],
     ]
 
-    assert ("Lima", "complete") == ((answer := read_stream(encode(chunks))).text, answer.outcome)
+    assert ("Lima", "complete") == ((answer := read_stream(DIALECT, chunks)).text, answer.outcome)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
@@ -162,7 +132,7 @@ def test_a_blocked_prompt(*, stream: bool) -> None:
     counts = {"promptTokenCount": 1000, "totalTokenCount": 1000}
     feedback = {"blockReason": "PROHIBITED_CONTENT", "blockReasonMessage": "The prompt was blocked."}
     reply = {"promptFeedback": feedback, "usageMetadata": counts, "modelVersion": MODEL}
-    answer = read_stream(encode([reply])) if stream else Gemini().read(reply)
+    answer = read_stream(DIALECT, [reply]) if stream else DIALECT.read(reply)
 
     assert answer == Answer(
         text="",
@@ -176,76 +146,39 @@ def test_a_blocked_prompt(*, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("reason", ["OTHER", "MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MALFORMED_RESPONSE", "NEW"])
-def test_reasons_that_are_errors(path: Path, reason: str) -> None:
-    """An answer that failed, or that ended for an unknown reason, is an error of the attempt, which is retried."""
-    with replying(json.dumps(reply_of(*text("Li"), reason=reason)).encode()) as server:
-        run_real(define_real(Chat("gemini:m", base_url=server.url)), path)
-
-    assert [("evaljournal.ErrorReply", "error")] == [(event.error, event.category) for event in events(path, AttemptFailed)]
+def test_reasons_that_are_errors(reason: str) -> None:
+    """An answer that failed, or that ended for an unknown reason, is an error."""
+    with pytest.raises(ErrorReply):
+        DIALECT.read(reply_of(*text("Li"), reason=reason))
 
 
-@pytest.mark.parametrize(
-    ("code", "category"), [(503, "unavailable"), (500, "unavailable"), (429, "rate_limited"), (400, "fatal")]
-)
-def test_an_error_within_a_stream(code: int, category: str) -> None:
-    """An error after the start of a stream is classified by its code."""
-    error = {"error": {"code": code, "message": "no", "status": "X"}}
-    with replying(encode([*chunks_of(REPLIES["truncated"])[:1], error]), "text/event-stream") as server:
-        chat = Chat("gemini:m", base_url=server.url, stream=True)
-        with pytest.raises(ErrorReply) as caught:
-            trio.run(chat, "lima")
-
-    assert category == classify(caught.value, now=0.0).category
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        None,
-        [],
-        {},
-        {"choices": [{"message": {"content": "Lima"}, "finish_reason": "stop"}]},
-        {"content": [{"type": "text", "text": "Lima"}], "stop_reason": "end_turn"},
-        {"candidates": []},
-        {"candidates": {}},
-        {"candidates": [7]},
-        {"promptFeedback": {}},
-        {"promptFeedback": {"blockReason": 7}},
-        reply_of(*text("Lima"), reason=None),
-        reply_of(*text("Lima"), reason=["STOP"]),
-        reply_of(candidates=[{"content": "Lima", "finishReason": "STOP"}]),
-        reply_of(candidates=[{"content": {"parts": "Lima"}, "finishReason": "STOP"}]),
-        reply_of({"text": 7}),
-        reply_of("Lima"),
-        reply_of({"functionCall": {"name": None}}),
-        reply_of({"functionCall": {"name": "f", "args": "{}"}}),
-        reply_of({"functionCall": {"name": "f", "id": 7}}),
-        reply_of({"functionCall": {"name": "f", "partialArgs": []}}),
-        reply_of({"hologram": {}}),
-    ],
-)
-def test_a_reply_without_an_answer(reply: Any) -> None:
-    """A reply of another form, or one that has only parts of unknown types, is invalid."""
-    with pytest.raises(InvalidReply):
-        Gemini().read(reply)
-
-
-@pytest.mark.parametrize(
-    ("chunks", "error"),
-    [
-        ([], IncompleteReply),
-        (chunks_of(REPLIES["several texts"])[:-1], IncompleteReply),
-        ([{"usageMetadata": USAGE}], IncompleteReply),
-        ([{"candidates": [{"content": {"parts": 7}}]}], InvalidReply),
-        ([{"candidates": [{"content": "Lima", "finishReason": "STOP"}]}], InvalidReply),
-        ([{"choices": []}], InvalidReply),
-        ([{"candidates": [{"finishReason": 7}]}], InvalidReply),
-    ],
-)
-def test_a_stream_without_its_end(chunks: list[dict[str, Any]], error: type[Exception]) -> None:
-    """A stream without a finish reason is incomplete; one with chunks of another form is invalid."""
-    with pytest.raises(error):
-        read_stream(encode(chunks))
+INVALID_REPLIES: Final[list[Any]] = [
+    None,
+    [],
+    {},
+    {"choices": [{"message": {"content": "Lima"}, "finish_reason": "stop"}]},
+    {"content": [{"type": "text", "text": "Lima"}], "stop_reason": "end_turn"},
+    {"candidates": []},
+    {"candidates": {}},
+    {"candidates": [7]},
+    {"promptFeedback": {}},
+    {"promptFeedback": {"blockReason": 7}},
+    reply_of(*text("Lima"), reason=None),
+    reply_of(*text("Lima"), reason=["STOP"]),
+    reply_of(candidates=[{"content": "Lima", "finishReason": "STOP"}]),
+    reply_of(candidates=[{"content": {"parts": "Lima"}, "finishReason": "STOP"}]),
+    reply_of({"text": 7}),
+    reply_of("Lima"),
+    *(reply_of({"functionCall": {"name": "f", **fields}}) for fields in ({"name": None}, {"args": "{}"}, {"id": 7})),
+    reply_of({"functionCall": {"name": "f", "partialArgs": []}}),
+    reply_of({"hologram": {}}),
+]
+INCOMPLETE_STREAMS: Final = [chunks_of(REPLIES["several texts"])[:-1], [{"usageMetadata": USAGE}]]
+INVALID_STREAMS: Final = [
+    [{"candidates": [{"content": {"parts": 7}}]}],
+    [{"candidates": [{"content": "Lima", "finishReason": "STOP"}]}],
+    [{"candidates": [{"finishReason": 7}]}],
+]
 
 
 SCHEMA: Final = {"type": "object", "properties": {"answer": {"type": "string"}}, "additionalProperties": False}
@@ -353,31 +286,6 @@ def _sent_by_sdk(server: Server, name: str) -> Any:
     client.models.generate_content(model=MODEL, contents=contents, config=config)
     (request,) = server.requests(name)
     return json.loads(request["body"])
-
-
-@pytest.mark.parametrize(
-    ("messages", "error"),
-    [
-        ([{"role": "assistant", "tool_calls": [{"id": 1}]}], "tool call"),
-        ([{"role": "tool", "tool_call_id": "fc-1", "content": "x"}], "no tool call before the message"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a.png"}}]}], "data:image/png;base64"),
-        ([{"role": "user", "content": [{"type": "hologram"}]}], "takes texts, images and files"),
-    ],
-)
-def test_unsupported_messages(messages: list[Any], error: str) -> None:
-    """A message that cannot be converted is a usage error, which the check of the cases finds."""
-    with pytest.raises(UsageError, match=error):
-        Chat("gemini:m", base_url="http://h").body(messages)
-
-
-def test_the_key_is_sent_as_the_api_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Either variable is read; `GOOGLE_API_KEY` comes first, as in the SDK."""
-    monkeypatch.setenv("GEMINI_API_KEY", "a-key-of-gemini")
-    headers = dict(Chat("gemini:m")._address.headers)  # No call leaves this machine.
-    monkeypatch.setenv("GOOGLE_API_KEY", "a-key-of-google")
-
-    assert b"a-key-of-gemini" == headers[b"x-goog-api-key"]
-    assert b"a-key-of-google" == dict(Chat("gemini:m")._address.headers)[b"x-goog-api-key"]
 
 
 def test_the_model_is_part_of_the_definition() -> None:

@@ -1,23 +1,18 @@
-"""The Responses API: requests, replies and streams, compared with OpenAI's SDK, which reads the same bytes."""
+"""The Responses API: its requests, and replies that `test_dialect_replies` compares with OpenAI's SDK."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from evaljournal import Case, UsageError
-from evaljournal.journal.events import AttemptFailed
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, Reply
-from evaljournal.runner.retries.classify import classify
 from evaljournal.runner.tasks.chat import Chat
-from evaljournal.runner.tasks.dialects.dialect import Answer
 from evaljournal.runner.tasks.dialects.responses import Responses
+from tests.dialects import encode, read_stream
 from tests.programs import import_optional
-from tests.runs import define_real, events, run_real
 from tests.security.replies import replying
 
+NAME: Final = "responses"
+DIALECT: Final = Responses()
 USAGE: Final = {
     "input_tokens": 1000,
     "input_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300},
@@ -90,154 +85,74 @@ OUTCOMES: Final = {
 }
 
 
-def stream_of(reply: dict[str, Any]) -> bytes:
+ERROR_CODES: Final = {
+    "server_error": "unavailable",
+    "rate_limit_exceeded": "rate_limited",
+    "vector_store_timeout": "unavailable",
+    "invalid_prompt": "fatal",
+    "invalid_base64_image": "fatal",
+    "image_content_policy_violation": "fatal",
+    "failed_to_download_image": "error",
+}
+"""Code of an error → category of the failure."""
+
+
+def chunks_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the events of a response, as the API sends them: several before its first token."""
     started = {**reply, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    events_of_stream: list[dict[str, Any]] = [
+    chunks: list[dict[str, Any]] = [
         {"type": "response.created", "response": started},
         {"type": "response.in_progress", "response": started},
     ]
     for index, item in enumerate(reply["output"]):
         position = {"item_id": item["id"], "output_index": index}
-        events_of_stream.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}})
+        chunks.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}})
         for content_index, part in enumerate(item.get("content", [])):
             place = {**position, "content_index": content_index}
             delta = {"type": "response.output_text.delta", **place, "logprobs": []}
-            events_of_stream += [{**delta, "delta": letter} for letter in part.get("text", "")]
+            chunks += [{**delta, "delta": letter} for letter in part.get("text", "")]
         if "arguments" in item:
-            events_of_stream.append({"type": "response.function_call_arguments.delta", **position, "delta": item["arguments"]})
-        events_of_stream.append({"type": "response.output_item.done", "output_index": index, "item": item})
-    events_of_stream.append({"type": f"response.{reply['status']}", "response": reply})
-    return encode(events_of_stream)
+            chunks.append({"type": "response.function_call_arguments.delta", **position, "delta": item["arguments"]})
+        chunks.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    chunks.append({"type": f"response.{reply['status']}", "response": reply})
+    return [{**chunk, "sequence_number": number} for number, chunk in enumerate(chunks)]
 
 
-def encode(events_of_stream: Sequence[dict[str, Any]]) -> bytes:
-    texts = [
-        f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': number})}\n\n"
-        for number, event in enumerate(events_of_stream)
-    ]
-    return "".join(texts).encode()
-
-
-def read_stream(content: bytes) -> Answer:
-    reply = Reply(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"})
-    reply.feed(content)
-    return Responses().read_stream(reply.chunks())
-
-
-def read_by_sdk(content: bytes, *, stream: bool) -> Any:
-    """Return what OpenAI's SDK reads: the response, or that of the last event."""
+def read_by_sdk(content: bytes, *, stream: bool) -> tuple[Any, ...]:
+    """Return text, tool calls, usage, model and reason that OpenAI's SDK reads."""
     openai = import_optional("openai")
     with replying(content, "text/event-stream" if stream else "application/json") as server:
         client = openai.OpenAI(base_url=server.url, api_key="key", max_retries=0)
         reply = client.responses.create(model="m", input="q", stream=stream)
-        return list(reply)[-1].response if stream else reply
+        reply = list(reply)[-1].response if stream else reply
+    parts = [part for item in reply.output if item.type == "message" for part in item.content]
+    text = reply.output_text or "".join(part.refusal for part in parts if part.type == "refusal")
+    calls = [(item.call_id, item.name, json.loads(item.arguments)) for item in reply.output if item.type == "function_call"]
+    reason = reply.incomplete_details.reason if reply.incomplete_details else ""
+    return text, calls, reply.usage.model_dump(exclude_none=True), reply.model, reason
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
-@pytest.mark.parametrize("name", REPLIES)
-def test_the_sdk_reads_the_same(name: str, *, stream: bool) -> None:
-    """Text, tool calls, usage, model and status are those that OpenAI's SDK reads from the same bytes."""
-    reply = REPLIES[name]
-    content = stream_of(reply) if stream else json.dumps(reply).encode()
-    answer = read_stream(content) if stream else Responses().read(json.loads(content))
-    expected = read_by_sdk(content, stream=stream)
-    calls = [item for item in expected.output if item.type == "function_call"]
-    refusals = [
-        part.refusal for item in expected.output if item.type == "message" for part in item.content if part.type == "refusal"
-    ]
-
-    assert (expected.output_text or "".join(refusals)) == answer.text
-    assert [(call.call_id, call.name, call.arguments) for call in calls] == [
-        (call["id"], call["function"]["name"], call["function"]["arguments"]) for call in answer.tool_calls
-    ]
-    assert expected.usage.model_dump(exclude_none=True) == answer.usage
-    assert (expected.model, expected.service_tier) == (answer.model, answer.service_tier)
-    assert OUTCOMES.get(name, "complete") == answer.outcome
-    assert (expected.status == "incomplete") == bool(answer.finish_reason)
-
-
-@pytest.mark.parametrize(
-    ("code", "category"),
-    [
-        ("server_error", "unavailable"),
-        ("rate_limit_exceeded", "rate_limited"),
-        ("vector_store_timeout", "unavailable"),
-        ("invalid_prompt", "fatal"),
-        ("invalid_base64_image", "fatal"),
-        ("image_content_policy_violation", "fatal"),
-        ("failed_to_download_image", "error"),
-    ],
-)
-def test_a_failed_response(code: str, category: str) -> None:
-    """A response that failed, and the events `error` and `response.failed`, are classified by the code of the error."""
-    error = {"code": code, "message": "no"}
-    reply = response(status="failed", error=error)
-    failures: list[str] = []
-    for content in (
-        encode([{"type": "response.failed", "response": reply}]),
-        encode([{"type": "error", **error, "param": None}]),
-        f"data: {json.dumps({'type': 'error', **error})}\n\n".encode(),
-    ):
-        with pytest.raises(ErrorReply) as caught:
-            read_stream(content)
-        failures.append(classify(caught.value, now=0.0).category)
-
-    assert [category] * 3 == failures
-
-
-def test_an_error_with_status_200(path: Path) -> None:
-    """A failed response is an error of the attempt, whatever the status of the reply."""
-    reply = json.dumps(response(status="failed", error={"code": "invalid_prompt", "message": "no"})).encode()
-    with replying(reply) as server:
-        run_real(define_real(Chat("responses:m", base_url=server.url)), path)
-
-    assert [("evaljournal.ErrorReply", "fatal")] == [(event.error, event.category) for event in events(path, AttemptFailed)]
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        [],
-        {"choices": []},
-        {"output": "Lima"},
-        response(),
-        response(REASONING),
-        response(message(text_part("Lima")), status="queued"),
-        response(message(text_part("Lima")), status=["completed"]),
-        response({"type": "message", "content": "Lima"}),
-        response(message({"type": "output_text", "text": 7})),
-        response({**CALL, "arguments": {}}),
-        response(None, 7, "message"),
-    ],
-)
-def test_a_reply_without_an_answer(reply: Any) -> None:
-    """A reply of another form, or one without a message and a tool call, is invalid."""
-    with pytest.raises(InvalidReply):
-        Responses().read(reply)
-
-
-@pytest.mark.parametrize(
-    ("content", "error"),
-    [
-        (b"", IncompleteReply),
-        (stream_of(REPLIES["several texts"]).rpartition(b"event:")[0], IncompleteReply),
-        (b"data: [1]\n\n", InvalidReply),
-        (b"data: x\n\n", InvalidReply),
-        (b'data: {"choices": []}\n\n', InvalidReply),
-        (b'data: {"type": "response.completed"}\n\n', InvalidReply),
-    ],
-)
-def test_a_stream_without_its_end(content: bytes, error: type[Exception]) -> None:
-    """A stream without its last event is incomplete; one of another API is invalid."""
-    with pytest.raises(error):
-        read_stream(content)
+INVALID_REPLIES: Final[list[Any]] = [
+    [],
+    {"choices": []},
+    {"output": "Lima"},
+    response(),
+    response(REASONING),
+    response(message(text_part("Lima")), status="queued"),
+    response(message(text_part("Lima")), status=["completed"]),
+    response({"type": "message", "content": "Lima"}),
+    response(message({"type": "output_text", "text": 7})),
+    response({**CALL, "arguments": {}}),
+    response(None, 7, "message"),
+]
+INCOMPLETE_STREAMS: Final = [chunks_of(REPLIES["several texts"])[:-1]]
+INVALID_STREAMS: Final[list[Any]] = [[[1]], ["x"], [{"type": "response.completed"}]]
 
 
 @pytest.mark.parametrize(("name", "event"), [("several texts", "output_text"), ("tool calls", "function_call_arguments")])
 def test_the_first_token(name: str, event: str) -> None:
     """The events before the first delta have no token."""
-    match = Responses.first_token.search(stream_of(REPLIES[name]))
+    match = DIALECT.first_token.search(encode(chunks_of(REPLIES[name])))
 
     assert match is not None
     assert f'"response.{event}.delta"'.encode() == match[0]
@@ -246,10 +161,8 @@ def test_the_first_token(name: str, event: str) -> None:
 def test_items_that_are_sent_once() -> None:
     """If the last event has no items, those of the earlier events are read."""
     reply = REPLIES["text and a tool call"]
-    done = [
-        {"type": "response.output_item.done", "output_index": index, "item": item} for index, item in enumerate(reply["output"])
-    ]
-    answer = read_stream(encode([*done, {"type": "response.completed", "response": {**reply, "output": []}}]))
+    *chunks, completed = chunks_of(reply)
+    answer = read_stream(DIALECT, [*chunks, {**completed, "response": {**reply, "output": []}}])
 
     assert ("Let me look.", ["call-1"]) == (answer.text, [call["id"] for call in answer.tool_calls])
 
@@ -323,11 +236,3 @@ def _checked_by_sdk(body: dict[str, Any]) -> Any:
     name = "ResponseCreateParamsStreaming" if body.get("stream") else "ResponseCreateParamsNonStreaming"
     adapter = pydantic.TypeAdapter(pydantic.with_config(pydantic.ConfigDict(extra="forbid"))(getattr(params, name)))
     return json.loads(adapter.dump_json(adapter.validate_python(body, strict=True)))
-
-
-def test_unsupported_parameters_and_messages() -> None:
-    """A seed is a usage error when the task is defined, and an invalid tool call when the cases are checked."""
-    with pytest.raises(UsageError, match="has no seed"):
-        Chat("responses:m", base_url="http://h", seed=1)
-    with pytest.raises(UsageError, match="invalid tool call"):
-        Chat("responses:m", base_url="http://h").check(Case(input=[{"role": "assistant", "tool_calls": [{"id": 1}]}]))
