@@ -1,14 +1,13 @@
 """A server that answers as the APIs of providers do, by the host in its path: `/api.groq.com/openai/v1/chat/completions`."""
 
 import json
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import attrs
+
+from tests.security.replies import Request, answering
 
 ProviderReply = tuple[int, Mapping[str, str], Any]
 """Status, headers and body."""
@@ -46,12 +45,8 @@ def _openai(request: ReceivedRequest, number: int) -> ProviderReply:
         content = [{"type": "output_text", "text": _answer(request), "annotations": []}]
         items = [{"type": "reasoning", "summary": []}, {"type": "message", "role": "assistant", "content": content}]
         usage = {"input_tokens": 1000, "input_tokens_details": details, "output_tokens": 100}
-        model = request.body["model"]
-        return (
-            200,
-            {},
-            {"object": "response", "status": "completed", "error": None, "model": model, "output": items, "usage": usage},
-        )
+        reply = {"object": "response", "status": "completed", "error": None, "model": request.body["model"]}
+        return 200, {}, {**reply, "output": items, "usage": usage}
     usage = {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": details}
     return _completion(request, usage, service_tier="default", system_fingerprint="fp")
 
@@ -84,12 +79,8 @@ def _gemini(request: ReceivedRequest, number: int) -> ProviderReply:
 
 def _azure(request: ReceivedRequest, _: int) -> ProviderReply:
     if "Japan" in json.dumps(request.body):
-        error = {
-            "code": "content_filter",
-            "message": "The response was filtered",
-            "innererror": {"code": "ResponsibleAIPolicyViolation"},
-        }
-        return 400, {}, {"error": {**error, "status": 400}}
+        error = {"code": "content_filter", "message": "The response was filtered", "status": 400}
+        return 400, {}, {"error": {**error, "innererror": {"code": "ResponsibleAIPolicyViolation"}}}
     return _completion(request, prompt_filter_results=[{"prompt_index": 0, "content_filter_results": {}}])
 
 
@@ -130,11 +121,8 @@ def _mistral(request: ReceivedRequest, __: int) -> ProviderReply:
 def _vllm(request: ReceivedRequest, _: int) -> ProviderReply:
     if "Japan" in json.dumps(request.body):
         message = "This model's maximum context length is 10 tokens. However, you requested 20 tokens"
-        return (
-            400,
-            {},
-            {"error": {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}},
-        )
+        error = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
+        return 400, {}, {"error": error}
     usage = {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": None}
     return _completion(request, usage, prompt_logprobs=None, kv_transfer_params=None)
 
@@ -175,40 +163,14 @@ class Providers:
 
 @contextmanager
 def serving_providers() -> Iterator[Providers]:
-    """Serve on a port of this machine for the duration of the block."""
+    """Serve on a port of this machine for the duration of the block; calls are made one after the other."""
     requests: list[ReceivedRequest] = []
-    counts: Counter[str] = Counter()
-    lock = threading.Lock()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(request: Request) -> tuple[int, Mapping[str, str], bytes]:
+        _, host, path = request.path.split("/", 2)
+        requests.append(ReceivedRequest(host, f"/{path}", request.headers, json.loads(request.body)))
+        status, headers, reply = HOSTS[host](requests[-1], sum(request.host == host for request in requests))
+        return status, headers, json.dumps(reply).encode()
 
-        def do_POST(self) -> None:  # the name that http.server calls
-            _, host, path = self.path.split("/", 2)
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            request = ReceivedRequest(host, f"/{path}", {name.lower(): value for name, value in self.headers.items()}, body)
-            with lock:
-                requests.append(request)
-                counts[host] += 1
-                number = counts[host]
-            status, headers, reply = HOSTS[host](request, number)
-            content = json.dumps(reply).encode()
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments: object, **_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield Providers(f"http://127.0.0.1:{server.server_port}", requests)
-    finally:
-        server.shutdown()
-        thread.join(10)
-        server.server_close()
+    with answering(answer) as server:
+        yield Providers(server.url.rstrip("/"), requests)

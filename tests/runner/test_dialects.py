@@ -157,7 +157,7 @@ def test_the_documented_example(tmp_path: Path, *, stream: bool) -> None:
     with replying(content.encode(), "application/x-ndjson" if stream else "application/json") as server:
         environment["OLLAMA_BASE_URL"] = server.url
         result = run_command(*command, cwd=tmp_path, env=environment)
-    ((path, body),) = server.calls
+    (request,) = server.requests
 
     assert 0 == result.returncode, result.stderr
     assert {
@@ -165,7 +165,7 @@ def test_the_documented_example(tmp_path: Path, *, stream: bool) -> None:
         "messages": [{"role": "user", "content": "Capital of Peru?"}],
         "stream": stream,
         "options": {"num_predict": 2},
-    } == json.loads(body)
-    assert "/api/chat" == path
+    } == json.loads(request.body)
+    assert "/api/chat" == request.path
     assert ["Lima"] == outputs(tmp_path / "runs" / "qa" / "0001")
     assert "1 output truncated" in result.stdout

@@ -29,16 +29,17 @@ KEYS: Final = {
 CHAT: Final = "/chat/completions"
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Expected:
     """What a provider receives, and what a run records."""
 
+    host: str
     target: str
-    key: tuple[str, str] | None
-    """Header and variable of the key."""
+    key: str
+    """Header and variable of the key; empty without one."""
+    attempts: int = 2
     body: Mapping[str, Any] = attrs.field(factory=dict[str, Any])
     """Some parameters of every request."""
-    attempts: int = 2
     outputs: tuple[str, ...] = ("Lima", "Tokyo")
     code: int = 0
     usage: Mapping[str, float] = attrs.field(factory=dict[str, float])
@@ -46,95 +47,54 @@ class Expected:
     warnings: int = 0
 
 
-BEARER: Final = "authorization"
+GEMINI: Final = "generativelanguage.googleapis.com"
+AZURE: Final = "my-resource.openai.azure.com"
+DECLINED: Final[Any] = {"key": "api-key AZURE_OPENAI_API_KEY", "outputs": ("", "Lima"), "declined": 1}
 EXPECTED: Final = [
-    (
+    Expected(
         "api.openai.com",
-        Expected(
-            target=f"/v1{CHAT}",
-            key=(BEARER, "OPENAI_API_KEY"),
-            attempts=3,
-            usage={"cached_tokens": 1000, "cache_write_tokens": 400},
-        ),
+        f"/v1{CHAT}",
+        "authorization OPENAI_API_KEY",
+        attempts=3,
+        usage={"cached_tokens": 1000, "cache_write_tokens": 400},
     ),
-    (
-        "api.openai.com",
-        Expected(target="/v1/responses", key=(BEARER, "OPENAI_API_KEY"), body={"store": False}, attempts=3),
-    ),
-    (
+    Expected("api.openai.com", "/v1/responses", "authorization OPENAI_API_KEY", attempts=3, body={"store": False}),
+    Expected(
         "api.anthropic.com",
-        Expected(
-            target="/v1/messages",
-            key=("x-api-key", "ANTHROPIC_API_KEY"),
-            body={"max_tokens": 4096},
-            attempts=3,
-            usage={"input_tokens": 2000, "cached_tokens": 1000},
-        ),
+        "/v1/messages",
+        "x-api-key ANTHROPIC_API_KEY",
+        attempts=3,
+        body={"max_tokens": 4096},
+        usage={"input_tokens": 2000, "cached_tokens": 1000},
     ),
-    (
-        "generativelanguage.googleapis.com",
-        Expected(
-            target="/v1beta/models/gemini-3.8-flash:generateContent",
-            key=("x-goog-api-key", "GEMINI_API_KEY"),
-            attempts=3,
-            usage={"output_tokens": 200, "reasoning_tokens": 80},
-        ),
+    Expected(
+        GEMINI,
+        "/v1beta/models/gemini-3.8-flash:generateContent",
+        "x-goog-api-key GEMINI_API_KEY",
+        attempts=3,
+        usage={"output_tokens": 200, "reasoning_tokens": 80},
     ),
-    (
-        "generativelanguage.googleapis.com",
-        Expected(target=f"/v1beta/openai{CHAT}", key=(BEARER, "GEMINI_API_KEY"), attempts=3),
-    ),
-    (
-        "my-resource.openai.azure.com",
-        Expected(
-            target=f"/openai/v1{CHAT}",
-            key=("api-key", "AZURE_OPENAI_API_KEY"),
-            body={"model": "gpt-5.6-luna"},
-            outputs=("", "Lima"),
-            declined=1,
-        ),
-    ),
-    (
-        "my-resource.openai.azure.com",
-        Expected(
-            target=f"/openai/deployments/my-deployment{CHAT}?api-version=2024-10-21",
-            key=("api-key", "AZURE_OPENAI_API_KEY"),
-            outputs=("", "Lima"),
-            declined=1,
-        ),
-    ),
-    (
+    Expected(GEMINI, f"/v1beta/openai{CHAT}", "authorization GEMINI_API_KEY", attempts=3),
+    Expected(AZURE, f"/openai/v1{CHAT}", **DECLINED, body={"model": "gpt-5.6-luna"}),
+    Expected(AZURE, f"/openai/deployments/my-deployment{CHAT}?api-version=2024-10-21", **DECLINED),
+    Expected(
         "bedrock-runtime.us-east-1.amazonaws.com",
-        Expected(
-            target=f"/openai/v1{CHAT}",
-            key=(BEARER, "AWS_BEARER_TOKEN_BEDROCK"),
-            body={"model": "openai.gpt-oss-120b-1:0", "max_tokens": 1000},
-            attempts=3,
-        ),
+        f"/openai/v1{CHAT}",
+        "authorization AWS_BEARER_TOKEN_BEDROCK",
+        attempts=3,
+        body={"model": "openai.gpt-oss-120b-1:0", "max_tokens": 1000},
     ),
-    (
-        "openrouter.ai",
-        Expected(target=f"/api/v1{CHAT}", key=(BEARER, "OPENROUTER_API_KEY"), attempts=3, usage={"cost": 0.5}),
-    ),
-    ("api.groq.com", Expected(target=f"/openai/v1{CHAT}", key=(BEARER, "GROQ_API_KEY"), attempts=3)),
-    ("api.together.xyz", Expected(target=f"/v1{CHAT}", key=(BEARER, "TOGETHER_API_KEY"), attempts=3)),
-    ("api.mistral.ai", Expected(target=f"/v1{CHAT}", key=(BEARER, "MISTRAL_API_KEY"))),
-    ("localhost:8000", Expected(target=f"/v1{CHAT}", key=None, outputs=("Lima",), code=1)),
-    (
-        "localhost:11434",
-        Expected(target=f"/v1{CHAT}", key=None, body={"model": "qwen3:8b"}, usage={"input_tokens": 4}, warnings=1),
-    ),
-    (
-        "localhost:4000",
-        Expected(
-            target=f"/v1{CHAT}",
-            key=(BEARER, "LITELLM_API_KEY"),
-            body={"model": "team-default"},
-            usage={"cost": 0.0003},  # That of the model that answered.
-        ),
-    ),
+    Expected("openrouter.ai", f"/api/v1{CHAT}", "authorization OPENROUTER_API_KEY", attempts=3, usage={"cost": 0.5}),
+    Expected("api.groq.com", f"/openai/v1{CHAT}", "authorization GROQ_API_KEY", attempts=3),
+    Expected("api.together.xyz", f"/v1{CHAT}", "authorization TOGETHER_API_KEY", attempts=3),
+    Expected("api.mistral.ai", f"/v1{CHAT}", "authorization MISTRAL_API_KEY"),
+    Expected("localhost:8000", f"/v1{CHAT}", "", outputs=("Lima",), code=1),
+    Expected("localhost:11434", f"/v1{CHAT}", "", body={"model": "qwen3:8b"}, usage={"input_tokens": 4}, warnings=1),
+    Expected(
+        "localhost:4000", f"/v1{CHAT}", "authorization LITELLM_API_KEY", body={"model": "team-default"}, usage={"cost": 0.0003}
+    ),  # That of the model that answered.
 ]
-"""The provider of each command of the page, in its order."""
+"""What is expected of each command of the page, in its order."""
 
 
 @pytest.fixture
@@ -155,21 +115,21 @@ def local(text: str, providers: Providers) -> str:
     return re.sub(r"https?://([\w.:-]+)", rf"{providers.root}/\1", text)
 
 
-@pytest.mark.parametrize(("number", "host"), list(enumerate(host for host, _ in EXPECTED)))
-def test_command(number: int, host: str, providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", range(len(EXPECTED)), ids=[expected.host for expected in EXPECTED])
+def test_command(number: int, providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command of a provider sends the right request to the right place with the right key, and reads its replies."""
     for name in ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name)
-    command, expected = COMMANDS[number], EXPECTED[number][1]
+    command, expected = COMMANDS[number], EXPECTED[number]
     result = evaljournal(*[local(word, providers) for word in command[1:]], "--slots", "1", "--policy", "fixed", "-o", "run")
     state = load(Path("run")).state
     summary = summarize(state)
 
     assert expected.code == result.exit_code, result.output
-    assert {(host, expected.target)} == {(request.host, request.target) for request in providers.requests}
+    assert {(expected.host, expected.target)} == {(request.host, request.target) for request in providers.requests}
     assert expected.attempts == len(providers.requests) == state.attempts
     for request in providers.requests:
-        assert keys_in(request.headers) == ([] if expected.key is None else [(expected.key[0], KEYS[expected.key[1]])])
+        assert keys_in(request.headers) == [expected.key] * bool(expected.key)
         assert expected.body == {name: request.body[name] for name in expected.body}
     assert expected.outputs == tuple(sorted(outputs(Path("run"))))
     assert expected.usage == {name: round(state.usage[name], 9) for name in expected.usage}
@@ -178,15 +138,16 @@ def test_command(number: int, host: str, providers: Providers, monkeypatch: pyte
     assert expected.declined == sum(answer.get("outcome") == "declined" for answer in answers)
 
 
-def keys_in(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers with a key, without the word before it."""
-    return [(name, value.removeprefix("Bearer ")) for name, value in headers.items() if "key-of-" in value]
+def keys_in(headers: Mapping[str, str]) -> list[str]:
+    """Return the headers with a key, each with the variable of the key."""
+    variables = {key: name for name, key in KEYS.items()}
+    return [f"{name} {variables[value.removeprefix('Bearer ')]}" for name, value in headers.items() if "key-of-" in value]
 
 
 def test_every_command_is_tested() -> None:
     """The page has a command for each provider of the server, and no other."""
     assert len(COMMANDS) == len(EXPECTED)
-    assert HOSTS.keys() == {host for host, _ in EXPECTED}
-    for command, (host, _) in zip(COMMANDS, EXPECTED, strict=True):
+    assert HOSTS.keys() == {expected.host for expected in EXPECTED}
+    for command, expected in zip(COMMANDS, EXPECTED, strict=True):
         urls = re.findall(r"https?://([\w.:-]+)", " ".join(command))
-        assert urls in ([host], []), command
+        assert urls in ([expected.host], []), command

@@ -106,7 +106,7 @@ def test_an_echoed_key_is_masked_and_that_is_recorded(path: Path, monkeypatch: p
         run_real(evaluation, path)
     rescore(evaluation, path, all_outputs=True)
 
-    assert VALUE == replies.requests[0]["x-plain"]
+    assert VALUE == replies.requests[0].headers["x-plain"]
     assert ["your key is ***, really"] == outputs(path)
     assert ["your key is ***, really"] * 2 == scored_outputs
     assert [{"output": True}] == [event.value for event in events(path, Noted) if event.name == MASKED]
