@@ -7,6 +7,8 @@ import anthropic
 import httpx2
 import openai
 
+from evaljournal import gateway_env
+
 KEY: Final = "a-key-that-must-stay-hidden-4711"
 TURNS: Final = 3
 
@@ -117,3 +119,10 @@ def make_client(url: str, kind: type) -> Any:
     http_client: Any = (httpx2.AsyncClient if "Async" in kind.__name__ else httpx2.Client)(verify=False)
     base_url = f"{url}/v1" if kind.__module__.startswith("openai") else url
     return kind(base_url=base_url, api_key=KEY, max_retries=5, http_client=http_client)
+
+
+def gateway_client(turn: Turn) -> Any:
+    """Return a client of an SDK for the gateway."""
+    kind = CLIENTS[turn]
+    url = gateway_env()["OPENAI_BASE_URL" if kind.__module__.startswith("openai") else "ANTHROPIC_BASE_URL"]
+    return make_client(url.removesuffix("/v1"), kind)

@@ -5,7 +5,6 @@ import contextvars
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ import trio
 
 from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
 from evaljournal.runner.testing import Return, Scripted, deterministic_options
-from tests.processes import TIMEOUT
+from tests.runner.test_function import CALLERS
 
 USER = contextvars.ContextVar("user", default="unknown")
 
@@ -33,25 +32,7 @@ def plain(value: int) -> tuple[int, str]:
     return value, USER.get()
 
 
-def in_a_thread(call: Callable[[], Any]) -> Any:
-    """Call a function in a thread that is not the main one."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result(TIMEOUT)
-
-
-def in_a_loop(run: Callable[..., Any]) -> Callable[[Callable[[], Any]], Any]:
-    """Return a function that calls another inside a running loop, as a notebook does."""
-
-    def call_inside(call: Callable[[], Any]) -> Any:
-        async def cell() -> Any:
-            return call()
-
-        return run(cell() if run is asyncio.run else cell)
-
-    return call_inside
-
-
-@pytest.mark.parametrize("caller", [lambda call: call(), in_a_thread, in_a_loop(asyncio.run), in_a_loop(trio.run)])
+@pytest.mark.parametrize("caller", CALLERS)
 def test_run_can_be_called_from_everywhere(caller: Callable[[Callable[[], Any]], Any]) -> None:
     """Functions for asyncio and trio and plain ones work in a script, a thread and a loop; context variables are passed on."""
 

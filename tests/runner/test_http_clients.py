@@ -21,6 +21,7 @@ from evaljournal.replay import load
 from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.engine.recorder import LateRecorder
 from evaljournal.runner.steps import http_clients
+from tests.gateway import KEY as PROVIDER_KEY
 from tests.runs import define_real, events, outputs, run_real
 from tests.sdk_agents import (
     CHAT,
@@ -33,6 +34,7 @@ from tests.sdk_agents import (
     chat_async,
     chat_async_streamed,
     chat_streamed,
+    gateway_client,
     make_client,
     message,
     message_async,
@@ -61,6 +63,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 @pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # The OpenAI SDK leaves its own open.
+@pytest.mark.parametrize("way", ["durable", "gateway"])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -79,17 +82,23 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     ],
     ids=lambda kind: f"{kind[0].__name__}-{kind[1]}",
 )
-def test_an_agent_continues_after_a_rate_limit(
-    path: Path, server: Server, name: str, waits: list[None], kind: tuple[Turn, Any]
+def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
+    path: Path, server: Server, name: str, waits: list[None], provider: Callable[[str], None], kind: tuple[Turn, Any], way: str
 ) -> None:
     """The next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
     turn, loop = kind
     ok = "sse" if "streamed" in turn.__name__ else "ok"
-    url = server.url(name, f"{ok},{ok},429:0.05,{ok}", "api")
-    agent = Agent(lambda: make_client(url, CLIENTS[turn]), turn)
+    steps = f"{ok},{ok},429:0.05,{ok}"
+    provider(steps)
+
+    def new_client() -> Any:
+        url = server.url(name, steps, "api")
+        return gateway_client(turn) if way == "gateway" else make_client(url, CLIENTS[turn])
+
+    agent = Agent(new_client, turn)
+    setting: Any = {"gateway": True} if way == "gateway" else {"durable": "http"}
     task = agent.plain if loop is None else agent.awaited
-    defined = define_real(task, "lima", loop=loop, durable="http", retry=RETRY, write_ahead=True)
-    outcome = run_real(defined, path, durability="sync")
+    outcome = run_real(define_real(task, loop=loop, retry=RETRY, write_ahead=True, **setting), path, durability="sync")
 
     assert ["LIMA 0 1"] == outputs(path)
     assert TURNS + 1 == len(server.requests(name))
@@ -99,7 +108,8 @@ def test_an_agent_continues_after_a_rate_limit(
     assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
     assert ["rate_limited"] == [event.category for event in events(path, AttemptFailed)]
     assert verify(path).ok
-    assert not [file for file in path.rglob("*.jsonl") if KEY.encode() in file.read_bytes()]
+    contents = [file.read_bytes() for file in path.rglob("*.jsonl")]
+    assert not [key for key in (KEY, PROVIDER_KEY) if any(key.encode() in content for content in contents)]
 
 
 def post(url: str, text: str = "lima", **options: Any) -> httpx.Response:
@@ -127,7 +137,7 @@ class FailsOnce:
 def run_failing_once(path: Path, call: Callable[[], Any], **options: Any) -> FailsOnce:
     """Run a task that fails once after its calls."""
     task = FailsOnce(call)
-    run_real(define_real(task, "lima", name="task", retry=RETRY, **{"durable": "http", **options}), path)
+    run_real(define_real(task, name="task", retry=RETRY, **{"durable": "http", **options}), path)
     assert 2 == len(task.results)
     return task
 
@@ -143,7 +153,7 @@ def test_what_a_killed_process_leaves(path: Path, server: Server, name: str) -> 
             shutil.copytree(path, copy)  # What a process that is killed now leaves.
         return " ".join([*texts, post(url, "last").json()["choices"][0]["message"]["content"]])
 
-    defined = define_real(agent, "lima", durable="http", write_ahead=True)
+    defined = define_real(agent, durable="http", write_ahead=True)
     run_real(defined, path, durability="sync")
     run_real(defined, copy, resume=True, durability="sync")
 
@@ -167,7 +177,7 @@ def test_equal_concurrent_calls(path: Path, server: Server, name: str) -> None:
             raise RateLimited(0.01)
         return attempts[-1]
 
-    run_real(define_real(agent, "lima", loop="asyncio", durable="http", retry=RETRY), path)
+    run_real(define_real(agent, loop="asyncio", durable="http", retry=RETRY), path)
 
     assert [["a", "b", "c"]] * 2 == attempts
     assert 3 == len(server.requests(name))
@@ -250,7 +260,7 @@ def test_a_stream_that_breaks_is_a_failed_step(path: Path, server: Server, name:
         with make_client(url, CLIENTS[turn]) as client:
             return str(turn(client, [{"role": "user", "content": question}])[0])
 
-    defined = define_real(agent, "lima", durable="http", retry=RETRY)
+    defined = define_real(agent, durable="http", retry=RETRY)
     run_real(defined, path)
 
     assert ["LIMA"] == outputs(path)
@@ -373,7 +383,7 @@ def test_any_client_and_transport(path: Path, server: Server, name: str, *, modu
                 texts[-1].append(reply.json()["choices"][0]["message"]["content"])
         return texts[-1]
 
-    outcome = run_real(define_real(agent, "lima", loop="asyncio", durable="http", retry=RETRY, write_ahead=True), path)
+    outcome = run_real(define_real(agent, loop="asyncio", durable="http", retry=RETRY, write_ahead=True), path)
 
     assert [["TURN 0"], ["TURN 0", "TURN 1"]] == texts
     assert (3, 2, 1, 1) == (
@@ -425,7 +435,7 @@ def test_aiohttp(path: Path, server: Server, name: str) -> None:
             raise RateLimited(0.01)
         return texts[-1]
 
-    run_real(define_real(agent, "lima", loop="asyncio", durable="http", retry=RETRY), path)
+    run_real(define_real(agent, loop="asyncio", durable="http", retry=RETRY), path)
 
     assert ["LIMA", "LIMA"] == texts
     assert 1 == len(server.requests(name))
@@ -485,7 +495,7 @@ def test_calls_that_are_not_seen_are_reported(
 def test_an_invalid_address(value: Any) -> None:
     """An invalid address is rejected where the evaluation is defined."""
     with pytest.raises(UsageError, match="durable"):
-        define_real(lambda _: None, "lima", name="task", durable=[value])
+        define_real(lambda _: None, name="task", durable=[value])
 
 
 def test_a_task_without_clients(path: Path) -> None:
@@ -498,14 +508,14 @@ def test_a_gateway_records_the_same_calls(path: Path, monkeypatch: pytest.Monkey
     """With both, one call would be two steps, and its tokens would count twice."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with pytest.raises(UsageError, match="durable"):
-        run_real(define_real(lambda _: None, "lima", name="task", durable="http", gateway=True), path)
+        run_real(define_real(lambda _: None, name="task", durable="http", gateway=True), path)
 
 
 def test_without_a_library(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names what to install."""
     monkeypatch.setattr(http_clients, "_LIBRARIES", ("no_such_library",))
     with pytest.raises(UsageError, match="httpx"):
-        run_real(define_real(lambda _: None, "lima", name="task", durable="http"), path)
+        run_real(define_real(lambda _: None, name="task", durable="http"), path)
 
 
 @pytest.mark.parametrize("loop", ["trio", "asyncio"])

@@ -1,4 +1,4 @@
-"""Real SDKs through the gateway, streams as they arrive, and what is reused after a kill."""
+"""Streams through the gateway as they arrive, and the certificates of providers."""
 
 import socket
 import threading
@@ -11,28 +11,12 @@ from typing import Any, Final
 import pytest
 import trustme
 
-from evaljournal import gateway_env, verify
-from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed, StepReused
+from evaljournal.journal.events import AttemptFailed, StepCompleted, StepFailed
 from evaljournal.runner.testing import events_of
-from tests.gateway import KEY, RETRY, ask, chunk, evaluate, evaluate_with, gateway_address, statuses
+from tests.gateway import ask, chunk, evaluate, evaluate_with, gateway_address, statuses
 from tests.processes import TIMEOUT
-from tests.runs import define_real, events, outputs, run_real
-from tests.sdk_agents import (
-    CLIENTS,
-    TURNS,
-    Agent,
-    Turn,
-    chat,
-    chat_async_streamed,
-    chat_streamed,
-    make_client,
-    message,
-    message_async,
-    message_streamed,
-    responses,
-    responses_streamed,
-)
-from tests.sdk_agents import KEY as SDK_KEY
+from tests.runs import events, outputs
+from tests.sdk_agents import chat, gateway_client
 from tests.server import Server, serving
 
 STREAM: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -41,56 +25,12 @@ OVERLOADED: Final = 'event: error\ndata: {"type": "error", "error": {"type": "ov
 CHUNK: Final = 'data: {"model": "gpt-4o-mini", "choices": [{"index": 0, "delta": {"content": "Lima"}}]}\n\n'
 
 
-def client_of(turn: Turn) -> Any:
-    """Return a client of an SDK for the gateway."""
-    kind = CLIENTS[turn]
-    is_openai = kind.__module__.startswith("openai")
-    url = gateway_env()["OPENAI_BASE_URL" if is_openai else "ANTHROPIC_BASE_URL"]
-    return make_client(url.removesuffix("/v1"), kind)
-
-
-@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # The OpenAI SDK leaves its own open.
-@pytest.mark.parametrize(
-    ("turn", "loop"),
-    [
-        (chat, None),
-        (chat_streamed, None),
-        (responses, None),
-        (responses_streamed, None),
-        (message, None),
-        (message_streamed, None),
-        (chat_async_streamed, "trio"),
-        (message_async, "asyncio"),
-    ],
-)
-def test_an_agent_continues_after_a_rate_limit(  # noqa: PLR0917  # fixtures
-    path: Path, server: Server, name: str, provider: Callable[[str], None], turn: Turn, loop: Any
-) -> None:
-    """The next attempt gets the recorded replies as the SDK read them before; the SDK itself does not retry."""
-    ok = "sse" if "streamed" in turn.__name__ else "ok"
-    provider(f"{ok},{ok},429:0.05,{ok}")
-    agent = Agent(lambda: client_of(turn), turn)
-    defined = define_real(
-        agent.awaited if loop else agent.plain, "lima", loop=loop, gateway=True, retry=RETRY, write_ahead=True
-    )
-    outcome = run_real(defined, path, durability="sync")
-
-    assert ["LIMA 0 1"] == outputs(path)
-    assert TURNS + 1 == len(server.requests(name))
-    assert (TURNS, 1, 2) == tuple(len(events(path, kind)) for kind in (StepCompleted, StepFailed, StepReused))
-    assert agent.replies[0] == agent.replies[1][:2]
-    assert {"input_tokens": 1000 * TURNS, "output_tokens": 100 * TURNS}.items() <= dict(outcome.state.usage).items()
-    assert ["rate_limited"] == [failed.category for failed in events(path, AttemptFailed)]
-    assert verify(path).ok
-    assert not [file for file in path.rglob("*.jsonl") if any(key.encode() in file.read_bytes() for key in (KEY, SDK_KEY))]
-
-
 def test_embeddings_and_models(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
     """Embeddings are steps; a list of models is forwarded and not recorded."""
     provider('raw:{"data":[]}')
 
     def agent(_: Any) -> int:
-        with client_of(chat) as client:
+        with gateway_client(chat) as client:
             vectors = client.embeddings.create(model="m", input="lima", encoding_format="float").data
             return len(vectors) + len(client.models.list().data)
 
