@@ -17,20 +17,18 @@ from evaljournal.runner.secrets import MIN_LENGTH
 from evaljournal.runner.steps.durable_requests import model_endpoint
 from evaljournal.runner.tasks.dialects.anthropic import Anthropic
 from evaljournal.runner.tasks.dialects.completions import Completions
+from evaljournal.runner.tasks.dialects.dialect import Dialect
 
 DUMMY_KEY: Final = "sk-evaljournal-gateway"
 """The API key that agents get; the gateway ignores it."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class _Api:
-    """An API, and the environment variables that configure it."""
+    """An API whose calls are forwarded."""
 
-    url_variable: str
-    """Environment variable with the base URL."""
-    default_url: str
-    key_variables: Mapping[str, tuple[str, str]]
-    """Environment variable with a key → its header, and the text before the key; the first variable that is set is used."""
+    dialect: Dialect
+    """Has its address, and the environment variables that configure it."""
     prefix: str
     """Path in the gateway, after the token of the attempt, that stands for its base URL."""
     paths: Mapping[str, str]
@@ -39,19 +37,11 @@ class _Api:
 
 _APIS: Final = (
     _Api(
-        url_variable=Completions.url_variable,
-        default_url=Completions.base_url,
-        key_variables=Completions.key_variables,
-        prefix="/openai/v1",
-        paths={"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
+        Completions(),
+        "/openai/v1",
+        {"/chat/completions": "POST", "/responses": "POST", "/embeddings": "POST", "/models": "GET"},
     ),
-    _Api(
-        url_variable=Anthropic.url_variable,
-        default_url=Anthropic.base_url,
-        key_variables=Anthropic.key_variables,
-        prefix="/anthropic",
-        paths={"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"},
-    ),
+    _Api(Anthropic(), "/anthropic", {"/v1/messages": "POST", "/v1/messages/count_tokens": "POST", "/v1/models": "GET"}),
 )
 
 
@@ -105,15 +95,16 @@ def providers_from_environment() -> list[Provider]:
 
 
 def _provider(api: _Api) -> Provider:
-    base_url = os.environ.get(api.url_variable, "").strip()
-    key = next((name for name in api.key_variables if os.environ.get(name)), None)
-    headers = {} if key is None else {api.key_variables[key][0]: f"{api.key_variables[key][1]}${{{key}}}"}
-    literal_url = (base_url or api.default_url).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
+    dialect, keys = api.dialect, api.dialect.key_variables
+    base_url = os.environ.get(dialect.url_variable, "").strip()
+    key = next((name for name in keys if os.environ.get(name)), None)
+    headers = {} if key is None else {keys[key][0]: f"{keys[key][1]}${{{key}}}"}
+    literal_url = (base_url or dialect.base_url).replace("$", "$$").replace("{", "%7B").replace("}", "%7D")
     try:
         address = Address.parse(literal_url, headers)
     except UsageError as exc:
-        raise UsageError(f"{api.url_variable}: {exc.message}", setting="gateway", value=True) from exc
-    return Provider(api, address, next(iter(api.key_variables)) if key is None and not base_url else "")
+        raise UsageError(f"{dialect.url_variable}: {exc.message}", setting="gateway", value=True) from exc
+    return Provider(api, address, next(iter(keys)) if key is None and not base_url else "")
 
 
 def routes(provider: Provider) -> dict[str, Route]:
@@ -130,7 +121,7 @@ def routes(provider: Provider) -> dict[str, Route]:
 
 def agent_environment(base_url: str, common_variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with which an agent calls the gateway at `base_url`; `common_variables` are those of all agents."""
-    urls = {api.url_variable: f"{base_url}{api.prefix}" for api in _APIS}
+    urls = {api.dialect.url_variable: f"{base_url}{api.prefix}" for api in _APIS}
     return {**common_variables, **urls, "OPENAI_API_BASE": urls["OPENAI_BASE_URL"]}  # Older libraries read this one.
 
 
@@ -139,9 +130,9 @@ def common_environment(host: str) -> dict[str, str]:
 
     Keys are replaced, also inside longer values, and `host` is called without a proxy.
     """
-    keys = {key for api in _APIS for name in api.key_variables if (key := os.environ.get(name, "").strip())}
+    keys = {key for api in _APIS for name in api.dialect.key_variables if (key := os.environ.get(name, "").strip())}
     safe_values = {name: text for name, value in os.environ.items() if (text := _replace_keys(value, keys)) != value}
-    dummies = dict.fromkeys([next(iter(api.key_variables)) for api in _APIS], DUMMY_KEY)
+    dummies = dict.fromkeys([next(iter(api.dialect.key_variables)) for api in _APIS], DUMMY_KEY)
     no_proxy = {name: ",".join(filter(None, (os.environ.get(name), host))) for name in ("NO_PROXY", "no_proxy")}
     return safe_values | dummies | no_proxy
 

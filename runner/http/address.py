@@ -141,10 +141,7 @@ class Address:
         secrets = _secrets_in_url(parts, variables)
         request_headers = _expand_headers(headers, secrets)
         if parts.username is not None and "authorization" not in {name.lower() for name in headers}:
-            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            credentials = base64.b64encode(login.encode()).decode()
-            secrets.add(credentials)
-            request_headers.append((b"Authorization", f"Basic {credentials}".encode()))
+            request_headers.append((b"Authorization", _basic_authorization(parts, secrets)))
         proxy = Proxy.from_environment(parts.scheme, parts.hostname, port, secrets)
         for secret in secrets:
             add_secret(secret)
@@ -191,11 +188,16 @@ class Proxy:
             )
         headers: list[tuple[bytes, bytes]] = []
         if parts.username is not None:
-            user, password = unquote(parts.username), unquote(parts.password or "")
-            credentials = base64.b64encode(f"{user}:{password}".encode()).decode()
-            secrets |= {password, credentials}
-            headers.append((b"Proxy-Authorization", f"Basic {credentials}".encode()))
+            headers.append((b"Proxy-Authorization", _basic_authorization(parts, secrets)))
         return cls(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme == "https", headers)
+
+
+def _basic_authorization(parts: SplitResult, secrets: set[str]) -> bytes:
+    """Return the value of a header with the user and the password in a URL, which are added to the secrets."""
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    credentials = base64.b64encode(f"{user}:{password}".encode())
+    secrets |= {password, credentials.decode()}
+    return b"Basic " + credentials
 
 
 def _secrets_in_url(parts: SplitResult, variables: Mapping[str, str]) -> set[str]:

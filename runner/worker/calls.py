@@ -396,10 +396,4 @@ def _too_large_frame(number: int) -> bytes:
 
 
 def _recorded_result(fields: dict[str, Any]) -> RecordedResult:
-    return RecordedResult(
-        fields["seq"],
-        fields["output"],
-        fields["usage"],
-        number=tuple(fields["number"]),
-        parent=tuple(fields["parent"]),
-    )
+    return RecordedResult(**{**fields, "number": tuple(fields["number"]), "parent": tuple(fields["parent"])})

@@ -43,15 +43,7 @@ class RemoteTask:
 
 
 def _case_fields(case: Case) -> dict[str, Any]:
-    return {
-        "name": case.name,
-        "input": case.input,
-        "expected": case.expected,
-        "metadata": dict(case.metadata),
-        "input_name": case.input_name,
-        "directory": case.directory,
-        "files": dict(case.files),
-    }
+    return {**attrs.asdict(case, recurse=False), "metadata": dict(case.metadata), "files": dict(case.files)}
 
 
 @attrs.define(eq=False)
