@@ -36,37 +36,27 @@ def test_options_and_files_are_resolved(server: Server, name: str, tmp_path: Pat
     Path("qa.jsonl").write_text('{"id": "peru", "question": "Capital of Peru?"}\n')
     Path("prompt.txt").write_text("Answer in one word: {question}")
     Path("chat.toml").write_text(f'system = "You know {SECRET}."\nscore = ["regex:^L"]\njudge = "large"\n')
-    options = ("--data", "qa.jsonl", "--chat", "small", "--base-url", server.url(name, "ok", "v1"), "--temperature", "0.5")
-    ended = evaljournal(
-        "run",
-        *options,
-        "--config",
-        "chat.toml",
-        "--prompt",
-        "@prompt.txt",
-        "--key-env",
-        "MY_KEY",
-        "-o",
-        "run",
-        "--retry-errors",
-        "0",
+    options: tuple[str, ...] = (
+        "--data",
+        "qa.jsonl",
+        "--chat",
+        "small",
+        "--base-url",
+        server.url(name, "ok", "v1"),
+        "--temperature",
+        "0.5",
     )
+    options += ("--config", "chat.toml", "--prompt", "@prompt.txt", "--key-env", "MY_KEY", "--retry-errors", "0")
+    ended = evaljournal("run", *options, "-o", "run")
 
     assert 1 == ended.exit_code, ended.output  # The judge's replies have no verdict.
     (started,) = events(tmp_path / "run", RunStarted)
     task, scorers = started.definition["task"], started.definition["scorers"]
-    assert ("small", 0.5, "You know ***.", "Answer in one word: {question}") == (
-        task["model"],
-        task["temperature"],
-        task["system"],
-        task["prompt"],
-    )
-    assert task["address"] == f"{server.url(name, 'ok', 'v1')}/chat/completions"
-    assert ("^L", "large", True) == (
-        scorers["regex"]["pattern"],
-        scorers["judge"]["model"],
-        "{output}" in scorers["judge"]["rubric"],
-    )
+    expected = {"model": "small", "temperature": 0.5, "system": "You know ***.", "prompt": "Answer in one word: {question}"}
+    address = f"{server.url(name, 'ok', 'v1')}/chat/completions"
+    assert {**expected, "address": address}.items() <= task.items()
+    assert ("^L", "large") == (scorers["regex"]["pattern"], scorers["judge"]["model"])
+    assert "{output}" in scorers["judge"]["rubric"]
     messages = [
         {"role": "system", "content": "You know ***."},
         {"role": "user", "content": "Answer in one word: Capital of Peru?"},

@@ -39,11 +39,16 @@ def test_an_address_that_is_not_a_cluster_is_rejected(address: str) -> None:
     assert ("workers.address", address) == (caught.value.setting, caught.value.value)
 
 
+def replace_ray(monkeypatch: pytest.MonkeyPatch, **functions: Any) -> None:
+    """Replace Ray by some of its functions."""
+    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
+    ray = SimpleNamespace(util=SimpleNamespace(client=client), **functions)
+    monkeypatch.setattr("evaljournal.runner.workers.ray._import_ray", lambda: ray)
+
+
 async def test_an_invalid_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The address is that of RAY_ADDRESS, so this is what the user has to change."""
-    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
-    ray = SimpleNamespace(util=SimpleNamespace(client=client), is_initialized=lambda: False)
-    monkeypatch.setattr("evaljournal.runner.workers.ray._import_ray", lambda: ray)
+    replace_ray(monkeypatch, is_initialized=lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "local")
     with trio.fail_after(10), pytest.RaisesGroup(UsageError) as caught:
         async with RayWorkers().open() as start_worker:
@@ -61,11 +66,7 @@ def test_an_error_of_the_cluster_counts_as_no_answer(monkeypatch: pytest.MonkeyP
     def nodes() -> None:
         raise ConnectionError("no head")
 
-    client = SimpleNamespace(ray=SimpleNamespace(is_connected=lambda: False))
-    ray = SimpleNamespace(
-        util=SimpleNamespace(client=client), is_initialized=lambda: True, nodes=nodes, remote=lambda _: is_ended.wait(TIMEOUT)
-    )
-    monkeypatch.setattr("evaljournal.runner.workers.ray._import_ray", lambda: ray)
+    replace_ray(monkeypatch, is_initialized=lambda: True, nodes=nodes, remote=lambda _: is_ended.wait(TIMEOUT))
     monkeypatch.setattr("evaljournal.runner.workers.ray.CHECK_INTERVAL", 0.0)
 
     async def start_worker() -> None:
@@ -127,32 +128,22 @@ def test_what_a_journal_records_names_no_cluster_to_trust() -> None:
     assert effective_settings(Settings(), {"workers": "none"}, {**recorded, "overridden": ["workers"]})[0].workers is None
 
 
-def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names the extra, and nothing is written."""
-    monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.setitem(sys.modules, "ray.util.client", None)
+def test_a_run_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is not set, a cluster that does not run (Ray would retry for minutes), or no Ray: nothing is written."""
 
-    with pytest.raises(UsageError, match=r"evaljournal\[ray\]"):
-        run_in("plain", "a", workers=RayWorkers("127.0.0.1:9"))
+    def error_with(pool: RayWorkers) -> str:
+        with pytest.raises(UsageError) as caught:
+            run_in("plain", "a", workers=pool)
+        assert not Path("run").exists()
+        return str(caught.value)
 
-    assert not Path("run").exists()
-
-
-def test_a_variable_that_is_not_set() -> None:
-    """Workers that would run without it are not started."""
-    with pytest.raises(UsageError, match="EVALJOURNAL_NOT_SET"):
-        run_in("plain", "a", workers=RayWorkers("127.0.0.1:9", environment=("EVALJOURNAL_NOT_SET",)))
-
-    assert not Path("run").exists()
-
-
-def test_a_cluster_that_does_not_run() -> None:
-    """Ray would retry for minutes; the session reports it at once, and nothing is written."""
+    assert "EVALJOURNAL_NOT_SET" in error_with(RayWorkers("127.0.0.1:9", environment=("EVALJOURNAL_NOT_SET",)))
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "ray", None)
+        patch.setitem(sys.modules, "ray.util.client", None)
+        assert "evaljournal[ray]" in error_with(RayWorkers("127.0.0.1:9"))
     import_optional("ray")
-    with pytest.raises(UsageError, match="refused"):
-        run_in("plain", "a", workers=RayWorkers("127.0.0.1:9"))
-
-    assert not Path("run").exists()
+    assert "refused" in error_with(RayWorkers("127.0.0.1:9"))
 
 
 def test_attempts_run_on_a_cluster(

@@ -122,18 +122,26 @@ async def test_an_attempt_ends_in_a_worker_as_it_does_in_the_process_of_the_run(
 
 
 async def test_an_attempt_that_ends_its_worker_uses_up_a_retry(disk: SimulatedDisk) -> None:
-    """Two deaths are retried after a backoff; the third fails the trial."""
+    """Two deaths are retried after a backoff, and the third fails the trial; with `on_ambiguous="fail"`, the first."""
 
     async def ends_worker(_: str) -> None:
         await die("signal 11 (SIGSEGV)")
 
-    await run_in(MemoryWorkers(), define(ends_worker, numbered_cases(1), retry=RETRY), disk)
+    defined = define(ends_worker, numbered_cases(1), retry=RETRY)
+    await run_in(MemoryWorkers(), defined, disk)
 
     assert [("case-0", "worker_died")] * 3 == ends(disk)
     assert {"signal 11 (SIGSEGV)"} == {event.detail for event in runs.events(disk, AttemptInterrupted)}
     assert ["process 1", "process 2", "process 3"] == sorted(event.worker for event in runs.events(disk, AttemptInterrupted))
     assert ["worker_died"] * 2 == [event.reason for event in runs.events(disk, RetryScheduled)]
     assert ["exhausted"] == [event.reason for event in runs.events(disk, TrialFailed)]
+
+    ambiguous = SimulatedDisk()
+    await run_in(MemoryWorkers(), defined, ambiguous, on_ambiguous="fail")
+    assert (["ambiguous"], []) == (
+        [event.reason for event in runs.events(ambiguous, TrialFailed)],
+        runs.events(ambiguous, RetryScheduled),
+    )
 
 
 async def test_other_attempts_of_a_dead_worker_are_repeated_alone() -> None:
@@ -284,18 +292,6 @@ async def test_steps_survive_their_worker(*, write_ahead: bool) -> None:
     assert ["first", "second"] == calls
     assert 2 == len(runs.events(disk, StepReused))
     assert [["first", "second"]] == [event.output for event in runs.events(disk, AttemptSucceeded)]
-
-
-async def test_a_dead_worker_is_ambiguous_where_calls_must_not_be_repeated(disk: SimulatedDisk) -> None:
-    """With `on_ambiguous="fail"` the trial fails instead of being repeated."""
-
-    async def ends_worker(_: str) -> None:
-        await die()
-
-    await run_in(MemoryWorkers(), define(ends_worker, numbered_cases(1)), disk, on_ambiguous="fail")
-
-    assert ["ambiguous"] == [event.reason for event in runs.events(disk, TrialFailed)]
-    assert [] == runs.events(disk, RetryScheduled)
 
 
 async def test_an_attempt_over_the_budget_names_its_worker(disk: SimulatedDisk) -> None:
