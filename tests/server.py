@@ -10,7 +10,7 @@ tests. `/NAME/429:3,500,ok/generate` answers 429, then 500, then normally. `GET 
     401, 404, …   that status, with an error in JSON
     429:3         with `Retry-After: 3`; `429:date` with a date two seconds ahead; `429:quota` with x-ratelimit headers
     reply:TEXT    that text, in the same dialects. Chat completions: `reply:another` reports another model, `reply:nonsense` an
-                  invalid usage, `reply:short` a truncated answer
+                  invalid usage
     echo          the request's headers and body
     target        {"output": path and query of the request}
     empty         no body; `empty:204` with that status, `empty:text` and `empty:sse` with another media type
@@ -57,6 +57,17 @@ from tests.processes import ROOT, Process
 _NAMED_EVENTS = ("messages", "responses")
 _GEMINI = (":generateContent", ":streamGenerateContent")
 _MODEL_ENDS = ("chat/completions", *_NAMED_EVENTS, *_GEMINI)
+
+_DAY = b'{"violations": [{"quotaId": "GenerateRequestsPerDay-FreeTier"}]}'
+_CONSTANT_REPLIES = {
+    "text": (200, "text/plain; charset=utf-8", b"Lima, naturally"),
+    "notjson": (200, "application/json", b"<html>all is well</html>"),
+    "latin": (200, "application/json", '{"output": "Bogotá"}'.encode("latin-1")),
+    "nooutput": (200, "application/json", b'{"answer": "LIMA"}'),
+    "spent": (429, "application/json", b'{"error": {"message": "pay first", "code": "insufficient_quota"}}'),
+    "day": (429, "application/json", b'{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": [%b]}}' % _DAY),
+}
+"""Step → status, media type and body."""
 
 _requests: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
@@ -108,17 +119,9 @@ class Connection(asyncio.Protocol):
             self._json(200, _requests[name])
             return
         steps, _, end = script_and_end.partition("?")[0].partition("/")
+        request = {"method": method, "target": target, "headers": headers, "body": body.decode()}
         peer = self._transport.get_extra_info("peername")[1]
-        _requests[name].append(
-            {
-                "method": method,
-                "target": target,
-                "headers": headers,
-                "body": body.decode(),
-                "connection": peer,
-                "at": time.time(),
-            }
-        )
+        _requests[name].append({**request, "connection": peer, "at": time.time()})
         script = steps.split(",")
         step, _, argument = script[min(len(_requests[name]), len(script)) - 1].partition(":")
         if step == "target":
@@ -163,18 +166,12 @@ class Connection(asyncio.Protocol):
                 answer["model"] = "another" if argument == "another" else answer["model"]
             if argument == "nonsense":
                 answer["usage"] = {"prompt_tokens": "many", "completion_tokens": -2}
-            elif argument == "short":
-                answer["choices"][0]["finish_reason"] = "length"
             self._json(200, answer)
         elif step == "empty":
             media_type = {"text": "text/plain", "sse": "text/event-stream"}.get(argument, "application/json")
             self._send(204 if argument == "204" else 200, media_type, b"")
-        elif step == "text":
-            self._send(200, "text/plain; charset=utf-8", b"Lima, naturally")
-        elif step == "notjson":
-            self._send(200, "application/json", b"<html>all is well</html>")
-        elif step == "latin":
-            self._send(200, "application/json", '{"output": "Bogotá"}'.encode("latin-1"))
+        elif step in _CONSTANT_REPLIES:
+            self._send(*_CONSTANT_REPLIES[step])
         elif step == "charset":
             self._send(200, f"text/plain; charset={argument}", "Bogotá".encode("latin-1"))
         elif step == "error":
@@ -186,25 +183,14 @@ class Connection(asyncio.Protocol):
             self._send(200, "application/json" if body[:1] == b"{" else "text/event-stream", body)
         elif step in {"gzip", "deflate", "br"}:
             content = orjson.dumps(_answer(end, body)) if end.endswith(_MODEL_ENDS) else b'{"output": "LIMA"}'
-            self._send(200, "application/json", _compressed(step, argument, content), more_headers={"content-encoding": step})
+            self._send(200, "application/json", _compressed(step, argument, content), {"content-encoding": step})
         elif step == "tools":
             self._json(200, _tool_call(end, body))
         elif step == "redirect":
-            self._send(307, "text/plain", b"", more_headers={"location": "http://elsewhere.test/?key=abcdefgh12345678"})
-        elif step == "nooutput":
-            self._json(200, {"answer": "LIMA"})
-        elif step == "spent":
-            self._json(429, {"error": {"message": "pay first", "code": "insufficient_quota"}})
-        elif step == "day":
-            error = {"message": "Quota exceeded", "details": [{"violations": [{"quotaId": "GenerateRequestsPerDay-FreeTier"}]}]}
-            self._json(429, {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", **error}})
+            self._send(307, "text/plain", b"", {"location": "http://elsewhere.test/?key=abcdefgh12345678"})
         elif step == "quota":
-            more_headers = {
-                "x-ratelimit-limit-requests": "100",
-                "x-ratelimit-remaining-requests": "1",
-                "x-ratelimit-reset-requests": "2s",
-            }
-            self._json(200, _answer(end, body), more_headers)
+            limits = {"limit": "100", "remaining": "1", "reset": "2s"}
+            self._json(200, _answer(end, body), {f"x-ratelimit-{name}-requests": value for name, value in limits.items()})
         else:
             self._json(200, _answer(end, body))
 
@@ -212,10 +198,8 @@ class Connection(asyncio.Protocol):
         more_headers = {}
         if argument == "date":
             now = time.time()
-            more_headers = {
-                "date": email.utils.formatdate(now, usegmt=True),
-                "retry-after": email.utils.formatdate(now + 2, usegmt=True),
-            }
+            times = {"date": now, "retry-after": now + 2}
+            more_headers = {name: email.utils.formatdate(seconds, usegmt=True) for name, seconds in times.items()}
         elif argument == "quota":
             more_headers = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1s500ms"}
         elif argument:
@@ -264,16 +248,10 @@ class Connection(asyncio.Protocol):
         asyncio.get_running_loop().call_later(0.002, lambda: self._chunk(texts[1:], cut=cut))
 
     def _json(self, status: int, value: Any, more_headers: dict[str, str] | None = None) -> None:
-        self._send(status, "application/json", orjson.dumps(value), more_headers=more_headers)
+        self._send(status, "application/json", orjson.dumps(value), more_headers)
 
     def _send(
-        self,
-        status: int,
-        media_type: str,
-        body: bytes,
-        *,
-        more_headers: dict[str, str] | None = None,
-        length: int | None = None,
+        self, status: int, media_type: str, body: bytes, more_headers: dict[str, str] | None = None, length: int | None = None
     ) -> None:
         lines = [f"HTTP/1.1 {status} Whatever", f"content-type: {media_type}", f"content-length: {length or len(body)}"]
         lines += [f"{name}: {value}" for name, value in (more_headers or {}).items()]
@@ -341,12 +319,8 @@ def _answer(end: str, body: bytes, text: str | None = None) -> Any:
         model = end.rpartition("/")[2].partition(":")[0]
         content = {"role": "model", "parts": [{"text": text}]}
         counts = {"promptTokenCount": 1000, "candidatesTokenCount": 100, "totalTokenCount": 1100}
-        return {
-            "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
-            "usageMetadata": counts,
-            "modelVersion": model,
-            "responseId": "response-1",
-        }
+        candidate = {"content": content, "finishReason": "STOP", "index": 0}
+        return {"candidates": [candidate], "usageMetadata": counts, "modelVersion": model, "responseId": "response-1"}
     return {"output": text, "detail": {"steps": [1, 2, {"name": "last"}]}}
 
 
@@ -442,13 +416,8 @@ def _chunks_of(end: str, body: bytes) -> Iterator[Any]:
         yield {"model": model, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         yield {"model": model, "choices": [], "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
     elif end.endswith("messages"):
-        message = {
-            **_answer(end, body),
-            "content": [],
-            "stop_reason": None,
-            "usage": {"input_tokens": 1000, "output_tokens": 1},
-        }
-        yield {"type": "message_start", "message": message}
+        start: dict[str, Any] = {"content": [], "stop_reason": None, "usage": {"input_tokens": 1000, "output_tokens": 1}}
+        yield {"type": "message_start", "message": {**_answer(end, body), **start}}
         yield {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
         for letter in text:
             yield {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": letter}}

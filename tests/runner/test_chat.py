@@ -8,17 +8,17 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import trio
 
 from evaljournal import Case, Retry, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, Noted
-from evaljournal.replay.render.ending import final_report
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects.completions import Completions
 from evaljournal.runner.tasks.prices import Price, Tokens, read_prices
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
+
+TOKENS = {"input_tokens": 1000, "output_tokens": 100}
 
 
 def notes(path: Path, name: str) -> list[Any]:
@@ -115,11 +115,17 @@ def test_a_case_may_name_its_model(server: Server, path: Path, name: str) -> Non
     assert 0.0035 == outcome.state.usage["cost"]
 
 
-def test_reasoning_models_get_max_completion_tokens() -> None:
-    """OpenAI's reasoning models get `max_completion_tokens`."""
-    assert 5 == Chat("o4-mini", base_url="http://h/", max_tokens=5).body([])["max_completion_tokens"]
-    assert 5 == Chat("gpt-5-mini", base_url="http://h/", max_tokens=5).body([])["max_completion_tokens"]
-    assert 5 == Chat("gpt-4o", base_url="http://h/", max_tokens=5).body([])["max_tokens"]
+def test_parameters_that_depend_on_the_request() -> None:
+    """OpenAI's reasoning models get `max_completion_tokens`; a stream is requested with its usage."""
+
+    def body(model: str, **options: Any) -> dict[str, Any]:
+        return Chat(model, base_url="http://h/", **options).body([])
+
+    assert (
+        5 == body("o4-mini", max_tokens=5)["max_completion_tokens"] == body("gpt-5-mini", max_tokens=5)["max_completion_tokens"]
+    )
+    assert 5 == body("gpt-4o", max_tokens=5)["max_tokens"]
+    assert {"include_usage": True} == body("gpt-4o", stream=True)["stream_options"]
 
 
 def test_openai_key_is_not_sent_elsewhere(server: Server, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,40 +150,23 @@ def test_a_schema_makes_the_output_json(server: Server, path: Path, name: str) -
     assert [{"answer": "LIMA"}] == outputs(path)
 
 
-def test_a_stream_is_joined(server: Server, path: Path, name: str) -> None:
-    """Output and usage are the same with and without streaming; a stream records the time to the first token."""
-    run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "sse", "v1"), stream=True)), path)
+@pytest.mark.parametrize(
+    ("model", "steps", "usage"),
+    [
+        ("gpt-4o", "ok", {**TOKENS, "cost": 0.0035}),
+        ("gpt-4o", "sse", {**TOKENS, "cost": 0.0035}),
+        ("gpt-4o-2024-11-20", "ok", {**TOKENS, "cost": 0.0035}),
+        ("gpt-4o-unknown", "ok", {**TOKENS, "unpriced_calls": 1, "unpriced_model": "gpt-4o-unknown"}),
+        ("gpt-4o", "reply:another", {**TOKENS, "unpriced_calls": 1, "unpriced_model": "another"}),
+        ("gpt-4o", "reply:nonsense", {"unpriced_calls": 1, "unpriced_model": "gpt-4o without usage"}),
+    ],
+)
+def test_tokens_have_a_price(server: Server, path: Path, name: str, *, model: str, steps: str, usage: dict[str, Any]) -> None:
+    """Usage is recorded with its cost, that of the model in the reply; without a price, or a valid count, it has none."""
+    outcome = run_real(define_real(Chat(model, base_url=server.url(name, steps, "v1"), stream=steps == "sse")), path)
 
-    assert ["LIMA"] == outputs(path)
-    assert [{"input_tokens": 1000, "output_tokens": 100, "cost": 0.0035}] == usages(path)
-    (stream,) = notes(path, "evaljournal.stream")
-    assert 0 < stream["first_byte"] <= stream["first_token"]
-    assert {"include_usage": True} == sent(server, name)["stream_options"]
-
-
-@pytest.mark.parametrize(("model", "cost"), [("gpt-4o", 0.0035), ("gpt-4o-2024-11-20", 0.0035), ("gpt-4o-unknown", None)])
-def test_tokens_have_a_price(server: Server, path: Path, name: str, model: str, cost: float | None) -> None:
-    """Usage is recorded with its cost; a model without a known price has none."""
-    outcome = run_real(define_real(Chat(model, base_url=server.url(name, "ok", "v1"))), path)
-
-    assert [cost] == [usage.get("cost") for usage in usages(path)]
-    assert (1000, 100, cost or 0) == tuple(outcome.state.usage[name] for name in ("input_tokens", "output_tokens", "cost"))
-
-
-def test_a_price_is_that_of_the_model_in_the_reply(server: Server, path: Path, name: str) -> None:
-    """If the reply names a model other than the request's, and that model has no price, no cost is recorded."""
-    run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:another", "v1"))), path)
-
-    unpriced = {"unpriced_calls": 1, "unpriced_model": "another"}
-    assert [{"input_tokens": 1000, "output_tokens": 100, **unpriced}] == usages(path)
-
-
-def test_invalid_usage_is_ignored(server: Server, path: Path, name: str) -> None:
-    """A token count that is negative or not a number is not recorded; the cost of the call is unknown."""
-    outcome = run_real(define_real(Chat("gpt-4o", base_url=server.url(name, "reply:nonsense", "v1"))), path)
-
-    usage = {"unpriced_calls": 1, "unpriced_model": "gpt-4o without usage"}
-    assert (1, [usage], {"unpriced_calls": 1}) == (outcome.state.completed, usages(path), dict(outcome.state.usage))
+    assert [usage] == usages(path)
+    assert {unit: amount for unit, amount in usage.items() if unit != "unpriced_model"} == dict(outcome.state.usage)
 
 
 def test_prices_can_be_replaced(server: Server, path: Path, name: str, tmp_path: Path) -> None:
@@ -250,16 +239,6 @@ def test_a_reply_of_whitespace_is_empty(path: Path) -> None:
         run_real(define_real(Chat("small", base_url=replies.url), retry=Retry(errors=0)), path)
 
     assert {"parse_error"} == {event.category for event in events(path, AttemptFailed)}
-
-
-def test_a_truncated_answer_is_an_output(server: Server, path: Path, name: str) -> None:
-    """An answer truncated by the token limit is an output; the state and the final report count it as truncated."""
-    outcome = run_real(define_real(Chat("small", base_url=server.url(name, "reply:short", "v1"))), path)
-
-    (answer,) = notes(path, "evaljournal.answer")
-    assert (["short"], "length", 1) == (outputs(path), answer["finish_reason"], outcome.state.truncated)
-    message = "1 of 1 output truncated by the token limit; raise --max-tokens"
-    assert message in final_report(outcome.state, path=path)
 
 
 def test_the_first_choice_of_a_stream_is_the_output(server: Server, path: Path, name: str) -> None:
@@ -369,20 +348,6 @@ def test_invalid_arguments_are_rejected(options: Any, message: str, monkeypatch:
         Chat("small", **{"base_url": "http://h/v1", **options})
 
     assert message in str(caught.value)
-
-
-def test_an_unknown_field_is_an_error_before_the_start(path: Path) -> None:
-    """A prompt with a field that a case lacks is rejected before any call."""
-    chat = Chat("small", base_url="http://h/v1", prompt="{contxt}")
-    with pytest.raises(UsageError, match=r"no field {contxt}.*did you mean {context}"):
-        run_real(define_real(chat, [{"question": "q", "context": "c"}]), path)
-
-    assert not path.exists()
-
-
-def test_a_chat_evaluation_can_be_called(server: Server, name: str) -> None:
-    """An evaluation of a chat model can be called directly."""
-    assert "LIMA" == trio.run(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), "lima")
 
 
 @pytest.mark.parametrize(

@@ -109,34 +109,9 @@ async def send_half_a_reply_too_many(stream: trio.abc.Stream, _: int, __: int, b
     return True
 
 
-def test_connections_are_reused(tls: ssl.SSLContext) -> None:
-    """Calls share a connection, with and without TLS."""
-    assert (NUMBERS, 1) == exchange(answer)
-    assert (NUMBERS, 1) == exchange(answer, tls=tls)
-
-
-@pytest.mark.parametrize("handler", [answer_twice_in_one_write, send_half_a_reply_too_many])
-def test_unread_bytes(handler: Handler, tls: ssl.SSLContext) -> None:
-    """A connection on which something follows the reply is closed."""
-    assert (NUMBERS, 5) == exchange(handler)
-    assert (NUMBERS, 5) == exchange(handler, tls=tls)
-
-
-def test_bytes_that_come_later(tls: ssl.SSLContext) -> None:
-    """A connection on which something arrives while it is idle is closed."""
-    assert NUMBERS == exchange(answer_twice, pause=0.02)[0]
-    assert NUMBERS == exchange(answer_twice, pause=0.02, tls=tls)[0]
-
-
 async def answer_and_close(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
     await stream.send_all(reply(body))
     return False
-
-
-def test_connections_that_the_server_closes(tls: ssl.SSLContext) -> None:
-    """After a server closes a connection without notice, the call uses a new one."""
-    assert (NUMBERS, 5) == exchange(answer_and_close, pause=0.02)
-    assert (NUMBERS, 5) == exchange(answer_and_close, pause=0.02, tls=tls)
 
 
 async def answer_in_chunks_after_100(stream: trio.abc.Stream, _: int, __: int, body: bytes) -> bool:
@@ -145,14 +120,40 @@ async def answer_in_chunks_after_100(stream: trio.abc.Stream, _: int, __: int, b
     return True
 
 
-def test_informational_replies_and_trailers() -> None:
-    """Informational replies and trailers are skipped, and the connection is used again."""
-    assert (NUMBERS, 1) == exchange(answer_in_chunks_after_100)
+async def close_at_second_request(stream: trio.abc.Stream, _: int, request: int, body: bytes) -> bool:
+    if not request:
+        await stream.send_all(reply(body))
+    return not request
+
+
+@pytest.mark.parametrize("is_secure", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize(
+    ("handler", "pause", "connections"),
+    [
+        (answer, 0.0, 1),
+        (answer_in_chunks_after_100, 0.0, 1),
+        (answer_twice_in_one_write, 0.0, 5),
+        (send_half_a_reply_too_many, 0.0, 5),
+        (answer_twice, 0.02, 5),
+        (answer_and_close, 0.02, 5),
+        (close_at_second_request, 0.0, 5),
+    ],
+)
+def test_connections(handler: Handler, pause: float, connections: int, tls: ssl.SSLContext, *, is_secure: bool) -> None:
+    """A connection is used again unless it has unread bytes, which may arrive later, or the server has closed it.
+
+    Informational replies and trailers are skipped. If an idle connection is closed, the request is repeated on a new one.
+    """
+    assert (NUMBERS, connections) == exchange(handler, pause=pause, tls=tls if is_secure else None)
+
+
+INCOMPLETE = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1", b"HTTP/1.1 200 OK\r\nContent-Length: 1"]
 
 
 @pytest.mark.parametrize(
     "sent",
     [
+        *INCOMPLETE,
         b"nonsense\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
@@ -165,11 +166,11 @@ def test_informational_replies_and_trailers() -> None:
     ],
 )
 def test_invalid_replies(sent: bytes) -> None:
-    """What is not HTTP, switches the protocol, has an ambiguous length or never ends is an error."""
+    """What is not HTTP, switches the protocol, has an ambiguous length, never ends or ends too early is an error."""
 
     async def handler(stream: trio.abc.Stream, *_: object) -> bool:
         await stream.send_all(sent)
-        return True
+        return sent not in INCOMPLETE
 
     with pytest.raises(NoResponse):
         exchange(handler)
@@ -200,29 +201,6 @@ def test_forms_of_a_reply(sent: tuple[bytes, ...], connections: int) -> None:
         return True
 
     assert (NUMBERS, connections) == exchange(handler)
-
-
-@pytest.mark.parametrize("sent", [b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n1", b"HTTP/1.1 200 OK\r\nContent-Length: 1"])
-def test_incomplete_replies(sent: bytes) -> None:
-    """A reply that ends too early is an error."""
-
-    async def handler(stream: trio.abc.Stream, *_: object) -> bool:
-        await stream.send_all(sent)
-        return False
-
-    with pytest.raises(NoResponse):
-        exchange(handler)
-
-
-async def close_at_second_request(stream: trio.abc.Stream, _: int, request: int, body: bytes) -> bool:
-    if not request:
-        await stream.send_all(reply(body))
-    return not request
-
-
-def test_idle_connection_that_the_server_closes() -> None:
-    """The request is repeated on a new connection, in the same attempt."""
-    assert (NUMBERS, 5) == exchange(close_at_second_request)
 
 
 async def close(*_: object) -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from evaljournal import Case, UsageError
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptReturnedLate, AttemptTimedOut
@@ -57,38 +56,23 @@ def test_fields_are_arguments_and_never_code(path: Path, tmp_path: Path) -> None
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_command_line_is_split_as_a_shell_would(path: Path) -> None:
-    """Quotes group words."""
-    run_real(define_real(Command("printf '%s-%s' \"a b\" {input}"), "c d"), path)
+@pytest.mark.parametrize(
+    ("command", "options", "output"),
+    [
+        ("printf '%s-%s' \"a b\" {input}", {}, "a b-lima"),
+        ("tr a-z A-Z | tr -d '\"'", {"shell": True}, "LIMA"),
+        (["echo", '{{"a": [{{"b": 7}}]}}'], {"output": "json"}, {"a": [{"b": 7}]}),
+        (["echo", '{{"a": [{{"b": 7}}]}}'], {"output_path": "a.0.b"}, 7),
+        ("echo 007", {}, "007"),
+        ("true", {}, ""),
+        ("true", {"output": "json"}, ""),
+    ],
+)
+def test_the_output(path: Path, command: Any, options: Any, output: Any) -> None:
+    """Quotes group words, and a shell has pipes; output is text, or JSON if requested, and may be empty."""
+    run_real(define_real(Command(command, **options)), path)
 
-    assert ["a b-c d"] == outputs(path)
-
-
-def test_shell(path: Path) -> None:
-    """With `shell`, pipes work, and the input is on standard input."""
-    run_real(define_real(Command("tr a-z A-Z | tr -d '\"'", shell=True), "lima"), path)  # noqa: S604  # it is what is tested
-
-    assert ["LIMA"] == outputs(path)
-
-
-def test_json_output(path: Path) -> None:
-    """Output is parsed as JSON if requested, or reduced to a path; otherwise numbers stay text."""
-    line = ["echo", '{{"a": [{{"b": 7}}]}}']
-    run_real(define_real(Command(line, output="json")), path)
-    run_real(define_real(Command(line, output_path="a.0.b")), path.with_name("2"))
-    run_real(define_real(Command("echo 007")), path.with_name("3"))
-
-    assert [{"a": [{"b": 7}]}] == outputs(path)
-    assert [7] == outputs(path.with_name("2"))
-    assert ["007"] == outputs(path.with_name("3"))
-
-
-def test_no_output_is_an_empty_output(path: Path) -> None:
-    """A command that prints nothing has an empty output."""
-    run_real(define_real(Command("true")), path)
-    run_real(define_real(Command("true", output="json")), path.with_name("2"))
-
-    assert [""] == outputs(path) == outputs(path.with_name("2"))
+    assert [output] == outputs(path)
 
 
 def test_a_command_gets_its_trial(path: Path, script: Callable[[str], str]) -> None:
@@ -258,8 +242,3 @@ def test_nothing_is_left_running_after_an_interrupt(path: Path, tmp_path: Path, 
     assert "interrupted\n" == output
     assert 3 == len(events(path, AttemptInterrupted))
     assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
-
-
-def test_a_command_evaluation_can_be_called() -> None:
-    """An evaluation of a command can be called directly."""
-    assert '"x"' == trio.run(define_real(Command("cat")), "x")

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 import trustme
 
-from evaljournal import Case, Dataset, Outcome, Retry, UsageError, arun
+from evaljournal import Case, Chat, Command, Dataset, Outcome, Retry, UsageError, arun
 from evaljournal.journal import read
-from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, AttemptTimedOut, Noted
+from evaljournal.journal.events import AttemptFailed, AttemptTimedOut
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.http.address import Address
 from evaljournal.runner.http.client import _tls_context
@@ -50,27 +50,30 @@ def failure(path: Path) -> AttemptFailed:
     return failed
 
 
-def test_the_input_is_sent_as_json(server: Server, path: Path, name: str) -> None:
-    """Without a template an object is sent as it is, and any other input as `input`."""
-    cases = [Case(name="a", input="x"), Case(name="b", input={"q": 1})]
-    run_real(define_real(Endpoint(server.url(name, "ok")), cases, slots=1), path)
-
-    assert ['{"input":"x"}', '{"q":1}'] == [request["body"] for request in server.requests(name)]
-    assert {"POST"} == {request["method"] for request in server.requests(name)}
-    assert {"application/json"} == {request["headers"]["content-type"] for request in server.requests(name)}
+ROW = {"id": "a", "question": 'the "capital"}, {input}', "context": {"n": [1, 2]}, "answer": "no"}
+FILLED = '{"question":"the \\"capital\\"}, {input}","n":2,"text":"Q: the \\"capital\\"}, {input} {} {\\"n\\":[1,2]}","k":5}'
 
 
-def test_a_body_is_filled_in(server: Server, path: Path, name: str) -> None:
-    """Fields come from the input and the metadata; a field alone keeps its type; values are escaped."""
-    rows = [{"id": "a", "question": 'the "capital"}, {input}', "context": {"n": [1, 2]}, "answer": "no"}]
-    body = {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}
-    run_real(define_real(Endpoint(server.url(name, "ok"), body=body), rows), path)
+@pytest.mark.parametrize(
+    ("cases", "body", "sent"),
+    [
+        ([Case(name="a", input="x")], None, '{"input":"x"}'),
+        ([Case(name="b", input={"q": 1})], None, '{"q":1}'),
+        ([ROW], {"question": "{question}", "n": "{context.n.1}", "text": "Q: {question} {{}} {context}", "k": 5}, FILLED),
+        (
+            Dataset([{"Question text": "1?", "No. of words": 2, "user.name": "Eva"}], input_key="Question text"),
+            {"q": "{Question text}", "n": "{No. of words}", "u": "{user.name}"},
+            '{"q":"1?","n":2,"u":"Eva"}',
+        ),
+    ],
+    ids=["text", "object", "template", "names with spaces and dots"],
+)
+def test_the_body(server: Server, path: Path, name: str, *, cases: Any, body: Any, sent: str) -> None:
+    """Without a template, an object is sent as it is. In one, a field alone keeps its type, and values are escaped."""
+    run_real(define_real(Endpoint(server.url(name, "ok"), body=body), cases), path)
 
     (request,) = server.requests(name)
-    expected = (
-        '{"question":"the \\"capital\\"}, {input}","n":2,"text":"Q: the \\"capital\\"}, {input} {} {\\"n\\":[1,2]}","k":5}'
-    )
-    assert expected == request["body"]
+    assert ("POST", "application/json", sent) == (request["method"], request["headers"]["content-type"], request["body"])
 
 
 @pytest.mark.parametrize(
@@ -106,29 +109,13 @@ def test_an_invalid_template_is_rejected(body: Any) -> None:
         Endpoint("http://localhost/", body=body)
 
 
-def test_columns_with_spaces_are_fields(server: Server, path: Path, name: str) -> None:
-    """A field may have spaces and dots in its name, whether it is the input or metadata."""
-    cases = Dataset([{"Question text": "1?", "No. of words": 2, "user.name": "Eva"}], input_key="Question text")
-    body = {"q": "{Question text}", "n": "{No. of words}", "u": "{user.name}"}
-    run_real(define_real(Endpoint(server.url(name, "ok"), body=body), cases), path)
-
-    assert ['{"q":"1?","n":2,"u":"Eva"}'] == [request["body"] for request in server.requests(name)]
-
-
-def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
-    """With GET, the fields of the body are query parameters."""
-    run_real(define_real(Endpoint(f"{server.url(name, 'ok')}?v=1", method="GET", body={"q": "{input}", "n": 2}), "a&b"), path)
-
-    (request,) = server.requests(name)
-    assert ("GET", "", "v=1&q=a%26b&n=2") == (request["method"], request["body"], request["target"].partition("?")[2])
-
-
 @pytest.mark.parametrize(
     ("method", "end", "body", "sent"),
     [
         ("GET", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", "")),
         ("GET", "items/{topic.0}?q={question}", None, ("items/1?q=x%26y%3D%23", "")),
         ("GET", "items/{{id}}", {"q": "{question}"}, ("items/%7Bid%7D?q=x%26y%3D%23", "")),
+        ("GET", "items?v=1", {"q": "{question}", "n": 2}, ("items?v=1&q=x%26y%3D%23&n=2", "")),
         ("GET", "items?v=1&t={topic}", {"q": 1}, ("items?v=1&t=%5B1%5D&q=1", "")),
         ("POST", "items/{id}", None, ("items/a%2F..%3Fb%20%C3%A9%26", '{"input":"x&y=#"}')),
     ],
@@ -136,7 +123,7 @@ def test_get_sends_parameters(server: Server, path: Path, name: str) -> None:
 def test_a_url_is_filled_in(
     server: Server, path: Path, name: str, *, method: Any, end: str, body: Any, sent: tuple[str, str]
 ) -> None:
-    """Fields in a path or query are escaped; a GET then has no other parameters."""
+    """Fields in a path or query are escaped; with GET, the keys of the body are parameters, too."""
     rows = [{"id": "a/..?b é&", "question": "x&y=#", "topic": [1]}]
     run_real(define_real(Endpoint(server.url(name, "ok", end), method=method, body=body), rows), path)
 
@@ -166,6 +153,7 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
         ("ok", {"output_path": "detail.steps.-1.name"}, "last"),
         ("ok", {}, {"output": "LIMA", "detail": {"steps": [1, 2, {"name": "last"}]}}),
         ("text", {}, "Lima, naturally"),
+        *((quote(f"charset:{name}"), {}, "Bogotá") for name in ("iso-8859-1", "ISO-8859-15", '"windows-1252"')),
         ("sse", {"output_path": "output"}, "LIMA\u2028é"),
         ("ndjson", {"output_path": "output"}, "LIMA\u2028é"),
         ("ndjson", {}, [{"start": True}, *({"output": letter} for letter in "LIMA"), {"output": "\u2028é", "done": True}]),
@@ -185,20 +173,10 @@ def test_a_trial_has_one_idempotency_key(server: Server, path: Path, name: str) 
     ],
 )
 def test_the_output_is_extracted(server: Server, path: Path, name: str, *, steps: str, options: Any, expected: Any) -> None:
-    """The output is the value at the path; a stream is joined; without a path it is the whole reply."""
+    """The output is the value at the path; a stream is joined, text decoded with its charset; without a path it is all."""
     run_real(define_real(Endpoint(server.url(name, steps), **options)), path)
 
     assert [expected] == outputs(path)
-
-
-def test_a_stream_is_timed(server: Server, path: Path, name: str) -> None:
-    """A stream records the time to its first byte, which is well before its end."""
-    run_real(define_real(Endpoint(server.url(name, "sse"), output_path="output"), "a long question, letter by letter"), path)
-
-    (noted,) = events(path, Noted)
-    (answered,) = events(path, AttemptSucceeded)
-    assert "evaljournal.stream" == noted.name
-    assert 0 < noted.value["first_byte"] < answered.elapsed - 0.01
 
 
 @pytest.mark.parametrize("steps", ["empty", "empty:204", "empty:text", "empty:sse"])
@@ -210,14 +188,6 @@ def test_an_empty_reply_is_a_parse_error(server: Server, path: Path, name: str, 
 
     assert (["parse_error"] * 2, []) == ([event.category for event in events(path, AttemptFailed)], outputs(path))
     assert (0, 1, 2) == (outcome.state.completed, outcome.state.failed, len(server.requests(name)))
-
-
-@pytest.mark.parametrize("charset", ["iso-8859-1", "ISO-8859-15", '"windows-1252"'])
-def test_text_has_the_encoding_of_its_header(server: Server, path: Path, name: str, charset: str) -> None:
-    """Text is decoded with the charset of its Content-Type."""
-    run_real(define_real(Endpoint(server.url(name, quote(f"charset:{charset}")))), path)
-
-    assert ["Bogotá"] == outputs(path)
 
 
 @pytest.mark.parametrize(
@@ -550,8 +520,8 @@ def test_invalid_arguments_are_rejected(url: str, headers: dict[str, str], messa
     assert message in str(caught.value)
 
 
-def test_an_endpoint_evaluation_can_be_called(server: Server, name: str) -> None:
-    """An evaluation of an endpoint can be called directly."""
-    defined = define_real(Endpoint(server.url(name, "ok"), output_path="output"))
-
-    assert "LIMA" == trio.run(defined, "lima")
+def test_an_evaluation_without_code_can_be_called(server: Server, name: str) -> None:
+    """An evaluation of an endpoint, a chat model or a command can be called directly."""
+    assert "LIMA" == trio.run(define_real(Endpoint(server.url(name, "ok"), output_path="output")), "lima")
+    assert "LIMA" == trio.run(define_real(Chat("small", base_url=server.url(name, "ok", "v1"))), "lima")
+    assert '"x"' == trio.run(define_real(Command("cat")), "x")

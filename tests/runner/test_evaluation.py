@@ -55,16 +55,11 @@ def test_settings_are_kept() -> None:
     """Settings of the decorator are kept, with numbers as floats."""
     expected = Settings(slots=8, timeout=30.0, deadline=60.0, repeats=2, retry=Retry(errors=1))
     options: dict[str, Any] = {"policy": "aimd", "grace": 1.0, "fail_fast": True, "max_failures": 0.1, "durability": "os"}
-    options |= {"limit_key": "model", "fail_under": ("exact=0.9",)}
+    options |= {"limit_key": "model", "fail_under": ("exact=0.9",), "timeout": None}
 
     assert expected == capitals.settings
     assert Settings(**options) == evaluation(cases=CASES, **options)(plain).settings
     assert [Case(name="fr", input="France?", expected="Paris")] == [trial.case for trial in capitals.cases.select()]
-
-
-def test_timeout_none_is_kept() -> None:
-    """`timeout=None` means no timeout."""
-    assert evaluation(cases=CASES, timeout=None)(plain).settings.timeout is None
 
 
 @pytest.mark.parametrize(

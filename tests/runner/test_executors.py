@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock
@@ -35,9 +35,11 @@ from tests.processes import TIMEOUT
 DID_NOT_RUN, COMPLETED, COMPLETED_WITH_RETRIES, FAILED = ExecutionStatus
 
 
-async def execute(function: Any, inputs: Iterable[Any], concurrency: int = 3, **arguments: Any) -> Results:
+async def execute(
+    function: Any, inputs: Iterable[Any], concurrency: int = 3, options: Mapping[str, Any] | None = None, **arguments: Any
+) -> Results:
     """Execute in a deterministic order on the virtual clock."""
-    executor = AsyncExecutor(function, concurrency, **arguments, options=deterministic_options())
+    executor = AsyncExecutor(function, concurrency, **arguments, options={**deterministic_options(), **(options or {})})
     with trio.fail_after(1_000_000):  # Virtual seconds.
         return await executor.execute(inputs)
 
@@ -51,18 +53,10 @@ async def double(value: int) -> int:
     return 2 * value
 
 
-def test_the_four_statuses() -> None:
-    """Statuses have the names and values of Phoenix's."""
-    assert {
-        "DID_NOT_RUN": "DID NOT RUN",
-        "COMPLETED": "COMPLETED",
-        "COMPLETED_WITH_RETRIES": "COMPLETED WITH RETRIES",
-        "FAILED": "FAILED",
-    } == {status.name: status.value for status in ExecutionStatus}
-
-
 def test_execution_details() -> None:
-    """Details start as not run, and have the four methods."""
+    """Statuses have the names and values of Phoenix's; details start as not run, and have the four methods."""
+    values = ["DID NOT RUN", "COMPLETED", "COMPLETED WITH RETRIES", "FAILED"]
+    assert {value.replace(" ", "_"): value for value in values} == {status.name: status.value for status in ExecutionStatus}
     details = ExecutionDetails()
     assert ([], DID_NOT_RUN, 0) == (details.exceptions, details.status, details.execution_seconds)
     details.complete()
@@ -200,30 +194,22 @@ async def test_programming_errors_are_retried() -> None:
 
 async def test_max_retries_is_one_budget_for_all_causes() -> None:
     """An error, a timeout and a rate limit together use up three retries."""
-    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Return(1)]})
-    assert [COMPLETED_WITH_RETRIES] == statuses(await execute(task, ["a"], max_retries=3, timeout=10))
-
-    task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Return(1)]})
-    assert [FAILED] == statuses(await execute(task, ["a"], max_retries=2, timeout=10))
+    for max_retries, status in ((3, COMPLETED_WITH_RETRIES), (2, FAILED)):
+        task = Scripted({"a": [Fail(ValueError("no")), Hang(), Fail(RateLimited()), Return(1)]})
+        assert [status] == statuses(await execute(task, ["a"], max_retries=max_retries, timeout=10))
 
 
-async def test_a_timeout_is_an_exception_of_its_attempt() -> None:
-    """An attempt that exceeds `timeout` has a TimeoutError."""
-    _, [details] = await execute(Scripted({"a": [Hang(), Return(1)]}), ["a"], timeout=30)
-
-    assert ["timed out after 30 s"] == [str(exc) for exc in details.exceptions]
-    assert isinstance(details.exceptions[0], TimeoutError)
-    assert pytest.approx(30.0, abs=1e-5) == details.execution_seconds
-
-
-@pytest.mark.parametrize(("arguments", "seconds"), [(None, 60.0), (30, 30.0), (math.inf, 86_000.0)])
-async def test_the_default_timeout(arguments: float | None, seconds: float) -> None:
-    """`timeout=None` is 60 s, as in Phoenix; `math.inf` turns the timeout off."""
+@pytest.mark.parametrize(("argument", "seconds"), [(None, 60.0), (30, 30.0), (math.inf, 86_000.0)])
+async def test_the_timeout(argument: float | None, seconds: float) -> None:
+    """`timeout=None` is 60 s, as in Phoenix; `math.inf` turns the timeout off. Exceeding it is a TimeoutError."""
     task = Scripted({"a": [Return(1, after=86_000)]})
-    results = await execute(task, ["a"], timeout=arguments, max_retries=0)
+    results = await execute(task, ["a"], timeout=argument, max_retries=0)
+    [details] = results[1]
 
-    assert [COMPLETED if arguments == math.inf else FAILED] == statuses(results)
-    assert pytest.approx(seconds, abs=1e-5) == results[1][0].execution_seconds
+    assert [COMPLETED if argument == math.inf else FAILED] == statuses(results)
+    assert pytest.approx(seconds, abs=1e-5) == details.execution_seconds
+    timeouts = [] if argument == math.inf else [(TimeoutError, f"timed out after {seconds:g} s")]
+    assert timeouts == [(type(exc), str(exc)) for exc in details.exceptions]
 
 
 class PhoenixException(Exception):
@@ -360,52 +346,42 @@ def test_the_loop_of_an_object_is_that_of_its_call() -> None:
         ({"timeout": True}, "timeout=True"),
         ({"timeout": float("nan")}, "timeout=nan"),
         ({"options": {"listener": print}}, "the option 'listener' is set by the executor"),
+        ({"generation_fn": 3}, "generation_fn=3"),
+        ({"inputs": 3}, "inputs=3"),
     ],
 )
 def test_invalid_arguments_are_rejected(arguments: dict[str, Any], message: str) -> None:
-    """An invalid argument is rejected by name."""
+    """An invalid argument is rejected by name, as is what is not callable, or not iterable."""
+    inputs = arguments.pop("inputs", [])
     with pytest.raises(UsageError, match=message):
-        AsyncExecutor(double, **arguments)
-
-
-def test_a_function_and_inputs_are_needed() -> None:
-    """What is not callable, or not iterable, is rejected."""
-    invalid: Any = 3
-    with pytest.raises(UsageError, match="generation_fn=3"):
-        AsyncExecutor(invalid)
-    with pytest.raises(UsageError, match="inputs=3"):
-        AsyncExecutor(double).run(invalid)
+        AsyncExecutor(**{"generation_fn": double, **arguments}).run(inputs)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "limits"),
+    ("arguments", "policy"),
     [
-        ({}, (20, "start")),
-        ({"enable_dynamic_concurrency": False}, (20, "start")),
-        ({"dynamic_initial_target": 4}, (4, "start")),
-        ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, (20, "start")),
+        ({}, "adaptive"),
+        ({"enable_dynamic_concurrency": False}, "fixed"),
+        ({"dynamic_initial_target": 4}, "aimd"),
+        ({"dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}, "aimd"),
     ],
 )
-async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], limits: tuple[int, str]) -> None:
+async def test_the_policy_follows_the_arguments(arguments: dict[str, Any], policy: str) -> None:
     """The adaptive policy by default, a fixed one without dynamics, AIMD with any of Phoenix's numbers."""
     task = Scripted(lambda value, _: Return(value, 1))
     executor = AsyncExecutor(task, 20, **arguments, options=deterministic_options())
     config = executor._configure()
-    outputs, _ = await executor.execute(range(200))
 
-    assert list(range(200)) == outputs
-    assert task.max_in_flight <= limits[0] + 16
-    expected = "fixed" if "enable_dynamic_concurrency" in arguments else "aimd" if arguments else "adaptive"
-    assert (expected, expected == "aimd") == (config.options["policy"], config.settings.aimd is not None)
+    assert list(range(200)) == (await executor.execute(range(200)))[0]
+    assert task.max_in_flight <= 36
+    assert (policy, policy == "aimd") == (config.options["policy"], config.settings.aimd is not None)
 
 
 async def test_aimd_follows_its_arguments(disk: SimulatedDisk) -> None:
     """With a window of 1 s and a step of 2, the limit grows from 4 by 2 per second, and the journal records it."""
     task = Scripted(lambda value, _: Return(value, 0.25))
-    options = {**deterministic_options(), "files": disk}
     arguments: dict[str, Any] = {"dynamic_initial_target": 4, "dynamic_window_seconds": 1.0, "dynamic_increase_step": 2}
-    executor = AsyncExecutor(task, 10, **arguments, journal="/runs/it", options=options)
-    await executor.execute(range(200))
+    await execute(task, range(200), 10, options={"files": disk}, journal="/runs/it", **arguments)
 
     moves = [event.after for event in events_of("/runs/it", files=disk) if isinstance(event, LimitChanged)]
     assert [4, 6, 8, 10] == moves

@@ -15,21 +15,11 @@ import trio
 
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
-from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options
+from evaljournal.runner.testing import Hang, Return, Scripted
 from tests.processes import wait_until
+from tests.runner.test_executors import execute
 
 DONE = (ExecutionStatus.COMPLETED, ExecutionStatus.COMPLETED_WITH_RETRIES)
-
-
-def executor(function: Any, concurrency: int = 3, **arguments: Any) -> AsyncExecutor:
-    """Return an executor for the virtual clock."""
-    options = {**deterministic_options(), **arguments.pop("options", {})}
-    return AsyncExecutor(function, concurrency, **arguments, options=options)
-
-
-async def execute(function: Any, inputs: Any, concurrency: int = 3, **arguments: Any) -> Results:
-    with trio.fail_after(1_000_000):  # Virtual seconds.
-        return await executor(function, concurrency, **arguments).execute(inputs)
 
 
 def done(results: Results) -> int:

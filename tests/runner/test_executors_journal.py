@@ -19,17 +19,17 @@ from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.executors import AsyncExecutor, ExecutionStatus, Incomplete, SyncExecutor
 from evaljournal.runner.executors.execution import Results
 from evaljournal.runner.executors.results import RecordedFailure
-from evaljournal.runner.testing import Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal.runner.testing import Fail, Hang, Return, Scripted, events_of
 from tests.journal.disk import SimulatedDisk
+from tests.runner import test_executors
 from tests.runs import PATH, events
 
 COMPLETED, FAILED = ExecutionStatus.COMPLETED, ExecutionStatus.FAILED
 
 
 async def execute(function: Any, inputs: Iterable[Any], disk: SimulatedDisk, concurrency: int = 3, **arguments: Any) -> Results:
-    options = {**deterministic_options(), "files": disk, **arguments.pop("options", {})}
-    with trio.fail_after(1_000_000):  # Virtual seconds.
-        return await AsyncExecutor(function, concurrency, **arguments, journal=PATH, options=options).execute(inputs)
+    options = {"files": disk, **arguments.pop("options", {})}
+    return await test_executors.execute(function, inputs, concurrency, options, journal=PATH, **arguments)
 
 
 def called_inputs(task: Scripted) -> list[Any]:

@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from evaljournal.runner.executors import AsyncExecutor, SyncExecutor
-from evaljournal.runner.testing import Return, Scripted, deterministic_options
+from evaljournal.runner.testing import Return, Scripted
+from tests.runner.test_executors import execute
 from tests.runner.test_function import CALLERS
 
 USER = contextvars.ContextVar("user", default="unknown")
@@ -128,9 +129,9 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setitem(sys.modules, "tqdm.auto", module)
     Bar.bars.clear()
     task = Scripted(lambda value, _: Return(value, 1))
-    await AsyncExecutor(task, options=deterministic_options()).execute(range(5))
+    await execute(task, range(5))
     assert [] == Bar.bars
-    await AsyncExecutor(task, tqdm_bar_format="{bar} {n_fmt}", options=deterministic_options()).execute(range(5))
+    await execute(task, range(5), tqdm_bar_format="{bar} {n_fmt}")
 
     [bar] = Bar.bars
     assert ("{bar} {n_fmt}", 5, sys.stderr) == (bar.arguments["bar_format"], bar.arguments["total"], bar.arguments["file"])
@@ -141,9 +142,7 @@ async def test_a_progress_bar_needs_a_format(monkeypatch: pytest.MonkeyPatch, ca
 async def test_a_progress_line_without_tqdm(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Without tqdm a plain line is shown on standard error."""
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-    await AsyncExecutor(
-        Scripted(lambda value, _: Return(value, 1)), tqdm_bar_format="{bar}", options=deterministic_options()
-    ).execute(range(5))
+    await execute(Scripted(lambda value, _: Return(value, 1)), range(5), tqdm_bar_format="{bar}")
 
     captured = capfd.readouterr()
     assert "" == captured.out

@@ -348,21 +348,21 @@ async def _with_both(value: str) -> str:
     return value
 
 
-@pytest.mark.parametrize("task", [_through_a_function, _through_two_functions, _through_an_object])
-def test_trio_is_recognized_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any]) -> None:
-    """Functions and classes of the user that a task names are read, too; the task is called once per trial."""
+@pytest.mark.parametrize(
+    ("task", "loop"),
+    [
+        (_through_a_function, "trio"),
+        (_through_two_functions, "trio"),
+        (_through_an_object, "trio"),
+        (_without_a_loop, "asyncio"),
+    ],
+)
+def test_the_loop_is_recognized_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any], loop: str) -> None:
+    """Functions and classes of the user that a task names are read, too; if none names a loop, it is asyncio."""
     outcome = run_and_verify(define(task, "abc"), path)
 
-    assert ["trio"] == detect_loops(task)
+    assert [loop] == detect_loops(task)
     assert (3, 3) == (outcome.state.completed, len(events(path, AttemptStarted)))
-
-
-def test_asyncio_is_the_default(path: Path) -> None:
-    """A coroutine function whose code names neither loop runs in asyncio."""
-    run_and_verify(define(_without_a_loop, "a"), path)
-
-    assert ["asyncio"] == detect_loops(_without_a_loop)
-    assert {"a": "a"} == outputs(path)
 
 
 def test_a_task_that_uses_both_loops_must_declare_one(path: Path) -> None:

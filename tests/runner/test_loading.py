@@ -57,16 +57,6 @@ def test_a_file_that_was_just_edited(monkeypatch: pytest.MonkeyPatch) -> None:
         assert name == load("evals/geo.py").name
 
 
-def test_one_of_several_evaluations() -> None:
-    """With several evaluations the name is required; the error lists them as they can be typed."""
-    write_module("evals/geo.py", ONE.format(name="capitals"), ONE.format(name="rivers"))
-
-    assert "rivers" == load("evals/geo.py:rivers").name
-    assert "evals/geo.py defines 2 evaluations; pass one of them: evals/geo.py:capitals, evals/geo.py:rivers" == error_of(
-        "evals/geo.py"
-    )
-
-
 def test_an_evaluation_under_two_names_is_one() -> None:
     """A second name for the same evaluation does not count."""
     write_module("geo.py", ONE.format(name="capitals"), "again = capitals")
@@ -130,22 +120,21 @@ def test_a_file_with_the_name_of_a_package_that_is_not_loaded(monkeypatch: pytes
     assert not Path(importlib.import_module("rich.console").__file__ or "").is_relative_to(Path.cwd())
 
 
-def test_a_shadowed_module_is_named(tmp_path: Path) -> None:
-    """If an import fails because a user's json.py is shadowed, the error has both paths."""
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("from json import DIARY", "cannot import name 'DIARY' from 'json'"),
+        ("import json\njson.DIARY", "has no attribute 'DIARY'"),
+    ],
+)
+def test_a_shadowed_module_is_named(tmp_path: Path, source: str, message: str) -> None:
+    """If an import, or the use of an attribute, fails because a user's json.py is shadowed, the error has both paths."""
     write_module("evals/json.py", "DIARY = 1")
-    write_module("evals/geo.py", "from json import DIARY", ONE.format(name="capitals"))
+    write_module("evals/geo.py", source, ONE.format(name="capitals"))
     error = error_of("evals/geo.py")
 
     assert f"perhaps because {tmp_path}/evals/json.py is hidden by another 'json' ({json.__file__})" in error
-    assert "cannot import name 'DIARY' from 'json'" in error
-
-
-def test_a_shadowed_module_is_named_for_a_missing_attribute(tmp_path: Path) -> None:
-    """The error also has both paths if the shadowed module itself is imported and lacks an attribute."""
-    write_module("evals/json.py", "DIARY = 1")
-    write_module("evals/geo.py", "import json", "json.DIARY", ONE.format(name="capitals"))
-
-    assert f"perhaps because {tmp_path}/evals/json.py is hidden by another 'json'" in error_of("evals/geo.py")
+    assert message in error
 
 
 def test_a_package_with_the_name_of_another(tmp_path: Path) -> None:
@@ -156,44 +145,34 @@ def test_a_package_with_the_name_of_another(tmp_path: Path) -> None:
     assert error_of("json/geo.py").startswith(f"{tmp_path}/json is hidden by another package 'json'")
 
 
-def test_missing_file() -> None:
-    """The error for a missing file has similar names."""
+@pytest.mark.parametrize(
+    ("reference", "error"),
+    [
+        ("evals/captials.py", "evals/captials.py does not exist; did you mean evals/capitals.py?"),
+        ("elsewhere/unlike_others.py:x", "elsewhere/unlike_others.py does not exist"),
+        ("nothing", "no file or module 'nothing'"),
+        ("nothing.at.all:x", "no file or module 'nothing.at.all'"),
+        ("geo.py", "geo.py defines 2 evaluations; pass one of them: geo.py:capitals, geo.py:rivers"),
+        ("geo.py:captials", "geo.py defines no evaluation 'captials'; did you mean 'capitals'?"),
+        ("geo.py:x", "geo.py defines no evaluation 'x'; it defines 'capitals', 'rivers'"),
+        ("geo.py:helper", "geo.py:helper is a function, not an evaluation; put @evaluation(cases=…) above the function"),
+        ("empty.py", "empty.py defines no evaluation; put @evaluation(cases=…) above a function in it"),
+        ("empty.py:y", "empty.py defines no evaluation 'y'"),
+        ("evals", "evals is a directory; pass a Python file, such as evals/capitals.py"),
+        ("cases.jsonl", "cases.jsonl is not a Python file; pass a file that ends with .py"),
+        ("geo.py:", "'geo.py:' ends with a colon; add the evaluation's name after the colon, or remove the colon"),
+        ("", "the reference is empty; pass a file, such as evals/capitals.py"),
+    ],
+)
+def test_wrong_references(reference: str, error: str) -> None:
+    """A missing file or name, one of several evaluations, or what is not Python is an error with what to type."""
     write_module("evals/capitals.py", ONE.format(name="capitals"))
-
-    assert "evals/captials.py does not exist; did you mean evals/capitals.py?" == error_of("evals/captials.py")
-    assert "elsewhere/x.py does not exist" == error_of("elsewhere/x.py:x")
-    assert "no file or module 'nothing'" == error_of("nothing")
-    assert "no file or module 'nothing.at.all'" == error_of("nothing.at.all:x")
-
-
-def test_missing_name() -> None:
-    """The error for a missing name has the nearest one; a plain function is not an evaluation."""
     write_module("geo.py", "def helper(): ...", ONE.format(name="capitals"), ONE.format(name="rivers"))
-
-    assert "geo.py defines no evaluation 'captials'; did you mean 'capitals'?" == error_of("geo.py:captials")
-    assert "geo.py defines no evaluation 'x'; it defines 'capitals', 'rivers'" == error_of("geo.py:x")
-    assert "geo.py:helper is a function, not an evaluation; put @evaluation(cases=…) above the function" == error_of(
-        "geo.py:helper"
-    )
-
-
-def test_no_evaluation() -> None:
-    """The error for a file without an evaluation names what is missing."""
-    write_module("geo.py", "x = 1")
-
-    assert "geo.py defines no evaluation; put @evaluation(cases=…) above a function in it" == error_of("geo.py")
-    assert "geo.py defines no evaluation 'y'" == error_of("geo.py:y")
-
-
-def test_not_python() -> None:
-    """A directory, another kind of file and an incomplete reference are errors."""
-    write_module("evals/geo.py", ONE.format(name="capitals"))
+    write_module("empty.py", "x = 1")
     write_module("cases.jsonl", "{}")
 
-    assert "evals is a directory; pass a Python file, such as evals/geo.py" == error_of("evals")
-    assert error_of("cases.jsonl").startswith("cases.jsonl is not a Python file")
-    assert "'evals/geo.py:' ends with a colon" in error_of("evals/geo.py:")
-    assert "the reference is empty" in error_of("")
+    assert error == error_of(reference)
+    assert "rivers" == load("geo.py:rivers").name
 
 
 def test_an_exception_while_importing(tmp_path: Path) -> None:
