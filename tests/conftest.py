@@ -15,6 +15,7 @@ from trio._core import _run as scheduler
 
 import evaljournal
 from benchmarks._ray_cluster import ENVIRONMENT, RayCluster, ray_cluster
+from evaljournal.journal.writers import segment_file
 from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE
 from tests.gateway import KEY
 from tests.journal.disk import SimulatedDisk
@@ -169,6 +170,12 @@ def cluster() -> Iterator[RayCluster]:
 def disk() -> SimulatedDisk:
     """An empty disk in memory."""
     return SimulatedDisk()
+
+
+@pytest.fixture
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a writer check its files before each write."""
+    monkeypatch.setattr(segment_file, "CHECK_INTERVAL", 0.0)
 
 
 @pytest.fixture

@@ -17,10 +17,7 @@ from evaljournal.journal.events import Noted
 from evaljournal.journal.writers import segment_file
 from tests.journal.samples import UNSYNCED_DISK, fake_clock, inline, segment, session, started
 
-
-@pytest.fixture(autouse=True)
-def _check_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_file, "CHECK_INTERVAL", 0.0)
+pytestmark = pytest.mark.usefixtures("frequent_checks")
 
 
 def truncate_last_line(file: Path) -> None:

@@ -257,6 +257,7 @@ def test_broken_rules_are_not_damage(tmp_path: Path, event: Event, *, last: bool
         {"attempt": 1.5},
         {"at": 5},
         {"at": None},
+        {"at": "case-1"},
         {"t": "0.5"},
         {"t": None},
         {"d": "3"},

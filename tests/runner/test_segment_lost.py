@@ -8,18 +8,14 @@ import pytest
 import trio
 
 from evaljournal.journal.errors import SegmentLost
-from evaljournal.journal.writers import segment_file
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.testing import deterministic_options
 from tests.journal.samples import UNSYNCED_DISK, segment
+from tests.journal.test_segment_lost import move_the_directory
 from tests.runs import define, numbered_cases
 
+pytestmark = pytest.mark.usefixtures("frequent_checks")
 GRACE = 5.0
-
-
-@pytest.fixture(autouse=True)
-def _check_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_file, "CHECK_INTERVAL", 0.0)
 
 
 async def run_and_change(path: Path, change: Callable[[Path], None], **options: object) -> list[tuple[str, str]]:
@@ -44,10 +40,6 @@ async def run_and_change(path: Path, change: Callable[[Path], None], **options: 
         await Session(defined, path, **{**deterministic_options(), "files": UNSYNCED_DISK, **options}).run()
     assert segment(path).name == caught.value.file
     return ends
-
-
-def move_the_directory(file: Path) -> None:
-    file.parent.rename(file.parent.with_name("moved"))
 
 
 @pytest.mark.parametrize("durability", ["sync", "os"])

@@ -129,7 +129,7 @@ if __name__ == "__main__":
     from tests.processes import ROOT, forked_arguments
 
     with tempfile.TemporaryDirectory() as directory:
-        for command in commands(str(ROOT / "tests/golden/run-v1"), directory):
+        for command in commands(str(ROOT / "tests/golden/run-v2"), directory):
             if "parquet" not in command:  # It would start threads.
                 CliRunner().invoke(cli, command)
     main(*forked_arguments())

