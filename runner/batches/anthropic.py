@@ -8,15 +8,7 @@ from typing import Any, Final
 import attrs
 import orjson
 
-from evaljournal.runner.batches.api import (
-    ApiName,
-    BatchStatus,
-    OwnerUnknown,
-    PreparedBatch,
-    ResultsArchived,
-    SubmissionUnclear,
-    Submitted,
-)
+from evaljournal.runner.batches.api import ApiName, BatchStatus, OwnerUnknown, PreparedBatch, ResultsArchived, Submitted
 from evaljournal.runner.batches.calls import BatchCalls, count_of, identifier, iso_time, text_of
 from evaljournal.runner.batches.results import LineResult, Results, dump_body
 from evaljournal.runner.http.reply import InvalidReply, fields_of
@@ -70,11 +62,7 @@ class AnthropicBatches:
     async def submit(self, batch: PreparedBatch, lines: Sequence[bytes]) -> Submitted:
         """Create a batch of the lines."""
         del batch
-        reply = await self.calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines))
-        try:
-            return _submitted(reply)
-        except InvalidReply as exc:
-            raise SubmissionUnclear(f"it is unclear whether a batch was created: {exc}") from exc
+        return await self.calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines), _submitted)
 
     async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
         """Find a batch that was created since and whose results have the prefix; it may be one of as many lines in progress."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -16,6 +16,7 @@ from evaljournal.runner.batches.api import (
     NotSubmitted,
     ResultsArchived,
     SubmissionUnclear,
+    Submitted,
     TokenLimitExceeded,
     WrongAccount,
 )
@@ -85,10 +86,10 @@ class BatchCalls:
             raise InvalidReply(f"the reply from {self.url} is not a JSON object")
         return cast("Mapping[str, Any]", value)
 
-    async def create(self, path: str, content: bytes) -> Mapping[str, Any]:
-        """Create a batch, once; raise a `NotSubmitted` or a `SubmissionUnclear` if that failed."""
+    async def create(self, path: str, content: bytes, parse: Callable[[Mapping[str, Any]], Submitted]) -> Submitted:
+        """Create a batch, once, and parse the reply; raise a `NotSubmitted` or a `SubmissionUnclear` if that failed."""
         try:
-            return await self.call("POST", path, content)
+            return parse(await self.call("POST", path, content))
         except Exception as exc:
             if is_unsent(exc) or (
                 isinstance(exc, BadStatus)

@@ -9,13 +9,7 @@ import attrs
 import orjson
 import trio
 
-from evaljournal.runner.batches.api import (
-    ApiName,
-    BatchStatus,
-    PreparedBatch,
-    SubmissionUnclear,
-    Submitted,
-)
+from evaljournal.runner.batches.api import ApiName, BatchStatus, PreparedBatch, Submitted
 from evaljournal.runner.batches.calls import (
     TOKEN_LIMIT,
     BatchCalls,
@@ -86,11 +80,7 @@ class OpenAiBatches:
             raise not_submitted(exc) from exc
         metadata = {"metadata": _metadata(batch)} if self.has_metadata else {}
         request = {"input_file_id": file, "endpoint": self.endpoint, "completion_window": "24h", **metadata}
-        reply = await self.calls.create("/batches", orjson.dumps(request))
-        try:
-            return _submitted(_job(reply))
-        except InvalidReply as exc:
-            raise SubmissionUnclear(f"it is unclear whether a batch was created: {exc}") from exc
+        return await self.calls.create("/batches", orjson.dumps(request), _submitted)
 
     async def _upload(self, batch: PreparedBatch, lines: Sequence[bytes]) -> str:
         """Upload the lines; return the id of the file when a batch may use it."""
@@ -155,7 +145,8 @@ def _job(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return fields_of(reply["job"]) if "job" in reply else reply
 
 
-def _submitted(job: Mapping[str, Any]) -> Submitted:
+def _submitted(reply: Mapping[str, Any]) -> Submitted:
+    job = _job(reply)
     return Submitted(id=identifier(job.get("id")), file=optional_id(job.get("input_file_id")), expires=_expires(job))
 
 

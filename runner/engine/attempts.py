@@ -82,7 +82,8 @@ class Attempts:
         self._is_step = DurableRequests.parse(self._settings.durable).includes if self._settings.durable else None
         self._recorder = scheduler.recorder
         self._record, self._clock = scheduler.recorder.record, scheduler.recorder.clock
-        self._slots = _Slots()
+        self._free_slots = [0]
+        """Heap of the free slot numbers up to the first one that was never used."""
         self._failures, self._max_failures = 0, max_failures
         actions = {"declined": self._settings.on_declined, "truncated": self._settings.on_truncated}
         self._error_outcomes = frozenset(outcome for outcome, action in actions.items() if action == "error")
@@ -92,7 +93,7 @@ class Attempts:
         """Make one attempt; return whether it returned an output."""
         trial, number = work.trial, work.state.attempts + 1
         line = work.line if work.is_collected else None
-        work.slot = self._slots.allocate() if line is None else 0
+        work.slot = self._lowest_free_slot() if line is None else 0
         task, new_request, request = self._tasks[work.state.variant], self._requests.get(work.state.variant), None
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
@@ -150,6 +151,13 @@ class Attempts:
             outcome = await self._write_blobs(work, outcome)
         return self.end(work, outcome)
 
+    def _lowest_free_slot(self) -> int:
+        """Return the lowest free slot number, which is in use from now on."""
+        slot = heapq.heappop(self._free_slots)
+        if not self._free_slots:
+            self._free_slots.append(slot + 1)
+        return slot
+
     def _new_calls(self, work: TrialWork, scope: CallScope) -> AttemptCalls | None:
         """Return where the model calls inside the attempt wait for rate limits."""
         work.waited = 0.0
@@ -200,7 +208,7 @@ class Attempts:
         if work.is_collected:
             elapsed = 0.0
         else:
-            self._slots.release(work.slot)
+            heapq.heappush(self._free_slots, work.slot)
         self._scheduler.end_call(work, is_answered=isinstance(outcome, Returned))
         late_event = partial(events.AttemptReturnedLate, trial=trial, attempt=number, elapsed=elapsed)
         if self._scheduler.shutdown.is_over:  # The attempt was recorded as interrupted, and returned after that.
@@ -386,22 +394,3 @@ def _read_results(path: Path, steps: list[RecordedStep], files: Files) -> Iterat
                 (step.name, step.fingerprint),
                 RecordedResult(step.seq, event.output, event.usage, number=(step.attempt, step.number), parent=step.parent),
             )
-
-
-class _Slots:
-    """Slot numbers: an attempt takes the lowest free one."""
-
-    def __init__(self) -> None:
-        self._free_slots: list[int] = []
-        self._next_slot = 0
-
-    def allocate(self) -> int:
-        """Return the lowest free number, which is in use from now on."""
-        if self._free_slots:
-            return heapq.heappop(self._free_slots)
-        self._next_slot += 1
-        return self._next_slot - 1
-
-    def release(self, slot: int) -> None:
-        """Free a number."""
-        heapq.heappush(self._free_slots, slot)

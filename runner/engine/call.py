@@ -253,7 +253,7 @@ class AttemptCalls:
             limits, admitted = call
             if admitted is self._work.admitted:
                 self._work.admitted = None
-            self._loop.call(limits.end, admitted, usage if isinstance(usage, Mapping) else None)
+            self._loop.call(limits.limits.end, admitted, usage if isinstance(usage, Mapping) else None)
 
     def close(self) -> None:
         """End the calls that still wait: the attempt has ended."""

@@ -292,15 +292,11 @@ class TrialExecutor:
         with scope:
             while (
                 calls
-                or self._is_sending
+                or (self._batcher is not None and self._batcher.is_sending)
                 or (self.scheduler.is_open and self.scheduler.queues.has_calls(self.shutdown.grace_end))
             ):
                 self._idle_event = trio.Event()
                 await self._idle_event.wait()
-
-    @property
-    def _is_sending(self) -> bool:
-        return self._batcher is not None and self._batcher.is_sending
 
     def _end(self) -> None:
         self.shutdown.end()

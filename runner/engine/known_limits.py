@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 from weakref import WeakValueDictionary
 
 import attrs
@@ -89,15 +89,8 @@ class KeyLimits:
         """Read the limits in the headers of the reply to a call."""
         advertised = advertised_limits(headers, self._wall(), self._host)
         if advertised:
-            self._record_all(self.limits.read(call, advertised, self.now(), is_429=status == _TOO_MANY_REQUESTS))
-
-    def end(self, call: AdmittedCall, usage: Mapping[str, Any] | None) -> None:
-        """Count a call that was answered, with the tokens that it used."""
-        self.limits.end(call, usage)
-
-    def _record_all(self, limits: list[RateLimitSeen]) -> None:
-        for seen in limits:
-            self._record(evolve_fact(seen, key=self.key))
+            for seen in self.limits.read(call, advertised, self.now(), is_429=status == _TOO_MANY_REQUESTS):
+                self._record(evolve_fact(seen, key=self.key))
 
 
 class KnownLimits:

@@ -369,7 +369,7 @@ class Scheduler:
         self.queues.lanes[job.key].end(job)
         limits = self.queues.lanes[job.key].limits
         if limits is not None and job.admitted is not None and is_answered:
-            limits.end(job.admitted, job.usage)
+            limits.limits.end(job.admitted, job.usage)
         job.admitted = None
 
     def _may_score(self, work: TrialWork) -> bool:
