@@ -339,10 +339,16 @@ async def test_the_same_error_stops_the_run(disk: SimulatedDisk, provider: Memor
 
 
 async def test_a_batch_is_as_large_as_the_budget_allows(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """A budget reserves the estimated need of each line until it is used; when no further line fits, the run stops."""
+    """A budget reserves the estimated need of each line until it is used, also in the next session.
+
+    When no further line fits, the run stops.
+    """
     provider.respond = lambda *_: answer("yes", usage={"prompt_tokens": 10, "completion_tokens": 10})
     defined = define_batches(numbered_cases(10), budget={"output_tokens": 35})
-    outcome = await run_virtual(defined, disk)
+    for resume in (False, True):
+        outcome = await run_virtual(defined, disk, resume=resume, leave=True)
+        assert ("batches", 1) == (outcome.stop_reason, provider.submissions)
+    outcome = await run_virtual(defined, disk, resume=True)
 
     prepared = events(disk, BatchPrepared)
     assert [(3, {"output_tokens": 30.0})] == [(len(event.trials), event.reserved) for event in prepared]
@@ -352,54 +358,32 @@ async def test_a_batch_is_as_large_as_the_budget_allows(disk: SimulatedDisk, pro
     assert audit(read(PATH, files=disk)).ok
 
 
-async def test_an_open_batch_is_part_of_the_budget(disk: SimulatedDisk, provider: MemoryBatches) -> None:
-    """The next session counts what an open batch may use, and sends nothing that does not fit beside it."""
-    provider.respond = lambda *_: answer("yes", usage={"prompt_tokens": 10, "completion_tokens": 10})
-    defined = define_batches(numbered_cases(10), budget={"output_tokens": 35})
-    await run_virtual(defined, disk, leave=True)
-    outcome = await run_virtual(defined, disk, resume=True, leave=True)
-
-    assert ("batches", 1) == (outcome.stop_reason, provider.submissions)
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("budget", 3, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-
-
 async def test_a_request_that_cannot_be_rendered_is_an_error(
     disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A case whose image cannot be read ends with the error of a live attempt; nothing is sent for it."""
-    read_attachments = OpenChat._read_attachments
+    """A case whose image cannot be read ends with the error of a live attempt; nothing is sent for it.
 
-    async def read_or_fail(self: OpenChat, messages: Any, case: Case[Any, Any]) -> Any:
-        if case.name == "case-0":
-            raise AttachmentError("a.png: no such file")
-        return await read_attachments(self, messages, case)
-
-    monkeypatch.setattr(OpenChat, "_read_attachments", read_or_fail)
-    outcome = await run_virtual(define_batches(numbered_cases(2)), disk)
-
-    assert (1, 1) == (outcome.state.completed, outcome.state.failed)
-    assert ["a.png: no such file"] == [event.message for event in events(disk, AttemptFailed)]
-    assert {"case-1": 1} == provider.submitted
-
-
-async def test_a_request_is_rendered_again(
-    disk: SimulatedDisk, provider: MemoryBatches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After an attempt whose request could not be rendered, the retry is rendered again, and is a line of a batch."""
+    If the error is temporary, the retry is rendered again, and is a line of a batch.
+    """
     read_attachments, renderings = OpenChat._read_attachments, Counter[str]()
 
     async def read_or_fail(self: OpenChat, messages: Any, case: Case[Any, Any]) -> Any:
         renderings[case.name] += 1
-        if case.name == "case-0" and renderings[case.name] <= 2:
+        if case.name == "case-0":
+            raise AttachmentError("a.png: no such file")
+        if case.name == "case-1" and renderings[case.name] <= 2:
             raise ConnectionError("a share that is not reachable now")
         return await read_attachments(self, messages, case)
 
     monkeypatch.setattr(OpenChat, "_read_attachments", read_or_fail)
-    outcome = await run_virtual(define_batches(numbered_cases(1)), disk)
+    outcome = await run_virtual(define_batches(numbered_cases(3)), disk)
 
-    assert ("", 1, 2) == (outcome.stop_reason, outcome.state.completed, outcome.state.attempts)
-    assert [(0, 0), (1, 1)] == [(event.batch, event.line) for event in events(disk, AttemptStarted)]
+    assert ("", 2, 1) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
+    messages = {event.trial: event.message for event in events(disk, AttemptFailed)}
+    assert {"case-0": "a.png: no such file", "case-1": "a share that is not reachable now"} == messages
+    starts = [(event.trial, event.batch > 0) for event in events(disk, AttemptStarted)]
+    assert [("case-0", False), ("case-1", False), ("case-1", True), ("case-2", True)] == sorted(starts)
+    assert {"case-1": 1, "case-2": 1} == provider.submitted
 
 
 def call_live(monkeypatch: pytest.MonkeyPatch) -> None:

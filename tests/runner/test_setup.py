@@ -113,36 +113,24 @@ class Sandboxes:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_the_value_of_the_set_up_reaches_task_and_teardown(disk: SimulatedDisk, pool: Any) -> None:
-    """Both get it by the name of the set-up, and the set-up gets the case and the id of the trial."""
-    sandboxes = Sandboxes()
+def test_an_attempt_is_set_up_and_torn_down(disk: SimulatedDisk, pool: Any) -> None:
+    """The set-up gets the case and the id of the trial; task and teardown get its value by its name.
+
+    Both are steps of kind `other` that are never reused, and have neither an input nor an output. Their time is part of neither
+    latency nor timeout: an attempt of 85 s with a timeout of 30 s succeeds, because its task took 29 s.
+    """
+    sandboxes = Sandboxes(setup=[28.0], task=[29.0], teardown=[28.0])
     outcome = sandboxes.run(disk, pool)
 
     calls = ["setup peru", "task sandbox of peru", "teardown sandbox of peru"]
     assert calls == [entry for entry in sandboxes.log if not entry.startswith("end")]
-    assert ["Lima? in sandbox of peru"] == [event.output for event in events(disk, AttemptSucceeded)]
-    assert [] == outcome.problems
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_both_are_recorded_as_steps(disk: SimulatedDisk, pool: Any) -> None:
-    """They are steps of kind `other` that are never reused, and have neither an input nor an output."""
-    outcome = Sandboxes(setup=[3.0], teardown=[2.0]).run(disk, pool)
-
-    expected = [("setup sandbox", "other", "setup", 3.0), ("teardown remove", "other", "teardown", 2.0)]
+    assert [("Lima? in sandbox of peru", 85.0)] == [(event.output, event.elapsed) for event in events(disk, AttemptSucceeded)]
+    assert ([29.0], []) == (list(outcome.state.latencies), outcome.problems)
+    expected = [("setup sandbox", "other", "setup", 28.0), ("teardown remove", "other", "teardown", 28.0)]
     recorded = events(disk, StepCompleted)
     assert expected == [(event.name, event.kind, event.phase, event.elapsed) for event in recorded]
     assert [(None, None, False)] * 2 == [(event.input, event.output, event.reusable) for event in recorded]
     assert (2, {}) == (outcome.state.steps.completed, outcome.state.steps.open)
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_their_time_is_part_of_neither_latency_nor_timeout(disk: SimulatedDisk, pool: Any) -> None:
-    """An attempt of 85 s with a timeout of 30 s succeeds, because its task took 29 s."""
-    outcome = Sandboxes(setup=[28.0], task=[29.0], teardown=[28.0]).run(disk, pool)
-
-    assert [29.0] == list(outcome.state.latencies)
-    assert [85.0] == [event.elapsed for event in events(disk, AttemptSucceeded)]
 
 
 @pytest.mark.parametrize("pool", POOLS)
