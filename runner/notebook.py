@@ -41,13 +41,12 @@ def progress_observer() -> Callable[[LiveRun], Awaitable[None]] | None:
     show = show_in_cell if hasattr(shell, "kernel") else show_in_terminal
 
     async def observe(live_run: LiveRun) -> None:
-        state, done_before = live_run.state, live_run.state.done
+        state = live_run.state
         shown_html = ""
 
         def update(*, is_last: bool = False) -> None:
             nonlocal shown_html
             figures: Any = {"now": live_run.now(), "durable": live_run.journal.durable_seq, "total": live_run.total}
-            figures["done_before"] = done_before
             title, stop_status = str(live_run.journal.path), live_run.stop_status()
             html = _html(panel(state, **figures, width=_WIDTH, title=title, stop_status=stop_status))
             if html != shown_html or is_last:

@@ -56,20 +56,20 @@ _STOP_REASONS: Final = {
 """Why a run is being stopped, if the user has not interrupted it."""
 
 
-def seconds_left(state: RunState, *, now: float, total: int | None, done_before: int) -> float | None:
+def seconds_left(state: RunState, *, now: float, total: int | None) -> float | None:
     """Return the estimated seconds left at this session's rate; None if unknown or if the run is stalled."""
-    done = state.done - done_before
-    if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now, done_before=done_before):
+    done = state.done - state.done_before
+    if total is None or done < _MIN_DONE or now <= 0 or stall_reason(state, now=now):
         return None
     return max(0, total - state.done) * now / done
 
 
-def stall_reason(state: RunState, *, now: float, done_before: int, min_pause: float = LONG_PAUSE) -> str:
+def stall_reason(state: RunState, *, now: float, min_pause: float = LONG_PAUSE) -> str:
     """Return why the run is stalled: all starts are paused, or no trial has ended for a long time; empty if it is not.
 
     A pause of at most `min_pause` seconds is ignored.
     """
-    return _pause_text(state, now, min_pause) or _quiet_text(state, now, done_before)
+    return _pause_text(state, now, min_pause) or _quiet_text(state, now)
 
 
 def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> str:
@@ -86,9 +86,9 @@ def _pause_text(state: RunState, now: float, min_pause: float = LONG_PAUSE) -> s
     return f"paused for {duration(time_left)}" if time_left > min_pause else ""
 
 
-def _quiet_text(state: RunState, now: float, done_before: int) -> str:
+def _quiet_text(state: RunState, now: float) -> str:
     """Return how long no trial has ended; empty unless that is a long time."""
-    quiet_seconds, done = now - state.done_at, state.done - done_before
+    quiet_seconds, done = now - state.done_at, state.done - state.done_before
     is_scoring = state.scorer_calls or state.delayed_calls
     is_waiting = (
         state.running or state.backing_off or is_scoring or any(pause.is_in_force(now) for pause in state.pauses.values())
@@ -108,7 +108,6 @@ def panel(
     durable: int,
     total: int | None,
     width: int,
-    done_before: int = 0,
     title: str = "",
     stop_status: tuple[str, float] | None = None,
     show_rate: bool = True,
@@ -116,13 +115,13 @@ def panel(
     """Return the live screen.
 
     `now` is in seconds of `t`; `durable` is the last record known to be on disk; `total` is the number of trials, if known;
-    `done_before` is how many were done when the session started; `stop_status` is why the run is being stopped, and how many
-    seconds attempts in flight have left. `show_rate` is False for a run that may not be running, such as a damaged one.
+    `stop_status` is why the run is being stopped, and how many seconds attempts in flight have left. `show_rate` is False for a
+    run that may not be running, such as a damaged one.
     """
     from rich.console import Group  # noqa: PLC0415  # slow to import
     from rich.text import Text  # noqa: PLC0415  # slow to import
 
-    rate = _rate(state, now=now, total=total, done_before=done_before) if show_rate else ""
+    rate = _rate(state, now=now, total=total) if show_rate else ""
     lines = [_heading(state, title, Text()), _progress(state, Text(), total=total, width=width, rate=rate)]
     previous_label = ""
     if stop_status is not None:
@@ -168,13 +167,13 @@ def progress_line(line: "Text", done: int, total: int, *, width: int, rate: str 
     return line.append(text)
 
 
-def _rate(state: RunState, *, now: float, total: int | None, done_before: int) -> str:
+def _rate(state: RunState, *, now: float, total: int | None) -> str:
     """Return trials per second and the remaining time, or why the run is stalled."""
-    stall, done = stall_reason(state, now=now, done_before=done_before), state.done - done_before
+    stall, done = stall_reason(state, now=now), state.done - state.done_before
     if stall:
         return f" · {stall}"
     rate = f" · {digits(done / now, 3)}/s" if total is not None and done >= _MIN_DONE and now > 0 else ""
-    time_left = seconds_left(state, now=now, total=total, done_before=done_before)
+    time_left = seconds_left(state, now=now, total=total)
     return f"{rate} · about {duration(max(1, round(time_left)))} left" if time_left else rate
 
 
@@ -268,7 +267,7 @@ def _steps_per_second(state: RunState, now: float) -> float | None:
     return (state.steps.executed - state.steps.before_session) / now if now > 0 and not state.outcome else None
 
 
-def line(state: RunState, *, now: float, durable: int, total: int | None, done_before: int = 0) -> str:
+def line(state: RunState, *, now: float, durable: int, total: int | None) -> str:
     """Return the status of a run in one line, for a log."""
     if total is None:
         parts = [f"{state.done:,} done"]
@@ -284,13 +283,13 @@ def line(state: RunState, *, now: float, durable: int, total: int | None, done_b
     if state.steps and (per_second := _steps_per_second(state, now)) is not None:
         parts.append(f"{plural(state.steps.executed, 'step')}, {digits(per_second, 2)}/s")
     parts += [f"{plural(count, 'attempt')} without a step"] if (count := state.steps.attempts_without_steps) else []
-    time_left = seconds_left(state, now=now, total=total, done_before=done_before)
+    time_left = seconds_left(state, now=now, total=total)
     if time_left:
         parts.append(f"about {duration(max(1, round(time_left)))} left")
     parts += [f"budget: {budget_text}"] if (budget_text := spent_text(state)) else []
     if idle_reasons:
         parts.append(f"waiting: {one_line(idle_reasons)}")
-    if quiet_text := _quiet_text(state, now, done_before):
+    if quiet_text := _quiet_text(state, now):
         parts.append(quiet_text)
     if state.last_error and (quiet_text or _pause_text(state, now)):
         parts.append(summary_text.error_text(state.last_error, now))

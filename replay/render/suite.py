@@ -40,8 +40,6 @@ class SuiteRow:
     """Seconds of `t`, if the run is running."""
     total: int | None = None
     """Number of trials of a running run, if known."""
-    done_before: int = 0
-    """Trials done when the session started."""
     stop_status: tuple[str, float] | None = None
     """Why the run is being stopped, and how many seconds attempts in flight have left."""
     stop_reason: str = ""
@@ -67,7 +65,7 @@ class SuiteRow:
         if self.stop_status is not None:
             return f"stopping: {plural(len(state.running) + state.stages['scoring'], 'attempt')} in flight"
         waits = [reason for reason in reasons(state, now=now, total=self.total) if reason.reason != "none_left"]
-        time_left = seconds_left(state, now=now, total=self.total, done_before=self.done_before)
+        time_left = seconds_left(state, now=now, total=self.total)
         parts = [f"about {duration(max(1, round(time_left)))} left"] if time_left else []
         return " · ".join([*parts, *([f"waiting: {one_line(waits)}"] if waits else [])]) or "running"
 

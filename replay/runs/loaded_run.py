@@ -12,7 +12,7 @@ import attrs
 
 from evaljournal.journal import Blob, JournalError, Record, read
 from evaljournal.journal.errors import BlobDamaged, IllegalEvent, InvalidRecord, JournalDamaged
-from evaljournal.journal.events import AttemptSucceeded, SessionStarted, TrialEnqueued
+from evaljournal.journal.events import AttemptSucceeded, TrialEnqueued
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.readers.scan import ScanStop
 from evaljournal.replay.results.summary import NO_GROUP, summarize
@@ -68,8 +68,6 @@ class LoadedRun:
     """The last record that was applied."""
     durable: int = 0
     """The last record known to be on disk."""
-    done_before: int = 0
-    """Trials that were done when the current session started."""
     is_last: bool = True
     """Whether `seq` is the last record that was found."""
     problem: JournalDamaged | InvalidRecord | None = None
@@ -174,8 +172,6 @@ class LoadedRun:
         self.state.apply(record)
         self.seq = record.seq
         self.durable = max(self.durable, record.d)
-        if record.event.__class__ is SessionStarted:
-            self.done_before = self.state.done
 
 
 @contextmanager

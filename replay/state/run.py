@@ -88,6 +88,8 @@ class RunState(Totals):
     """Planned number of trials; 0 if unknown."""
     settings: dict[str, Any] = attrs.field(factory=dict[str, Any])
     sessions: list[SessionState] = attrs.field(factory=list[SessionState])
+    done_before: int = 0
+    """Trials that were done when the current session started."""
     outcome: str = ""
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
@@ -305,7 +307,7 @@ class RunState(Totals):
             first_at = self.sessions[0].at if self.sessions else record.at
             self._session_start = seconds_between(first_at, record.at) - record.t
         self._end_t, self._previous_end = None, self._previous_t
-        self.steps.before_session = self.steps.executed
+        self.steps.before_session, self.done_before = self.steps.executed, self.done
         session = SessionState(number=event.session, seq=record.seq, at=record.at, pid=event.pid, host=event.host)
         session.shard = str(shard or "")
         self.sessions.append(session)

@@ -152,7 +152,6 @@ class CommandSession:
     async def _draw(self, live_run: LiveRun) -> None:
         from rich.live import Live as Screen  # noqa: PLC0415  # slow to import
 
-        done_before = live_run.state.done
         console = terminal(stderr=True)
         for line in _setting_change_lines(live_run):
             echo(line, err=True)
@@ -164,7 +163,6 @@ class CommandSession:
                     durable=live_run.journal.durable_seq,
                     total=live_run.total,
                     width=console.width,
-                    done_before=done_before,
                     title=str(self._path),
                     stop_status=live_run.stop_status(),
                 )
@@ -172,7 +170,6 @@ class CommandSession:
                 await trio.sleep(FRAME_INTERVAL)
 
     async def _print_lines(self, live_run: LiveRun) -> None:
-        done_before = live_run.state.done
         printer = ProgressPrinter(progress_tenths(live_run.state, live_run.total), live_run.now(), err=True)
         is_stopping = is_hint_printed = False
         echo(f"{self._evaluation.name} in {self._path}; Ctrl-C stops it; `evaljournal resume` continues", err=True)
@@ -187,13 +184,8 @@ class CommandSession:
             if live_run.state.blocking_calls and not is_hint_printed:
                 is_hint_printed = True
                 echo("\n".join(blocking_call_lines(live_run.state)), err=True)
-            printer.update(
-                live_run.state,
-                now=live_run.now(),
-                durable_seq=live_run.journal.durable_seq,
-                total=live_run.total,
-                done_before=done_before,
-            )
+            durable_seq = live_run.journal.durable_seq
+            printer.update(live_run.state, now=live_run.now(), durable_seq=durable_seq, total=live_run.total)
 
 
 def _setting_change_lines(live_run: LiveRun) -> Iterator[str]:

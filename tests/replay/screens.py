@@ -17,11 +17,11 @@ def ok(name: str, *scores: bool | float | str) -> list[Event]:
     return answered(name, dict(zip(SCORERS, scores, strict=False)))
 
 
-def screen_lines(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110, done: int = 0) -> list[str]:
+def screen_lines(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110) -> list[str]:
     """Return the lines of the panel, without colors."""
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, done_before=done, title="runs/1"))
+    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, title="runs/1"))
     return out.getvalue().splitlines()
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from evaljournal import Case, Fatal, RateLimited, Retry, arun, evaluation
 from evaljournal.journal import Event, JournalError, Record, read
 from evaljournal.journal.errors import BlobDamaged, InvalidRecord, JournalDamaged
-from evaljournal.journal.events import AttemptStarted, Noted, SessionStarted, TrialWithdrawn
+from evaljournal.journal.events import AttemptStarted, Noted, TrialWithdrawn
 from evaljournal.replay import LoadedRun, fold, load
 from evaljournal.replay.render.screen import panel
 from evaljournal.replay.results.summary import summarize
@@ -47,17 +47,7 @@ def screen_text(run: LoadedRun, now: float) -> str:
     """Return the screen as text."""
     console = Console(width=100, highlight=False, markup=False, emoji=False)
     with console.capture() as capture:
-        console.print(
-            panel(
-                run.state,
-                now=now,
-                durable=run.durable,
-                total=run.total,
-                width=100,
-                done_before=run.done_before,
-                title=str(run.path),
-            )
-        )
+        console.print(panel(run.state, now=now, durable=run.durable, total=run.total, width=100, title=str(run.path)))
     return capture.get()
 
 
@@ -229,15 +219,11 @@ async def test_replayed_screen_equals_the_live_screen(tmp_path: Path, monkeypatc
 
     path = tmp_path / "run"
     live_screens: dict[int, tuple[float, str]] = {}
-    before = 0
     original = Recorder.record
 
     def record(self: Recorder, event: Any, *arguments: Any, **options: Any) -> Record:
-        nonlocal before
         record_written = original(self, event, *arguments, **options)
-        if isinstance(event, SessionStarted):
-            before = self.state.done
-        live = LoadedRun(path, self.state, durable=self.journal.durable_seq, done_before=before)
+        live = LoadedRun(path, self.state, durable=self.journal.durable_seq)
         live_screens[record_written.seq] = self.clock.now(), screen_text(live, self.clock.now())
         return record_written
 

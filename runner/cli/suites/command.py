@@ -165,8 +165,6 @@ class CommandSuite:
         self.errors: dict[str, BaseException] = {}
         """Name → why its run ended, or cannot be resumed."""
         self._session: SuiteSession | None = None
-        self._done_before: dict[str, int] = {}
-        """Name → trials done when its session started."""
 
     def add(self, name: str, item: LoadedEvaluation, state: RunState, settings: Mapping[str, Any]) -> None:
         """Add a run to the session."""
@@ -232,16 +230,8 @@ class CommandSuite:
             state = live_run.state if live_run is not None else state
             text = "" if error is None else f"ended early: {one_line(_message(error))}"
             return SuiteRow(name=name, state=state if state and state.started else None, error=text)
-        stop_status = live_run.stop_status()
-        done_before = self._done_before.setdefault(name, live_run.state.done)
-        return SuiteRow(
-            name=name,
-            state=live_run.state,
-            now=live_run.now(),
-            total=live_run.total,
-            done_before=done_before,
-            stop_status=stop_status,
-        )
+        state, now, stop_status = live_run.state, live_run.now(), live_run.stop_status()
+        return SuiteRow(name=name, state=state, now=now, total=live_run.total, stop_status=stop_status)
 
     def _error(self, name: str) -> BaseException | None:
         return self.errors.get(name) or (self._session.errors.get(name) if self._session is not None else None)
@@ -266,17 +256,11 @@ class CommandSuite:
             for name, live_run in session.live_runs.items():
                 state, now = live_run.state, live_run.now()
                 if name not in printers:
-                    self._done_before[name] = state.done
                     prefix = f"{printable(name, 40)}: "
                     printers[name] = ProgressPrinter(progress_tenths(state, live_run.total), now, err=True, prefix=prefix)
                 if name not in session.outcomes:
-                    printers[name].update(
-                        state,
-                        now=now,
-                        durable_seq=live_run.journal.durable_seq,
-                        total=live_run.total,
-                        done_before=self._done_before[name],
-                    )
+                    durable_seq = live_run.journal.durable_seq
+                    printers[name].update(state, now=now, durable_seq=durable_seq, total=live_run.total)
             await trio.sleep(FRAME_INTERVAL)
 
     def _exit_immediately(self, _: SuiteSession) -> None:

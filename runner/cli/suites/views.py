@@ -36,7 +36,7 @@ def _row(name: str, view: LoadedRun | None) -> SuiteRow:
     problem = "" if view.problem is None else f"damaged: {view.problem.message}"
     if not view.is_live or problem:
         return SuiteRow(name=name, state=view.state, error=problem)
-    return SuiteRow(name=name, state=view.state, now=current_time(view), total=view.total, done_before=view.done_before)
+    return SuiteRow(name=name, state=view.state, now=current_time(view), total=view.total)
 
 
 def _details(row: SuiteRow, view: LoadedRun | None, path: Path) -> tuple[int, list[str]]:

@@ -228,7 +228,6 @@ def render_screen(run: LoadedRun, now: float, width: int) -> "Group":
             durable=run.durable,
             total=run.total,
             width=width,
-            done_before=run.done_before,
             title=str(run.path),
             show_rate=run.problem is None,
         )

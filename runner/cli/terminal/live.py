@@ -53,19 +53,17 @@ class ProgressPrinter:
     is_stalled: bool = False
     stalled_at: float = -math.inf
 
-    def update(self, state: RunState, *, now: float, durable_seq: int, total: int | None, done_before: int) -> None:
+    def update(self, state: RunState, *, now: float, durable_seq: int, total: int | None) -> None:
         """Print a line if one is due."""
         tenths = progress_tenths(state, total)
-        is_stalled = bool(
-            stall_reason(state, now=now, done_before=done_before, min_pause=0.0 if self.is_stalled else LONG_PAUSE)
-        )
+        is_stalled = bool(stall_reason(state, now=now, min_pause=0.0 if self.is_stalled else LONG_PAUSE))
         continues = self.is_stalled and not is_stalled and not state.outcome
         has_changed = continues or (is_stalled and not self.is_stalled and not _is_recent(self.stalled_at, now))
         if tenths != self.printed_tenth or has_changed or not _is_recent(self.printed_at, now):
             if is_stalled and not self.is_stalled:
                 self.stalled_at = now
             self.printed_tenth, self.printed_at, self.is_stalled = tenths, now, is_stalled
-            text = line(state, now=now, durable=durable_seq, total=total, done_before=done_before)
+            text = line(state, now=now, durable=durable_seq, total=total)
             echo(f"{self.prefix}{'resumed: ' if continues else ''}{text}", err=self.err)
 
 
@@ -100,9 +98,7 @@ def run_display(*, transient: bool = False) -> Generator[Show]:
     """Yield a function that shows a run on standard output, on a screen or in lines; `transient` removes the last frame."""
     if not supports_screen(sys.stdout):
         printer = ProgressPrinter()
-        yield lambda run, now: printer.update(
-            run.state, now=now, durable_seq=run.durable, total=run.total, done_before=run.done_before
-        )
+        yield lambda run, now: printer.update(run.state, now=now, durable_seq=run.durable, total=run.total)
         return
     from rich.live import Live  # noqa: PLC0415  # slow to import
 
