@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import subprocess
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -20,15 +19,9 @@ from evaljournal.replay import fold
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.testing import Return, Scripted
 from tests.journal.disk import SimulatedDisk
-from tests.processes import TIMEOUT, run_command
-from tests.runner_cli.commands import COMMAND
+from tests.processes import TIMEOUT
+from tests.runner_cli.commands import run_process
 from tests.runs import PATH, define, events, numbered_cases, run_killed, run_virtual
-
-
-def evaljournal_process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a command in a process of its own."""
-    return run_command(*COMMAND, *arguments, env={**os.environ, **environment})
-
 
 FILLING = """
 import os
@@ -43,20 +36,22 @@ def task(number): return number
 """
 
 
-def test_a_full_disk_ends_with_3() -> None:
+def test_a_full_disk_ends_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk the run stops, names the last complete record, and can be resumed later."""
     Path("task.py").write_text(FILLING)
-    full, verification = evaljournal_process("run", "task.py", FULL="1"), verify("runs/task/0001")
-    resumed = evaljournal_process("resume")
+    monkeypatch.setenv("FULL", "1")
+    code, full, _ = run_process("run", "task.py")
+    records = verify("runs/task/0001").records
+    monkeypatch.delenv("FULL")
+    resumed_code, resumed, _ = run_process("resume")
 
-    assert 3 == full.returncode
-    assert "task stopped (disk full)" in full.stdout
-    assert "no space left for runs/task/0001" in full.stdout
-    match = re.search(r"complete up to record (\d+); free some disk space, then resume the run", full.stdout)
-    assert match is not None
-    assert int(match[1]) <= verification.records
-    assert full.stdout.endswith("next: evaljournal resume runs/task/0001\n")
-    assert (0, True) == (resumed.returncode, "task finished: 60 of 60 trials done" in resumed.stdout)
+    assert (3, 0) == (code, resumed_code)
+    assert "task stopped (disk full)" in full
+    assert "no space left for runs/task/0001" in full
+    (seq,) = re.findall(r"complete up to record (\d+); free some disk space, then resume the run", full)
+    assert int(seq) <= records
+    assert full.endswith("next: evaljournal resume runs/task/0001\n")
+    assert "task finished: 60 of 60 trials done" in resumed
     assert verify("runs/task/0001").ok
 
 

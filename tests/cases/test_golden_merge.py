@@ -8,9 +8,7 @@ import re
 import tempfile
 from pathlib import Path
 
-import orjson
 import trio
-from click.testing import CliRunner
 
 from evaljournal.journal import read, verify
 from evaljournal.journal.events import RunFinished, RunStopped
@@ -18,13 +16,13 @@ from evaljournal.replay import load
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.state.shards import missing_shards
 from evaljournal.runner.api import arun
-from evaljournal.runner.cli import cli
 from evaljournal.runner.merge import merge
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import events_of, inline
 from tests.cases.test_golden_run import golden_evaluation, golden_options, run_seeded
 from tests.journal.samples import content, overwrite
 from tests.runner.test_fork import FastDisk
+from tests.runner_cli.commands import evaljournal, printed
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "merged-v2"
 SHARDS = {"1/3": 2, "2/3": 1}
@@ -58,19 +56,13 @@ def test_the_golden_merged_run_is_reproduced(tmp_path: Path) -> None:
     assert content(GOLDEN) == run_golden(tmp_path)
 
 
-def test_the_golden_merged_run_verifies() -> None:
-    """The hash chain of the run is intact, and every retry is reproduced."""
-    audited = audit(read(GOLDEN), rules=retry_rules)
-
-    assert (True, ()) == (verify(GOLDEN).ok, audited.findings)
-
-
 def test_the_golden_merged_run_has_its_figures() -> None:
-    """Sessions, outcomes, results and duration of its replay are unchanged."""
+    """The hash chain is intact, and every retry is reproduced; sessions, outcomes, results and duration are unchanged."""
     state = load(GOLDEN).state
     ends = [event for event in events_of(GOLDEN) if isinstance(event, RunStopped | RunFinished)]
     figures = state.completed, state.failed, state.attempts, state.planned, round(state.elapsed, 3)
 
+    assert (True, ()) == (verify(GOLDEN).ok, audit(read(GOLDEN), rules=retry_rules).findings)
     assert ["1/3", "1/3", "2/3", ""] == [session.shard for session in state.sessions]
     assert ["3/3"] == [str(shard) for shard in missing_shards(state.merged.shards)]
     assert [RunStopped, RunStopped, RunStopped, RunFinished] == [type(end) for end in ends]
@@ -79,16 +71,12 @@ def test_the_golden_merged_run_has_its_figures() -> None:
 
 def test_views_of_the_golden_merged_run() -> None:
     """`status` has the wall time of the shards, and `show` the shard of each session."""
-    status, shown = (
-        CliRunner().invoke(cli, [*command, "--json"]).stdout
-        for command in (["status", str(GOLDEN)], ["show", str(GOLDEN), "malta"])
-    )
-    text = CliRunner().invoke(cli, ["status", str(GOLDEN)]).stdout
-    trial = CliRunner().invoke(cli, ["show", str(GOLDEN), "malta"]).stdout
+    status, shown = printed("status", GOLDEN), printed("show", GOLDEN, "malta")
+    trial = evaljournal("show", GOLDEN, "malta").stdout
 
-    assert (15.361, []) == (round(orjson.loads(status)["elapsed"], 3), orjson.loads(status)["missing_shards"])
-    assert "took 15 s in 4 sessions, merged from 2 shards" in text
-    assert [3, 4, 4] == [attempt["session"] for attempt in orjson.loads(shown)["attempts"]]
+    assert (15.361, []) == (round(status["elapsed"], 3), status["missing_shards"])
+    assert "took 15 s in 4 sessions, merged from 2 shards" in evaljournal("status", GOLDEN).stdout
+    assert [3, 4, 4] == [attempt["session"] for attempt in shown["attempts"]]
     assert ["session 3 (shard 2/3)", *["session 4"] * 2] == re.findall(r"session \d+(?: \(shard .*?\))?", trial)
 
 

@@ -1,6 +1,7 @@
 """`run --nat-output`: files that are updated with the run, from its journal, and never block it."""
 
 import functools
+import itertools
 import logging
 import os
 import sys
@@ -11,8 +12,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from evaljournal.journal import Event, JournalError, Record, read
-from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled
+from evaljournal.journal import JournalError, read
+from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, RetryScheduled, TrialCompleted
 from evaljournal.replay.export.nat import line
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.runner.engine.nat_output import OWNER, NatOutput
@@ -159,20 +160,21 @@ def test_no_file_is_touched_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -
 # The tests below pass batches of records to `NatOutput` directly.
 
 
-def start_output(path: Path, events: list[Event], **options: bool) -> tuple[Callable[[list[Record]], None], list[Record]]:
-    """Start to update the files of a new run, and record events in it; return the function that applies records, and all."""
+def start_output(names: str) -> list[Callable[[], None]]:
+    """Start to update the files of a new run, and record these trials in it; return a function for each that applies it."""
+    path, output = Path("run"), NatOutput(Path("nat"))
     write_sync(path, [started(), session()])
-    output = NatOutput(Path("nat"), **options)
     index = output._start(path)
-    write_sync(path, events, new=False)
-    return functools.partial(output._apply, index), list(read(path, load_blobs=False))
+    write_sync(path, [session(2), *itertools.chain.from_iterable(map(trial, names))], new=False)
+    records = list(read(path, load_blobs=False))
+    ends = [0, *(number for number, record in enumerate(records, 1) if isinstance(record.event, TrialCompleted))]
+    return [functools.partial(output._apply, index, records[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A failed write is repeated with the next trial; a partial line is removed; each change of state is logged in a line."""
-    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c"), *trial("d")])
-    ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    apply(records[: ends[0] + 1])
+    apply_a, apply_b, apply_c, apply_d = start_output("abcd")
+    apply_a()
     append = NatOutput._append
 
     def append_part(self: NatOutput, data: bytes) -> None:
@@ -181,10 +183,10 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(NatOutput, "_append", append_part)
-    apply(records[ends[0] + 1 : ends[1] + 1])
-    apply(records[ends[1] + 1 : ends[2] + 1])
+    apply_b()
+    apply_c()
     monkeypatch.setattr(NatOutput, "_append", append)
-    apply(records[ends[2] + 1 :])
+    apply_d()
 
     assert ["a", "b", "c", "d"] == ids()
     assert [
@@ -199,12 +201,11 @@ def test_a_failed_write_is_repeated(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 def test_a_removed_file_is_written_again() -> None:
     """A removed file is written again, with all trials."""
-    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b"), *trial("c")])
-    ends = [number for number, record in enumerate(records) if type(record.event).__name__ == "TrialCompleted"]
-    apply(records[: ends[0] + 1])
+    apply_a, apply_b, apply_c = start_output("abc")
+    apply_a()
     Path("nat/workflow_output.jsonl").unlink()
-    apply(records[ends[0] + 1 : ends[1] + 1])
-    apply(records[ends[1] + 1 :])
+    apply_b()
+    apply_c()
 
     assert ["a", "b", "c"] == ids()
 
@@ -218,8 +219,8 @@ def test_an_error_in_one_trial(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         return line(result)
 
     monkeypatch.setattr("evaljournal.runner.engine.nat_output.line", line_or_error)
-    apply, records = start_output(Path("run"), [session(2), *trial("a"), *trial("b")])
-    apply(records)
+    for apply in start_output("ab"):
+        apply()
 
     assert ["b"] == ids()
     assert "the output of a could not be read" in caplog.text

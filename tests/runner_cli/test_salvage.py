@@ -35,19 +35,25 @@ def rows(path: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def salvage(damage: str, text: str = EVALUATION) -> tuple[list[dict[str, Any]], str]:
+    """Run the evaluation until its error, damage the journal, and salvage it; return the trials before, and the output."""
+    Path("letters.py").write_text(text)
+    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
+    rows_before = rows("run")
+    overwrite(segment(Path("run")), b"".join(DAMAGES[damage](lines_of(Path("run")))))
+    assert 4 == evaljournal("verify", "run").exit_code
+    salvaged = evaljournal("salvage", "run", "-o", "new")
+    assert 0 == salvaged.exit_code, salvaged.output
+    return rows_before, salvaged.output
+
+
 @pytest.mark.parametrize("damage", ["line 2 at 50 %", "no line 1", "no line 2", "no lines 1 and 2"])
 @pytest.mark.parametrize("variants", ["", ', variants={"size": [300_000, 3]}'])
 def test_a_run_without_its_definition_is_usable(damage: str, variants: str) -> None:
     """Its trials are exported and shown, and `resume --task` continues it without calling a recorded trial again."""
     text = EVALUATION.replace("fail_fast=True", f"fail_fast=True{variants}")
-    Path("letters.py").write_text(text.replace("letters(letter)", "letters(letter, size)") if variants else text)
-    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
-    rows_before, calls_before = rows("run"), Path("calls").read_text()
-    overwrite(segment(Path("run")), b"".join(DAMAGES[damage](lines_of(Path("run")))))
-    assert 4 == evaljournal("verify", "run").exit_code
-
-    salvaged = evaljournal("salvage", "run", "-o", "new")
-    assert 0 == salvaged.exit_code, salvaged.output
+    rows_before, _ = salvage(damage, text.replace("letters(letter)", "letters(letter, size)") if variants else text)
+    calls_before = Path("calls").read_text()
     for command in ("verify", "show", "report", "ls", "log"):
         result = evaljournal(command, "new")
         assert 0 == result.exit_code, (command, result.output)
@@ -66,10 +72,7 @@ def test_a_run_without_its_definition_is_usable(damage: str, variants: str) -> N
 
 def test_a_run_with_its_definition_stays_the_own() -> None:
     """If only the first line is damaged, `resume` continues the salvaged run; nothing that it names was changed."""
-    Path("letters.py").write_text(EVALUATION)
-    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
-    overwrite(segment(Path("run")), b"".join(DAMAGES["line 1 at 50 %"](lines_of(Path("run")))))
-    assert 0 == evaljournal("salvage", "run", "-o", "new").exit_code
+    salvage("line 1 at 50 %")
 
     assert 1 == evaljournal("resume", "new", "--plain", "--no-fail-fast").exit_code
     assert (5, "abcde") == (len(rows("new")), Path("calls").read_text())
@@ -78,10 +81,7 @@ def test_a_run_with_its_definition_stays_the_own() -> None:
 
 def test_another_evaluation_is_rejected() -> None:
     """Without a recorded definition, `resume --task` still requires the recorded cases."""
-    Path("letters.py").write_text(EVALUATION)
-    assert 3 == evaljournal("run", "letters.py", "-o", "run", "--plain").exit_code
-    overwrite(segment(Path("run")), b"".join(DAMAGES["no line 2"](lines_of(Path("run")))))
-    assert "`evaljournal resume new --task REFERENCE`" in evaljournal("salvage", "run", "-o", "new").output
+    assert "`evaljournal resume new --task REFERENCE`" in salvage("no line 2")[1]
     Path("letters.py").write_text(EVALUATION.replace("abcde", "xyz"))
 
     result = evaljournal("resume", "new", "--task", "letters.py")
