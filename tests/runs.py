@@ -15,11 +15,14 @@ import trio.lowlevel
 import trio.testing
 
 from evaljournal import Case, Evaluation, Fatal, Outcome, RateLimited, Retry, evaluation, run
+from evaljournal.journal import read
 from evaljournal.journal.errors import WriteFailed
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.writers import writer
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.session import Session
+from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import PowerFailure, SimulatedDisk, power_failure
@@ -66,6 +69,11 @@ def events(run: SimulatedDisk | Path | str, kind: type[E]) -> list[E]:
     """Return the events of one kind, of the run in memory or of one on disk."""
     recorded = events_of(run) if isinstance(run, Path | str) else events_of(PATH, files=run)
     return [event for event in recorded if isinstance(event, kind)]
+
+
+def findings(disk: SimulatedDisk) -> list[Any]:
+    """Return what the audit finds in the run on a disk in memory."""
+    return list(audit(read(PATH, files=disk), rules=retry_rules).findings)
 
 
 def outputs(path: Path) -> list[Any]:

@@ -17,11 +17,9 @@ from evaljournal import Case, RateLimited, Retry, durable
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptSucceeded, StepCompleted, StepEvent, StepReused
 from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.runs.timeline import Timeline
-from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, define, events, run_killed, run_virtual
+from tests.runs import PATH, AnyEvaluation, define, events, findings, run_killed, run_virtual
 
 Program = list[tuple[str, Any]]
 """Instructions: `call` with a key, `nest` with a key and a program, `concurrent` with programs, `branch` with two programs."""
@@ -159,7 +157,7 @@ def test_kills_change_nothing(seed: int) -> None:
 
     assert expected == outputs(disk)
     assert undisturbed.returned == killed.returned
-    assert () == findings(disk)
+    assert [] == findings(disk)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -170,7 +168,7 @@ def test_agents_that_take_another_path(seed: int) -> None:
     disk = run_with_kills(agent, [chance.uniform(0.5, 12.0) for _ in range(chance.randint(1, 8))])
 
     assert set(CASES) == outputs(disk).keys()
-    assert () == findings(disk)
+    assert [] == findings(disk)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -239,11 +237,3 @@ def expected_latency(records: list[Record], trial: str) -> float:
             if any(step_start <= start and end <= step_end for step_start, step_end in steps):
                 seconds += end - start
     return seconds
-
-
-def findings(disk: SimulatedDisk) -> Any:
-    """Return what the audit finds in the run."""
-    auditor = Auditor(retry_rules)
-    for record in read(PATH, files=disk):
-        auditor.apply(record)
-    return auditor.result().findings

@@ -18,7 +18,6 @@ from evaljournal import Case, Outcome, RateLimited, Retry, UsageError, durable, 
 from evaljournal.journal import read
 from evaljournal.journal.events import (
     AttemptStarted,
-    AttemptSucceeded,
     AttemptTimedOut,
     Noted,
     StepCompleted,
@@ -27,9 +26,7 @@ from evaljournal.journal.events import (
     StepReused,
     TrialFailed,
 )
-from evaljournal.replay.auditing.auditor import Auditor
 from evaljournal.replay.runs.trajectory import Trajectory
-from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -37,6 +34,7 @@ from tests.runs import (
     define,
     define_real,
     events,
+    findings,
     run_killed,
     run_real,
     run_until_power_failure,
@@ -71,10 +69,21 @@ class Agent:
         return history[-1]
 
 
-def evaluate(agent: Any, disk: SimulatedDisk, cases: Any = "a", **options: Any) -> Outcome:
+async def evaluate(agent: Any, disk: SimulatedDisk, cases: Any = "a", **options: Any) -> Outcome:
     """Run an agent on a virtual clock."""
-    defined = define_agent(agent, cases, **options)
-    return trio.run(functools.partial(run_virtual, defined, disk), clock=trio.testing.MockClock(autojump_threshold=0))
+    return await run_virtual(define_agent(agent, cases, **options), disk)
+
+
+class FailOnce:
+    """Raises an error at the first call."""
+
+    def __init__(self) -> None:
+        self._errors = [RateLimited(0.01)]
+
+    def __call__(self) -> None:
+        """Raise the error, if that was not done before."""
+        if self._errors:
+            raise self._errors.pop()
 
 
 def define_agent(agent: Any, cases: Any = "a", **options: Any) -> AnyEvaluation:
@@ -82,9 +91,9 @@ def define_agent(agent: Any, cases: Any = "a", **options: Any) -> AnyEvaluation:
     return define(agent, [Case(name=name, input=name) for name in cases], **{"policy": "fixed", **options})
 
 
-def test_steps_are_recorded(disk: SimulatedDisk) -> None:
+async def test_steps_are_recorded(disk: SimulatedDisk) -> None:
     """Each step has its number, its name, its arguments by name, its result and its duration."""
-    outcome = evaluate(Agent(), disk)
+    outcome = await evaluate(Agent(), disk)
     recorded = events(disk, StepCompleted)
 
     assert 1 == outcome.state.completed
@@ -96,26 +105,18 @@ def test_steps_are_recorded(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
-def test_after_a_rate_limit_only_the_remaining_steps_are_executed(at: int) -> None:
-    """The attempt ends at a 429 and frees its slot; the next attempt continues at the same step."""
+async def test_after_a_rate_limit_only_the_remaining_steps_are_executed(at: int) -> None:
+    """The attempt ends at a 429 and frees its slot; the failed step is recorded, and the next attempt continues at it."""
     disk, agent = SimulatedDisk(), Agent({at: [RateLimited(2.0)]})
-    outcome = evaluate(agent, disk)
+    outcome = await evaluate(agent, disk)
+    failed = events(disk, StepFailed)
 
+    assert [(at, f"turn {at}", "evaljournal.RateLimited")] == [(event.step, event.name, event.error) for event in failed]
     assert {("a", n): 1 + (n == at) for n in range(1, STEPS + 1)} == agent.calls
     assert [0, int(at > 1)] == [event.reuses for event in events(disk, AttemptStarted)]
     assert at - 1 == len(events(disk, StepReused)) == outcome.state.steps.reused
     assert 1 == outcome.state.completed
-    assert verified(disk)
-
-
-def verified(disk: SimulatedDisk) -> bool:
-    """Assert that the run in memory passes the audit."""
-    auditor = Auditor(retry_rules)
-    for record in read(PATH, files=disk):
-        auditor.apply(record)
-    result = auditor.result()
-    assert () == result.findings
-    return True
+    assert [] == findings(disk)
 
 
 @pytest.mark.parametrize(
@@ -128,13 +129,13 @@ def verified(disk: SimulatedDisk) -> bool:
         ("never", RateLimited(1.0), 1),
     ],
 )
-def test_the_setting_decides_what_is_reused(reuse: str, error: Exception, repeated: int) -> None:
+async def test_the_setting_decides_what_is_reused(reuse: str, error: Exception, repeated: int) -> None:
     """After its own error an agent starts again, unless `reuse_steps` is `always`."""
     disk, agent = SimulatedDisk(), Agent({4: [error]})
-    evaluate(agent, disk, reuse_steps=reuse)
+    await evaluate(agent, disk, reuse_steps=reuse)
 
     assert [1 + repeated] * 3 + [2, 1, 1] == [agent.calls["a", n] for n in range(1, STEPS + 1)]
-    assert verified(disk)
+    assert [] == findings(disk)
 
 
 class Unauthorized(Exception):
@@ -143,17 +144,14 @@ class Unauthorized(Exception):
     status_code = 401
 
 
-def test_after_a_401_a_resumed_run_continues() -> None:
+async def test_after_a_401_a_resumed_run_continues() -> None:
     """The run stops immediately; when it is resumed with a valid key, completed steps are not executed again."""
     disk, agent = SimulatedDisk(), Agent({4: [Unauthorized("no key")]})
-    assert "unauthorized" == evaluate(agent, disk).stop_reason
-    trio.run(
-        functools.partial(run_virtual, define_agent(agent), disk, resume=True),
-        clock=trio.testing.MockClock(autojump_threshold=0),
-    )
+    assert "unauthorized" == (await evaluate(agent, disk)).stop_reason
+    await run_virtual(define_agent(agent), disk, resume=True)
 
     assert {("a", n): 1 + (n == 4) for n in range(1, STEPS + 1)} == agent.calls
-    assert verified(disk)
+    assert [] == findings(disk)
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 20))])
@@ -183,85 +181,11 @@ def test_power_failure_at_every_record(seed: int) -> None:
         called = agent.calls - before
         expected = {(case, n): 1 for case in "ab" for n in range(1, STEPS + 1) if not recorded_steps[case, f"turn {n}"]}
         assert expected == dict(called), f"after record {seq}"
-        assert verified(image)
+        assert [] == findings(image)
     assert seq > 40
 
 
-def test_equal_steps_are_used_once_each(disk: SimulatedDisk) -> None:
-    """Two equal steps have two results; each is reused once, and a third is executed."""
-    results = iter(range(100))
-    errors = [RateLimited(1.0)]
-
-    def throw(_: int) -> int:
-        return next(results)
-
-    async def dice(_: Any) -> list[int]:
-        await trio.lowlevel.checkpoint()
-        rolls = [step("roll", throw, 6), step("roll", throw, 6)]
-        if errors:
-            raise errors.pop()
-        return [*rolls, step("roll", throw, 6)]
-
-    evaluate(dice, disk)
-
-    assert [0, 1, 2] == [event.output for event in events(disk, StepCompleted)]
-    assert 2 == len(events(disk, StepReused))
-
-
-def test_a_result_inside_a_reused_step_is_not_used_again(disk: SimulatedDisk) -> None:
-    """The result of the outer step contains it; an equal step elsewhere is a call of its own."""
-    results = iter(range(100))
-    errors = [RateLimited(1.0)]
-
-    async def roll() -> int:
-        await trio.lowlevel.checkpoint()
-        return next(results)
-
-    async def roll_twice() -> int:
-        return sum([await step("roll", roll), await step("roll", roll)])
-
-    async def dice(_: Any) -> list[int]:
-        total = await step("twice", roll_twice)
-        if errors:
-            raise errors.pop()
-        return [total, await step("roll", roll)]
-
-    evaluate(dice, disk)
-
-    assert [[1, 2]] == [event.output for event in events(disk, AttemptSucceeded)]
-    assert 1 == len(events(disk, StepReused))
-
-
-def test_concurrent_steps_need_no_order(disk: SimulatedDisk) -> None:
-    """Steps that end in another order are recognized by their inputs."""
-    calls: Counter[int] = Counter()
-    errors = [RateLimited(1.0)]
-
-    async def look_up(number: int) -> int:
-        calls[number] += 1
-        await trio.sleep(number if errors else 5 - number)
-        return number * number
-
-    async def agent(_: Any) -> int:
-        results: list[int] = []
-
-        async def take_step(number: int) -> None:
-            results.append(await step("look up", look_up, number))
-
-        async with trio.open_nursery() as nursery:
-            for number in (3, 1, 2):
-                nursery.start_soon(take_step, number)
-        if errors:
-            raise errors.pop()
-        return sum(results)
-
-    outcome = evaluate(agent, disk)
-
-    assert {1: 1, 2: 1, 3: 1} == calls
-    assert 1 == outcome.state.completed
-
-
-def test_steps_of_other_trials_are_never_used(disk: SimulatedDisk) -> None:
+async def test_steps_of_other_trials_are_never_used(disk: SimulatedDisk) -> None:
     """Repeats of a case and other cases have equal inputs and get their own results."""
     numbers = iter(range(100))
     errors = {"a", "b"}
@@ -277,26 +201,15 @@ def test_steps_of_other_trials_are_never_used(disk: SimulatedDisk) -> None:
             raise RateLimited(1.0)
         return drawn
 
-    evaluate(agent, disk, "ab", repeats=2)
+    await evaluate(agent, disk, "ab", repeats=2)
 
     assert 4 == len({event.output for event in events(disk, StepCompleted)}) == len(events(disk, StepCompleted))
 
 
-def test_a_step_that_raises_is_recorded_and_executed_again() -> None:
-    """A failed step has its error; it is never reused."""
-    disk, agent = SimulatedDisk(), Agent({3: [RateLimited(1.0), RateLimited(1.0)]})
-    evaluate(agent, disk)
-
-    assert [(3, "turn 3", "evaljournal.RateLimited")] * 2 == [
-        (event.step, event.name, event.error) for event in events(disk, StepFailed)
-    ]
-    assert 3 == agent.calls["a", 3]
-
-
-def test_a_step_with_side_effects_is_executed_again(disk: SimulatedDisk) -> None:
+async def test_a_step_with_side_effects_is_executed_again(disk: SimulatedDisk) -> None:
     """With `reuse=False` a step is recorded, and every attempt executes it."""
     written: list[str] = []
-    errors = [RateLimited(1.0)]
+    fail_once = FailOnce()
 
     @durable(kind="tool", reuse=False)
     def write(text: str) -> int:
@@ -306,18 +219,17 @@ def test_a_step_with_side_effects_is_executed_again(disk: SimulatedDisk) -> None
     async def agent(_: Any) -> int:
         await trio.lowlevel.checkpoint()
         count: int = write("x")
-        if errors:
-            raise errors.pop()
+        fail_once()
         return count
 
-    evaluate(agent, disk)
+    await evaluate(agent, disk)
 
     assert ["x", "x"] == written
     assert [("tool", False)] * 2 == [(event.kind, event.reusable) for event in events(disk, StepCompleted)]
     assert [] == events(disk, StepReused)
 
 
-def test_the_first_result_is_what_the_journal_returns() -> None:
+async def test_the_first_result_is_what_the_journal_returns() -> None:
     """A tuple is a list the first time, too, so that code cannot fail only after a crash."""
     results: list[Any] = []
 
@@ -326,7 +238,7 @@ def test_the_first_result_is_what_the_journal_returns() -> None:
         results.append(step("pair", lambda: (1, {"b": 2, "a": (3,)})))
         return "done"
 
-    evaluate(agent, SimulatedDisk())
+    await evaluate(agent, SimulatedDisk())
 
     assert [[1, {"b": 2, "a": [3]}]] == results
 
@@ -335,14 +247,16 @@ def test_the_first_result_is_what_the_journal_returns() -> None:
     ("arguments", "result"),
     [((object(),), 1), ((1,), object()), ((1,), float("nan")), ((1,), "\ud83d"), ((1,), 10**40), ((10**40,), 1)],
 )
-def test_what_is_not_json_is_an_error_that_is_not_retried(arguments: tuple[Any, ...], result: Any, disk: SimulatedDisk) -> None:
+async def test_what_is_not_json_is_an_error_that_is_not_retried(
+    arguments: tuple[Any, ...], result: Any, disk: SimulatedDisk
+) -> None:
     """The trial fails as fatal, and the error names the step."""
 
     async def agent(_: Any) -> Any:
         await trio.lowlevel.checkpoint()
         return step("odd", lambda *_: result, *arguments)
 
-    outcome = evaluate(agent, disk)
+    outcome = await evaluate(agent, disk)
     (failed,) = events(disk, TrialFailed)
 
     assert "fatal" == failed.reason
@@ -383,11 +297,11 @@ def test_values_that_are_nested_too_deeply_for_a_record(path: Path, levels: int)
     assert verify(path).ok
 
 
-def test_a_key_replaces_arguments_that_are_not_json() -> None:
+async def test_a_key_replaces_arguments_that_are_not_json() -> None:
     """`key` returns JSON that identifies a call."""
     clients = [object(), object()]
     calls: list[str] = []
-    errors = [RateLimited(1.0)]
+    fail_once = FailOnce()
 
     @durable(key=lambda _, question: question)
     def ask(_: object, question: str) -> str:
@@ -397,16 +311,15 @@ def test_a_key_replaces_arguments_that_are_not_json() -> None:
     async def agent(question: str) -> str:
         await trio.lowlevel.checkpoint()
         answer: str = ask(clients.pop(), question)
-        if errors:
-            raise errors.pop()
+        fail_once()
         return answer
 
-    evaluate(agent, SimulatedDisk())
+    await evaluate(agent, SimulatedDisk())
 
     assert ["a"] == calls
 
 
-def test_nested_steps(disk: SimulatedDisk) -> None:
+async def test_nested_steps(disk: SimulatedDisk) -> None:
     """A step inside another one names it."""
 
     @durable
@@ -421,7 +334,7 @@ def test_nested_steps(disk: SimulatedDisk) -> None:
     async def agent(_: Any) -> int:
         return await outer(1) + await inner(9)
 
-    evaluate(agent, disk)
+    await evaluate(agent, disk)
 
     assert [("inner", 2, 1), ("inner", 3, 1), ("outer", 1, 0), ("inner", 4, 0)] == [
         (event.name, event.step, event.parent) for event in events(disk, StepCompleted)
@@ -429,55 +342,51 @@ def test_nested_steps(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("change", ["task", "file"])
-def test_a_changed_task_reuses_nothing(change: str, tmp_path: Path, disk: SimulatedDisk) -> None:
+async def test_a_changed_task_reuses_nothing(change: str, tmp_path: Path, disk: SimulatedDisk) -> None:
     """After a change of the task, or of a file that it depends on, its steps are executed again."""
     first, second = Agent(), Agent()
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("first")
 
-    async def main() -> SimulatedDisk:
-        disk_after_kill = await run_killed(define_agent(first, depends=prompt), disk, after=3.5)
-        if change == "task":
-            second.fingerprint = "another"  # type: ignore[attr-defined]
-        else:
-            prompt.write_text("second")
-        await run_virtual(define_agent(second, depends=prompt), disk_after_kill, resume=True, adopt=True)
-        return disk_after_kill
+    disk_after_kill = await run_killed(define_agent(first, depends=prompt), disk, after=3.5)
+    if change == "task":
+        second.fingerprint = "another"  # type: ignore[attr-defined]
+    else:
+        prompt.write_text("second")
+    await run_virtual(define_agent(second, depends=prompt), disk_after_kill, resume=True, adopt=True)
 
-    resumed_disk = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
-
-    assert [] == events(resumed_disk, StepReused)
+    assert [] == events(disk_after_kill, StepReused)
     assert [1] * STEPS == [second.calls["a", n] for n in range(1, STEPS + 1)]
 
 
-def test_the_timeout_continues() -> None:
+async def test_the_timeout_continues() -> None:
     """An attempt that reuses steps has the rest of the timeout."""
     disk, agent = SimulatedDisk(), Agent({4: [RateLimited(1.0)]}, seconds=2.0)
-    evaluate(agent, disk, timeout=10.0, retry=Retry(timeouts=0))
+    await evaluate(agent, disk, timeout=10.0, retry=Retry(timeouts=0))
     started, timed_out = events(disk, AttemptStarted), events(disk, AttemptTimedOut)
 
     assert [0.0, 8.0] == [event.spent for event in started]
     assert [(2, 2.0)] == [(event.attempt, event.timeout) for event in timed_out]
-    assert verified(disk)
+    assert [] == findings(disk)
 
 
-def test_retry_budgets_restart_with_progress() -> None:
+async def test_retry_budgets_restart_with_progress() -> None:
     """An agent that gets further each time does not run out of retries; one that does not, does."""
     retry = Retry(errors=2, base_delay=0.1)
     progress = SimulatedDisk()
-    outcome = evaluate(Agent({n: [ConnectionError("gone")] * 2 for n in range(1, STEPS + 1)}), progress, retry=retry)
+    outcome = await evaluate(Agent({n: [ConnectionError("gone")] * 2 for n in range(1, STEPS + 1)}), progress, retry=retry)
     stuck = SimulatedDisk()
-    failed = evaluate(Agent({3: [ConnectionError("gone")] * 9}), stuck, retry=retry)
+    failed = await evaluate(Agent({3: [ConnectionError("gone")] * 9}), stuck, retry=retry)
 
     assert (1, 0) == (outcome.state.completed, outcome.state.failed)
     assert (0, 1) == (failed.state.completed, failed.state.failed)
-    assert verified(progress)
-    assert verified(stuck)
+    assert [] == findings(progress)
+    assert [] == findings(stuck)
 
 
-def test_usage_is_counted_once(disk: SimulatedDisk) -> None:
+async def test_usage_is_counted_once(disk: SimulatedDisk) -> None:
     """Tokens of a reused step belong to the trial's output, not to a lost attempt; the saved ones are counted separately."""
-    errors = [RateLimited(1.0)]
+    fail_once = FailOnce()
 
     @durable(kind="model", usage=lambda reply: {"tokens": reply["tokens"], "cost": 0.25})
     def ask(question: str) -> dict[str, Any]:
@@ -486,11 +395,10 @@ def test_usage_is_counted_once(disk: SimulatedDisk) -> None:
     async def agent(question: str) -> str:
         await trio.lowlevel.checkpoint()
         first = ask(question)
-        if errors:
-            raise errors.pop()
+        fail_once()
         return str(ask(first["text"] + "?")["text"])
 
-    state = evaluate(agent, disk).state
+    state = (await evaluate(agent, disk)).state
 
     assert {"tokens": 20, "cost": 0.5} == dict(state.usage)
     assert {"tokens": 10, "cost": 0.25} == dict(state.steps.usage_saved)
@@ -502,63 +410,36 @@ def ask_plainly(number: int) -> int:
     return number + 1
 
 
-class FailsOnce:
-    """Agents of each kind that fail once after three steps."""
-
-    def __init__(self) -> None:
-        self.has_failed = False
-
-    def fail_once(self) -> None:
-        """Fail at the first call."""
-        if not self.has_failed:
-            self.has_failed = True
-            raise RateLimited(0.01)
-
-    async def in_asyncio(self, value: int) -> int:
-        """Take three steps in asyncio."""
-
-        @durable
-        async def ask(number: int) -> int:
-            await asyncio.sleep(0)
-            return number + 1
-
-        for _ in range(3):
-            value = await ask(value)
-        self.fail_once()
-        return value
-
-    async def in_trio(self, value: int) -> int:
-        """Take three steps in trio."""
-
-        @durable
-        async def ask(number: int) -> int:
-            await trio.lowlevel.checkpoint()
-            return number + 1
-
-        for _ in range(3):
-            value = await ask(value)
-        self.fail_once()
-        return value
-
-    def in_thread(self, value: int) -> int:
-        """Take three steps in a thread."""
-        assert threading.current_thread() is not threading.main_thread()
-        for _ in range(3):
-            value = step("ask", ask_plainly, value)
-        self.fail_once()
-        return value
+async def ask_in_loop(number: int) -> int:
+    """An async function of trio or asyncio as a step."""
+    if trio.lowlevel.in_trio_task():
+        await trio.lowlevel.checkpoint()
+    else:
+        await asyncio.sleep(0)
+    return number + 1
 
 
 @pytest.mark.parametrize("kind", ["asyncio", "trio", "thread"])
 @pytest.mark.parametrize("options", [{}, {"write_ahead": True}])
 def test_every_kind_of_task(path: Path, kind: str, options: dict[str, Any]) -> None:
     """Steps work in trio, in asyncio and in threads; with `write_ahead` each waits until it is on disk."""
-    defined = define_real(
-        getattr(FailsOnce(), f"in_{kind}"),
-        [Case(name="a", input=1)],
-        retry=Retry(rate_limits=30.0),
-        loop=kind if kind != "thread" else None,
-    )
+    fail_once = FailOnce()
+
+    async def in_loop(value: int) -> int:
+        for _ in range(3):
+            value = await step("ask", ask_in_loop, value)
+        fail_once()
+        return value
+
+    def in_thread(value: int) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        for _ in range(3):
+            value = step("ask", ask_plainly, value)
+        fail_once()
+        return value
+
+    task, loop = (in_thread, None) if kind == "thread" else (in_loop, kind)
+    defined = define_real(task, [Case(name="a", input=1)], retry=Retry(rate_limits=30.0), loop=loop)
     outcome = run_real(defined, path, durability="sync", **options)
 
     assert 1 == outcome.state.completed
@@ -645,10 +526,10 @@ def test_a_missing_blob_is_executed_again(path: Path) -> None:
     assert ["evaljournal.step_not_reused"] == [event.name for event in events(path, Noted)]
 
 
-def test_a_conversation_is_recorded_once() -> None:
+async def test_a_conversation_is_recorded_once() -> None:
     """Each step records only the messages after those of the step before, and all of them can be read again."""
     disk, agent = SimulatedDisk(), Agent({3: [RateLimited(1.0)]})
-    evaluate(agent, disk)
+    await evaluate(agent, disk)
     trajectory, recorded, complete = Trajectory(), [], []
     for record in read(PATH, files=disk):
         if isinstance(record.event, StepEvent):
@@ -665,7 +546,7 @@ def test_a_conversation_is_recorded_once() -> None:
     assert [*first, *reused] == complete
 
 
-def test_what_a_step_changes_in_its_arguments_is_not_recorded(disk: SimulatedDisk) -> None:
+async def test_what_a_step_changes_in_its_arguments_is_not_recorded(disk: SimulatedDisk) -> None:
     """The input is recorded as it was before the call, although the step appends its reply to the same list."""
 
     async def turn(messages: list[str]) -> int:
@@ -679,7 +560,7 @@ def test_what_a_step_changes_in_its_arguments_is_not_recorded(disk: SimulatedDis
             length: int = await step("turn", turn, messages)
         return length
 
-    evaluate(agent, disk)
+    await evaluate(agent, disk)
 
     assert [(0, ["a"]), (1, ["reply"]), (2, ["reply"])] == [
         (event.continues, event.input["messages"]) for event in events(disk, StepCompleted)

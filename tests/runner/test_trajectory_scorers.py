@@ -65,7 +65,7 @@ def scored(agent: Any, scorer: Callable[..., Any], **options: Any) -> AnyEvaluat
     return evaluation
 
 
-def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
+async def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
     """A scorer gets the steps of the attempt that returned the output, reused ones included, whenever it is called."""
     calls: dict[str, dict[str, list[StepDetails]]] = {}
     disk, agent, is_blocked = SimulatedDisk(), Agent(), True
@@ -77,16 +77,11 @@ def test_the_trajectory_is_the_same_live_on_resume_and_on_rescore() -> None:
         calls.setdefault("rescore" if "resume" in calls and len(calls["resume"]) == 2 else "resume", {})[case.name] = trajectory
         return True
 
-    async def main() -> SimulatedDisk:
-        nonlocal is_blocked
-        disk_after_kill = await run_killed(scored(agent, steps, timeout=60.0), disk, after=20.0)
-        is_blocked = False
-        evaluation = scored(agent, steps, timeout=60.0)
-        await run_virtual(evaluation, disk_after_kill, resume=True)
-        await Rescoring(evaluation, PATH, all_outputs=True, files=disk_after_kill, in_thread=inline).rescore()
-        return disk_after_kill
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    disk = await run_killed(scored(agent, steps, timeout=60.0), disk, after=20.0)
+    is_blocked = False
+    evaluation = scored(agent, steps, timeout=60.0)
+    await run_virtual(evaluation, disk, resume=True)
+    await Rescoring(evaluation, PATH, all_outputs=True, files=disk, in_thread=inline).rescore()
     live = calls["live"]["a"]
 
     assert {"live", "resume", "rescore"} == calls.keys()

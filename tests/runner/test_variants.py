@@ -26,13 +26,22 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.definition import variant_fingerprints
 from evaljournal.runner.data.dataset import Dataset
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, define, define_real, events, numbered_cases, run_killed, run_real, run_virtual
+from tests.runs import (
+    PATH,
+    AnyEvaluation,
+    define,
+    define_real,
+    events,
+    findings,
+    numbered_cases,
+    run_killed,
+    run_real,
+    run_virtual,
+)
 
 FOUR = {name: {"model": name} for name in ("nano", "mini", "medium", "large")}
 
@@ -63,11 +72,6 @@ class Calls:
         return dict(models)
 
 
-def is_audited(disk: SimulatedDisk) -> bool:
-    """Whether the run followed its rules."""
-    return audit(read(PATH, files=disk), rules=retry_rules).ok
-
-
 async def test_all_variants_of_a_case_come_before_the_next_case(disk: SimulatedDisk) -> None:
     """Trials are enqueued case by case, with all variants and their repeats; case, variant and repeat are recorded."""
     variants = {name: FOUR[name] for name in ("mini", "large")}
@@ -84,7 +88,7 @@ async def test_all_variants_of_a_case_come_before_the_next_case(disk: SimulatedD
     assert {"mini": {"model": "mini"}, "large": {"model": "large"}} == {
         name: variant["parameters"] for name, variant in started.definition["variants"].items()
     }
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 @given(st.integers(1, 4), st.lists(st.sampled_from("abcd"), min_size=1, unique=True), st.integers(1, 3))
@@ -124,7 +128,7 @@ async def test_a_killed_run_with_four_variants_is_resumed_with_a_fifth() -> None
     assert dict.fromkeys(expected, 1) == resumed.counts
     assert (30, 30, 0) == (outcome.state.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
     assert ["variant huge (new)"] == [*outcome.state.sessions[-1].adopted]
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_a_changed_variant_runs_only_its_own_trials_again(disk: SimulatedDisk) -> None:
@@ -140,7 +144,7 @@ async def test_a_changed_variant_runs_only_its_own_trials_again(disk: SimulatedD
     assert {"mini-2": 6} == second.by_model()
     assert {("changed", 6)} == set(Counter(event.reason for event in events(disk, TrialWithdrawn)).items())
     assert (24, 0, 0) == (outcome.state.completed, outcome.state.stages["withdrawn"], outcome.state.from_older_task)
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_a_removed_variant_is_withdrawn(disk: SimulatedDisk) -> None:
@@ -155,7 +159,7 @@ async def test_a_removed_variant_is_withdrawn(disk: SimulatedDisk) -> None:
     assert {} == second.by_model()
     assert (18, 18, 6) == (outcome.state.planned, outcome.state.completed, outcome.state.stages["withdrawn"])
     assert {"removed"} == {event.reason for event in events(disk, TrialWithdrawn)}
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_variants_that_are_added_to_a_run_without_any(disk: SimulatedDisk) -> None:
@@ -170,7 +174,7 @@ async def test_variants_that_are_added_to_a_run_without_any(disk: SimulatedDisk)
     trial = outcome.state.trials["a@mini"]
     assert ("a", "mini", "completed") == (trial.case, trial.variant, trial.stage)
     assert (1, 1) == (outcome.state.completed, outcome.state.stages["withdrawn"])
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_an_id_is_not_enough_to_match_a_trial() -> None:
@@ -198,7 +202,7 @@ async def test_a_change_that_was_adopted_by_a_killed_session(seconds: float) -> 
     assert {"mini-2"} == set(last.by_model())
     assert 24 == outcome.state.completed
     assert 24 + 6 == len(events(disk, TrialEnqueued))
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_steps_are_reused_only_by_the_same_variant() -> None:
@@ -222,7 +226,7 @@ async def test_steps_are_reused_only_by_the_same_variant() -> None:
 
     assert {("case-0@large", 2)} == set(Counter(event.trial for event in events(disk, StepReused)).items())
     assert 2 == outcome.state.completed
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_a_run_of_some_variants() -> None:
@@ -246,7 +250,7 @@ async def test_variants_are_added_to_a_run_of_some(disk: SimulatedDisk) -> None:
     assert ({"large": 6}, 12, "") == (added.by_model(), outcome.state.completed, outcome.stop_reason)
     assert 12 == (await run_virtual(last.define(FOUR), disk, resume=True, adopt=True)).state.completed
     assert {} == last.by_model()
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 async def test_a_session_of_some_variants() -> None:
@@ -260,7 +264,7 @@ async def test_a_session_of_some_variants() -> None:
     assert "interrupted" == events(disk, RunStopped)[-1].reason
     last = await run_virtual(remaining_calls.define(FOUR), disk, resume=True)
     assert ({"nano", "medium", "large"}, 24, "") == (set(remaining_calls.by_model()), last.state.completed, last.stop_reason)
-    assert is_audited(disk)
+    assert [] == findings(disk)
 
 
 @pytest.mark.parametrize(
@@ -355,4 +359,4 @@ def test_variants_change_from_session_to_session(seed: int) -> None:
     assert {f"{case}@{name}": f"{last[name]['model']} {case}" for name in last for case, _ in trials} == {
         trial: output for trial, output in recorded_outputs.items() if state.trials[trial].stage == "completed"
     }
-    assert is_audited(disk)
+    assert [] == findings(disk)
