@@ -7,8 +7,7 @@ reply that cannot be read is an error of the scorer and is retried; it is not a 
 import hashlib
 import math
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 import attrs
@@ -29,7 +28,7 @@ from evaljournal.runner.scorers.case_assertions import (
     scores_of,
 )
 from evaljournal.runner.scorers.json_checks import objects_in
-from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, Judge, ask
+from evaljournal.runner.scorers.llm_judge import CHOICES, RUBRIC, ChatScorer, Judge, ask
 from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import Score, ScorerInput
 from evaljournal.runner.tasks.call_size import CallSize
@@ -159,37 +158,24 @@ def _object(reply: str) -> dict[Any, Any]:
 
 
 @attrs.frozen(kw_only=True)
-class GradedAssertions(Assertions):
+class GradedAssertions(ChatScorer, Assertions):
     """Checks the assertions of each case; a model grades some of them."""
 
     can_grade: ClassVar[bool] = True
 
     judge: Judge
     """The judge; its rubric and its choices are not used."""
+    chat: Chat = attrs.field(
+        init=False, repr=False, eq=False, default=attrs.Factory(lambda self: self.judge.chat, takes_self=True)
+    )
+    timeout: float | None = attrs.field(
+        init=False, repr=False, eq=False, default=attrs.Factory(lambda self: self.judge.timeout, takes_self=True)
+    )
+    """Seconds for the calls of one output."""
 
     def __attrs_post_init__(self) -> None:
         if self.judge.rubric != RUBRIC or self.judge.choices != CHOICES:
             raise UsageError("a judge of assertions has no rubric and no choices; each assertion has its own")
-
-    @property
-    def chat(self) -> Chat:
-        """The model."""
-        return self.judge.chat
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds for the calls of one output."""
-        return self.judge.timeout
-
-    @property
-    def rate_limit_identity(self) -> str:
-        """Identifies the endpoint and the API key; see `Chat`."""
-        return self.chat.rate_limit_identity
-
-    @property
-    def address(self) -> str:
-        """The URL with environment variables replaced and secrets masked."""
-        return self.chat.address
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -204,21 +190,13 @@ class GradedAssertions(Assertions):
                 _check_scores(assertion)
                 messages_of(assertion, "", case)
 
-    def check_price(self, case: Case, /) -> None:
-        """Raise a `UsageError` if the model has no price."""
-        self.chat.check_price(case)
-
     def calls(self, case: Case) -> int:
         """Return how many calls the assertions of a case need."""
         return len(self._conversations("", case))
 
-    def _conversations(self, output: Any, case: Case) -> list[list[dict[str, str]]]:
+    def _conversations(self, output: Any, case: Case) -> list[list[Mapping[str, str]]]:
         graded_assertions = [assertion for assertion in leaves(assertions_of(case)) if assertion.type in GRADED]
-        return [self._messages(assertion, output, case) for assertion in graded_assertions]
-
-    def _messages(self, assertion: Assertion, output: Any, case: Case) -> list[dict[str, str]]:
-        system = [] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]
-        return [*system, *messages_of(assertion, output, case)]
+        return [self.with_system(*messages_of(assertion, output, case)) for assertion in graded_assertions]
 
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
         """Return the size of the calls for an output."""
@@ -233,17 +211,10 @@ class GradedAssertions(Assertions):
             usage = {unit: amount + call[unit] for unit, amount in usage.items() if unit in call}
         return usage
 
-    @asynccontextmanager
-    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenAssertions]":
-        """Keep connections open for a session."""
-        async with self.chat.open_session(run) as client:
-            yield _OpenAssertions(self, client)
-
     async def __call__(self, output: Any, case: Case, latency: float | None, cost: float | None) -> dict[str, Score]:  # type: ignore[override]
         """Score one output, inside trio, without a run."""
-        with trio.fail_after(math.inf if self.timeout is None else self.timeout):
-            async with self.open_session("") as scorer:
-                return await scorer.call(ScorerInput(output, case, latency=latency, cost=cost), None)
+        scores: dict[str, Score] = await self.grade_once(ScorerInput(output, case, latency=latency, cost=cost))
+        return scores
 
     async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> dict[str, Score]:
         """Score an output; results of an earlier call that failed later are kept."""
@@ -253,21 +224,9 @@ class GradedAssertions(Assertions):
             if assertion.type not in GRADED:
                 continue
             if number not in scorer_input.replies:
-                messages = self._messages(assertion, scorer_input.output, scorer_input.case)
+                messages = self.with_system(*messages_of(assertion, scorer_input.output, scorer_input.case))
                 reply = await ask(client, self.chat.model, messages, scorer_input, {"prompt": messages[-1]["content"]})
                 result_of(assertion, reply)
                 scorer_input.replies[number] = reply
             results[id(assertion)] = result_of(assertion, scorer_input.replies[number])
         return scores_of(assertion_set, results)
-
-
-@attrs.frozen
-class _OpenAssertions:
-    takes_trial: ClassVar[bool] = False
-
-    _scorer: GradedAssertions
-    _client: OpenChat
-
-    async def call(self, scorer_input: ScorerInput, _: object, /) -> dict[str, Score]:
-        """Score an output."""
-        return await self._scorer.grade(scorer_input, self._client)

@@ -69,8 +69,61 @@ def _check_choices(_: object, __: object, choices: Mapping[Any, Any]) -> None:
         Score(value)
 
 
+class ChatScorer:
+    """A scorer that calls a chat model."""
+
+    chat: Chat
+    timeout: float | None
+
+    @property
+    def rate_limit_identity(self) -> str:
+        """Identifies the endpoint and the API key; see `Chat`."""
+        return self.chat.rate_limit_identity
+
+    @property
+    def address(self) -> str:
+        """The URL with environment variables replaced and secrets masked."""
+        return self.chat.address
+
+    def check_price(self, case: Case, /) -> None:
+        """Raise a `UsageError` if the model has no price."""
+        self.chat.check_price(case)
+
+    def with_system(self, *messages: Mapping[str, str]) -> list[Mapping[str, str]]:
+        """Return messages after the system prompt, if there is one."""
+        return [*([] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]), *messages]
+
+    async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> Any:
+        """Score an output."""
+        raise NotImplementedError
+
+    async def grade_once(self, scorer_input: ScorerInput) -> Any:
+        """Score an output, inside trio, without a run."""
+        with trio.fail_after(math.inf if self.timeout is None else self.timeout):
+            async with self.open_session("") as scorer:
+                return await scorer.call(scorer_input, None)
+
+    @asynccontextmanager
+    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenScorer]":
+        """Keep connections open for a session."""
+        async with self.chat.open_session(run) as client:
+            yield _OpenScorer(self, client)
+
+
+@attrs.frozen
+class _OpenScorer:
+    takes_trial: ClassVar[bool] = False
+
+    _scorer: ChatScorer
+    _client: OpenChat
+
+    async def call(self, scorer_input: ScorerInput, _: object, /) -> Any:
+        """Score an output."""
+        return await self._scorer.grade(scorer_input, self._client)
+
+
 @attrs.frozen(kw_only=True)
-class Judge:
+class Judge(ChatScorer):
     """A model that scores outputs by a rubric.
 
     Prompt, reply and usage are recorded for each call. If no verdict can be read from a reply, the call fails and is retried,
@@ -92,19 +145,9 @@ class Judge:
     _rubric: Template = attrs.field(init=False, repr=False, default=attrs.Factory(_rubric, takes_self=True))
 
     @property
-    def rate_limit_identity(self) -> str:
-        """Identifies the endpoint and the API key; see `Chat`."""
-        return self.chat.rate_limit_identity
-
-    @property
     def definition(self) -> dict[str, Any]:
         """The model, the rubric and the choices."""
         return {**self.chat.definition, "rubric": self.rubric, "choices": dict(self.choices)}
-
-    @property
-    def address(self) -> str:
-        """The URL with environment variables replaced and secrets masked."""
-        return self.chat.address
 
     @property
     def fingerprint(self) -> str:
@@ -146,10 +189,6 @@ class Judge:
         """Return what the note of a call has besides the prompt and the reply."""
         return {}
 
-    def check_price(self, case: Case, /) -> None:
-        """Raise a `UsageError` if the model has no price."""
-        self.chat.check_price(case)
-
     def call_size(self, scorer_input: ScorerInput, /) -> CallSize:
         """Return the size of the call for an output."""
         system = [] if self.chat.system is None else [self.chat.system]
@@ -157,10 +196,8 @@ class Judge:
 
     def estimate(self, case: Case, output_tokens: float | None, tier: str = "", /) -> dict[str, float]:
         """Return an upper estimate of the usage of one call with an output of this length; see `Billed`."""
-        system = [] if self.chat.system is None else [{"role": "system", "content": self.chat.system}]
-        messages = [*system, {"role": "user", "content": self.prompt("", case)}]
-        if output_tokens is None or self.takes_trajectory:
-            messages[-1] = {"role": "user"}  # Its length is unknown.
+        is_unknown = output_tokens is None or self.takes_trajectory
+        messages = self.with_system({"role": "user"} if is_unknown else {"role": "user", "content": self.prompt("", case)})
         return self.chat.estimate_messages(messages, self.chat.model_name, output_tokens or 0, tier=tier)
 
     @property
@@ -185,42 +222,25 @@ class Judge:
         reason = reason.strip(" \n*_`")
         return Score(values[choice.casefold()], reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…")
 
-    @asynccontextmanager
-    async def open_session(self, run: str, /) -> "AsyncGenerator[_OpenJudge]":
-        """Keep connections open for a session."""
-        async with self.chat.open_session(run) as client:
-            yield _OpenJudge(self, client)
-
     async def __call__(self, output: Any, case: Case, trajectory: Sequence[StepDetails] = ()) -> Score:
         """Score one output, inside trio, without a run."""
-        with trio.fail_after(math.inf if self.timeout is None else self.timeout):
-            async with self.open_session("") as judge:
-                return await judge.call(ScorerInput(output, case, list(trajectory)), None)
+        score: Score = await self.grade_once(ScorerInput(output, case, list(trajectory)))
+        return score
 
-
-@attrs.frozen
-class _OpenJudge:
-    takes_trial = False
-
-    _judge: Judge
-    _client: OpenChat
-
-    async def call(self, scorer_input: ScorerInput, _: object, /) -> Score:
+    async def grade(self, scorer_input: ScorerInput, client: OpenChat) -> Score:
         """Score an output; after a reply without a verdict, remind the judge."""
-        judge = self._judge
-        prompt = judge.scorer_prompt(scorer_input)
-        messages, request = [{"role": "user", "content": prompt}], {**judge.details(scorer_input), "prompt": prompt}
-        if judge.chat.system is not None:
-            messages.insert(0, {"role": "system", "content": judge.chat.system})
+        prompt = self.scorer_prompt(scorer_input)
+        messages = self.with_system({"role": "user", "content": prompt})
+        request = {**self.details(scorer_input), "prompt": prompt}
         if scorer_input.unparsed_reply:
-            request["reminder"] = judge.reminder
+            request["reminder"] = self.reminder
             messages += [
                 {"role": "assistant", "content": scorer_input.unparsed_reply},
-                {"role": "user", "content": judge.reminder},
+                {"role": "user", "content": self.reminder},
             ]
-        reply = await ask(self._client, judge.chat.model, messages, scorer_input, request)
+        reply = await ask(client, self.chat.model, messages, scorer_input, request)
         try:
-            return judge.verdict(reply)
+            return self.verdict(reply)
         except InvalidReply:
             scorer_input.unparsed_reply = reply.strip() or "(an empty reply)"
             raise

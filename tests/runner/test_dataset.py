@@ -137,68 +137,44 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
 
 
 @pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "c"', "not JSON: expecting ',' delimiter at column 11"),
+        ('{"id": "c', "not JSON: unterminated string starting at column 8"),
+        ('{"id": "c\t"}', "not JSON: invalid control character at column 10"),
+        ("[1, 2]\n", "expected an object, got list"),
+        ('{"id": "c", "question": NaN}', "input is nan, which JSON does not support"),
+        ('{"id": "c", "question": {"n": [0, 1e999]}}', "input.n[1] is inf"),
+        ('{"id": "c", "question": "", "m": 18446744073709551616}', "metadata.m is an integer of more"),
+        ('{"id": "c", "question": "\\ud800"}', "input contains a lone surrogate"),
+        ('{"id": "c", "question": 1, "question": 2}', "duplicate key 'question'"),
+        ('{"id": "c", "question": {"x": 1, "x": 1}}', "duplicate key 'x'"),
+        ('{"id": "c", "question": ' + "[" * 100_000, "nested too deeply"),
+        ('{"id": "c", "question": ' + "9" * 5000 + "}", ""),
+        (b'{"id": "\xff"}', "not UTF-8 (byte 0xff at column 9)"),
+        ('{"id": "", "question": 1}', "the id in 'id' is empty"),
+        ('{"id": " ", "question": 1}', "the id in 'id' is empty"),
+        ('{"id": null, "question": 1}', "the id in 'id' is empty"),
+        ('{"id": 1.5, "question": 1}', "the id in 'id' is 1.5; an id must be a string or an integer"),
+        ('{"id": "c\\u001b[2J", "question": 1}', "the name 'c\\x1b[2J' contains a control"),
+        ('{"id": "a", "question": 1}', "the id 'a' is already used by {folder}qa.jsonl, line 1"),
+        ('{"id": "c", "prompt": 1}', "the input seems to be in 'prompt' here, but was in 'question' before"),
+        ('{"id": "c", "topic": 1}', "no input column; expected 'question', got"),
+    ],
+)
+def test_an_invalid_line_is_rejected(tmp_path: Path, line: str | bytes, message: str) -> None:
+    """Before anything runs, the error names the file, the line, the field and the fix."""
+    error = error_of(write(tmp_path, "qa.jsonl", LINES.encode() + (line if isinstance(line, bytes) else line.encode())))
+
+    assert error.startswith(f"{tmp_path}/qa.jsonl, line 3: {message}".replace("{folder}", f"{tmp_path}/"))
+
+
+@pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("qa.jsonl", LINES + '{"id": "c"', "qa.jsonl, line 3: not JSON: expecting ',' delimiter at column 11"),
-        ("qa.jsonl", LINES + '{"id": "c', "qa.jsonl, line 3: not JSON: unterminated string starting at column 8"),
-        ("qa.jsonl", LINES + '{"id": "c\t"}', "qa.jsonl, line 3: not JSON: invalid control character at column 10"),
         ("qa.jsonl", LINES + "\nnot json\n", "qa.jsonl, line 4: not JSON"),
-        ("qa.jsonl", LINES + "[1, 2]\n", "qa.jsonl, line 3: expected an object, got list"),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "c", "question": NaN}',
-            "qa.jsonl, line 3: input is nan, which JSON does not support",
-        ),
-        ("qa.jsonl", LINES + '{"id": "c", "question": {"n": [0, 1e999]}}', "qa.jsonl, line 3: input.n[1] is inf"),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "c", "question": "", "m": 18446744073709551616}',
-            "line 3: metadata.m is an integer of more",
-        ),
-        ("qa.jsonl", LINES + '{"id": "c", "question": "\\ud800"}', "qa.jsonl, line 3: input contains a lone surrogate"),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "c", "question": 1, "question": 2}',
-            "qa.jsonl, line 3: duplicate key 'question'",
-        ),
-        ("qa.jsonl", LINES + '{"id": "c", "question": {"x": 1, "x": 1}}', "qa.jsonl, line 3: duplicate key 'x'"),
-        ("qa.jsonl", LINES + '{"id": "c", "question": ' + "[" * 100_000, "qa.jsonl, line 3: nested too deeply"),
-        ("qa.jsonl", LINES + '{"id": "c", "question": ' + "9" * 5000 + "}", "qa.jsonl, line 3: "),
-        ("qa.jsonl", LINES.encode() + b'{"id": "\xff"}', "qa.jsonl, line 3: not UTF-8 (byte 0xff at column 9)"),
         ("qa.jsonl", LINES.encode("utf-16"), "qa.jsonl: the file is UTF-16 or UTF-32; save it as UTF-8"),
-        ("qa.jsonl", LINES + '{"id": "", "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
-        ("qa.jsonl", LINES + '{"id": " ", "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
-        ("qa.jsonl", LINES + '{"id": null, "question": 1}', "qa.jsonl, line 3: the id in 'id' is empty"),
-        (
-            "qa.jsonl",
-            LINES + '{"id": 1.5, "question": 1}',
-            "line 3: the id in 'id' is 1.5; an id must be a string or an integer",
-        ),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "c\\u001b[2J", "question": 1}',
-            "qa.jsonl, line 3: the name 'c\\x1b[2J' contains a control",
-        ),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "a", "question": 1}',
-            "qa.jsonl, line 3: the id 'a' is already used by {folder}qa.jsonl, line 1",
-        ),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "c", "prompt": 1}',
-            "line 3: the input seems to be in 'prompt' here, but was in 'question' before",
-        ),
-        (
-            "qa.jsonl",
-            LINES + '{"id": "c", "topic": 1}',
-            "qa.jsonl, line 3: no input column; expected 'question', got",
-        ),
-        (
-            "qa.jsonl",
-            '{"q": 1, "a": 2}',
-            "qa.jsonl, line 1: no input column; expected one of 'input', 'inputs', 'question'",
-        ),
+        ("qa.jsonl", '{"q": 1, "a": 2}', "line 1: no input column; expected one of 'input', 'inputs', 'question'"),
         (
             "qa.jsonl",
             '{"question": 1, "prompt": 2}',
@@ -209,11 +185,7 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
         ("qa.jsonl", "\n\n", "qa.jsonl has no cases"),
         ("qa.json", "[]", "qa.json has no cases"),
         ("qa.json", LINES, "qa.json, line 1: expected a list of objects; if each line is an object, name the file .jsonl"),
-        (
-            "qa.json",
-            '[{"input": 1},\n{"input": 2}\n{"input": 3}]',
-            "qa.json, line 3: expected ',' or ']' after an object",
-        ),
+        ("qa.json", '[{"input": 1},\n{"input": 2}\n{"input": 3}]', "line 3: expected ',' or ']' after an object"),
         ("qa.json", '[{"input": 1},\n{"input": 2},\n]', "qa.json, line 3: not JSON: expecting value"),
         ("qa.json", '[{"input": 1},\n{"input": 2,\n"input": 2}]', "qa.json, line 2: duplicate key 'input'"),
         ("qa.json", '[{"input": 1},\n\n{"input": NaN}]', "qa.json, line 3: input is nan"),
@@ -238,7 +210,7 @@ def test_json_round_trips(tmp_path_factory: pytest.TempPathFactory, *, inputs: l
     ],
 )
 def test_an_invalid_file_is_rejected(tmp_path: Path, name: str, content: str | bytes, message: str) -> None:
-    """Before anything runs, the error names the file, the line, the field and the fix."""
+    """The error for a file names it, and the line where there is one."""
     error = error_of(write(tmp_path, name, content))
 
     assert message.replace("{folder}", f"{tmp_path}/") in error
