@@ -82,15 +82,9 @@ def to_templates(value: Any) -> Any:
 
 def variables(value: Any) -> set[tuple[str, ...]]:
     """Return the paths of all variables in the texts of a JSON value."""
-    match value:
-        case str():
-            return {piece for piece in pieces(value) if isinstance(piece, tuple)}
-        case dict():
-            return set().union(*map(variables, cast("dict[str, Any]", value).values()))
-        case list():
-            return set().union(*map(variables, value))
-        case _:
-            return set()
+    paths: set[tuple[str, ...]] = set()
+    map_texts(lambda text: paths.update(piece for piece in pieces(text) if isinstance(piece, tuple)), value)
+    return paths
 
 
 def render(text: str, values: Mapping[str, Any]) -> str:

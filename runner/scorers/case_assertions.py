@@ -19,6 +19,7 @@ floats. Assertions that a model grades are in `runner.scorers.graded_assertions`
 import asyncio
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
@@ -151,7 +152,7 @@ def _assertion(value: Any) -> Assertion:
     if name == "equals" and "value" not in value:
         raise UsageError("equals needs a value")
     try:
-        _VALUE_CHECKS[name](assertion)
+        _CHECKS[name][0](assertion)
     except UsageError as exc:
         raise UsageError(f"{assertion.label}: {exc}") from exc
     return assertion
@@ -196,11 +197,6 @@ def _require_text(assertion: Assertion) -> None:
         raise UsageError(f"value must be a text, not {quote(assertion.value)}")
 
 
-def _require_any_text(assertion: Assertion) -> None:
-    if not isinstance(assertion.value, str):
-        raise UsageError(f"value must be a text, not {quote(assertion.value)}")
-
-
 def _require_text_or_number(assertion: Assertion) -> None:
     if isinstance(assertion.value, bool) or not isinstance(assertion.value, int | float):
         _require_text(assertion)
@@ -230,11 +226,18 @@ def _require_threshold(assertion: Assertion) -> None:
 
 
 def _require_levenshtein(assertion: Assertion) -> None:
-    _require_any_text(assertion)
+    if assertion.value != "":
+        _require_text(assertion)
     try:
         import rapidfuzz  # noqa: F401, PLC0415  # an extra
     except ImportError as exc:
         raise UsageError(f"it needs rapidfuzz: {EXTRA}") from exc
+
+
+_SPACES: Final = "\t\n\v\f\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(0x2000, 0x200B)))
+"""Whitespace in JavaScript."""
+_ITEM: Final = re.compile(rf'[,{_SPACES}]*+(?:"((?:\\["\\]|""|[^"])*+)("?)[{_SPACES}]*|([^,]+))')
+"""A text of a list: in quotation marks, with those in it doubled or escaped, or up to the next comma."""
 
 
 def _values(assertion: Assertion) -> Any:
@@ -243,46 +246,16 @@ def _values(assertion: Assertion) -> Any:
     if not isinstance(text, str) or not text:
         return text
     values: list[str] = []
-    position = 0
-    while (position := _skip(text, position, ",")) < len(text):
-        if text[position] != '"':
-            end = text.find(",", position)
-            end = len(text) if end < 0 else end
-            values.append(text[position:end].strip(_SPACES))
-            position = end
-            continue
-        value, position = _quoted(text, position + 1)
-        values.append(value)
-        position = _skip(text, position)
-        if position < len(text) and text[position] != ",":
+    end = 0
+    while match := _ITEM.match(text, end):
+        quoted_text, closing_mark, plain_text = match.groups()
+        if closing_mark == "":
+            raise UsageError(f"a quotation mark is not closed in {quote(text)}")
+        if text[match.end() : match.end() + 1] not in {"", ","}:
             raise UsageError(f"expected a comma after a quoted text in {quote(text)}")
+        values.append(plain_text.strip(_SPACES) if quoted_text is None else re.sub(r'[\\"](["\\])', r"\1", quoted_text))
+        end = match.end()
     return values
-
-
-_SPACES: Final = "\t\n\v\f\r \xa0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + "".join(map(chr, range(0x2000, 0x200B)))
-"""Whitespace in JavaScript."""
-
-
-def _skip(text: str, position: int, others: str = "") -> int:
-    while position < len(text) and text[position] in _SPACES + others:
-        position += 1
-    return position
-
-
-def _quoted(text: str, position: int) -> tuple[str, int]:
-    """Return a quoted text and the position after it; quotation marks in it are doubled or escaped."""
-    value = ""
-    while position < len(text):
-        pair = text[position : position + 2]
-        if pair in {'\\"', "\\\\", '""'}:
-            value += pair[1]
-            position += 2
-        elif pair[0] == '"':
-            return value, position + 1
-        else:
-            value += pair[0]
-            position += 1
-    raise UsageError(f"a quotation mark is not closed in {quote(text)}")
 
 
 @attrs.frozen(kw_only=True)
@@ -312,10 +285,6 @@ def _check_contains(assertion: Assertion, evidence: Evidence) -> bool:
     if assertion.type.startswith("i"):
         text, texts = text.lower(), map(str.lower, texts)
     return (any if assertion.type.endswith("-any") else all)(value in text for value in texts)
-
-
-def _check_starts_with(assertion: Assertion, evidence: Evidence) -> bool:
-    return evidence.text.startswith(assertion.value)
 
 
 def _check_regex(assertion: Assertion, evidence: Evidence) -> bool:
@@ -368,38 +337,27 @@ def _check_cost(assertion: Assertion, evidence: Evidence) -> bool | str:
 
 Check = Callable[[Assertion, Evidence], bool | str]
 """Returns whether an output fulfils an assertion that is not negated, or why it does not."""
-_CONTAINS: Final = ("contains", "icontains")
-_CHECKS: Final[Mapping[str, Check | None]] = {
-    "equals": _check_equals,
-    **{f"{name}{suffix}": _check_contains for name in _CONTAINS for suffix in ("", "-any", "-all")},
-    "starts-with": _check_starts_with,
-    "regex": _check_regex,
-    "is-json": _check_is_json,
-    "contains-json": _check_contains_json,
-    "levenshtein": _check_levenshtein,
-    "latency": _check_latency,
-    "cost": _check_cost,
-    "python": None,
-    **dict.fromkeys(GRADED, None),
+_CHECKS: Final[Mapping[str, tuple[Callable[[Assertion], None], Check | None]]] = {
+    "equals": (lambda _: None, _check_equals),
+    **{
+        f"{name}{suffix}": (_require_list if suffix else _require_text_or_number, _check_contains)
+        for name in ("contains", "icontains")
+        for suffix in ("", "-any", "-all")
+    },
+    "starts-with": (_require_text, lambda assertion, evidence: evidence.text.startswith(assertion.value)),
+    "regex": (_require_pattern, _check_regex),
+    "is-json": (_require_schema, _check_is_json),
+    "contains-json": (_require_schema, _check_contains_json),
+    "levenshtein": (_require_levenshtein, _check_levenshtein),
+    "latency": (_require_threshold, _check_latency),
+    "cost": (_require_threshold, _check_cost),
+    **dict.fromkeys(("python", *GRADED), (_require_text, None)),
 }
+"""Type → the check of its parameters, and that of an output; None: a function or a model checks it."""
 TYPES: Final = tuple(_CHECKS)
 """The types of assertions, without `assert-set`."""
 _SLOW_TYPES: Final = frozenset({"regex", "is-json", "contains-json", "levenshtein"})
 """Types whose checks may take longer than a loop can be blocked."""
-_VALUE_CHECKS: Final[Mapping[str, Callable[[Assertion], None]]] = {
-    "equals": lambda _: None,
-    **dict.fromkeys(_CONTAINS, _require_text_or_number),
-    **{f"{name}{suffix}": _require_list for name in _CONTAINS for suffix in ("-any", "-all")},
-    "starts-with": _require_text,
-    "regex": _require_pattern,
-    "is-json": _require_schema,
-    "contains-json": _require_schema,
-    "levenshtein": _require_levenshtein,
-    "latency": _require_threshold,
-    "cost": _require_threshold,
-    "python": _require_text,
-    **dict.fromkeys(GRADED, _require_text),
-}
 
 
 def leaves(assertion: Assertion) -> Iterator[Assertion]:
@@ -414,7 +372,7 @@ def leaves(assertion: Assertion) -> Iterator[Assertion]:
 def _local_result(assertion: Assertion, evidence: Evidence) -> AssertionResult:
     if assertion.type == "python":
         return _function_result(assertion, evidence)
-    check = _CHECKS[assertion.type]
+    check = _CHECKS[assertion.type][1]
     assert check is not None
     outcome = check(assertion, evidence)
     if (outcome is True) != assertion.is_negated:

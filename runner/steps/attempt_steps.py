@@ -226,26 +226,16 @@ class AttemptSteps:
         return int((self._clock() - step.started_at) * 1e6 + 0.5) / 1e6  # Microseconds, twice as fast as `round`.
 
 
+_SHARED_FIELDS: Final = StepFailed.__annotations__.keys() & StepCompleted.__annotations__.keys() - {"input", "continues"}
+"""Fields of completed and failed steps, without those that may be the reason why a step cannot be recorded."""
+
+
 def failed_step(event: StepEvent, exc: BaseException) -> StepFailed:
     """Return the event to record in place of one that cannot be recorded."""
     assert not isinstance(event, StepReused)  # It contains only numbers and the name of a trial.
     error = describe(exc)
-    return StepFailed(
-        trial=event.trial,
-        attempt=event.attempt,
-        step=event.step,
-        name=event.name,
-        kind=event.kind,
-        fingerprint=event.fingerprint,
-        error=error.type,
-        message=error.message,
-        elapsed=event.elapsed,
-        parent=event.parent,
-        phase=event.phase,
-        key=event.key,
-        need=event.need,
-        waited=event.waited,
-    )
+    fields = {name: getattr(event, name) for name in _SHARED_FIELDS}
+    return StepFailed(**fields, error=error.type, message=error.message)
 
 
 _parent: Final[ContextVar[int]] = ContextVar("evaljournal_step", default=0)

@@ -5,6 +5,7 @@ Steps wait until they are on disk (see `Settings.write_ahead`), and model calls 
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
@@ -52,33 +53,25 @@ def admit_in_thread(steps: AttemptSteps, step: Step) -> None:
 
 async def _wait_in_asyncio(steps: AttemptSteps, function: Callable[[], Awaitable[None]]) -> None:
     """Call a function in the loop of the run, from another event loop, until it returns or the caller is cancelled."""
-    loop = asyncio.get_running_loop()
-    done = loop.create_future()
+    done: Future[None] = Future()
     scope = trio.CancelScope()
 
-    def finish(error: Exception | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
     async def call() -> None:
-        error: Exception | None = None
+        if not done.set_running_or_notify_cancel():
+            return
         try:
             with scope:
                 await function()
         except Exception as exc:  # noqa: BLE001  # raised in the other loop
-            error = exc
+            done.set_exception(exc)
         finally:
-            with suppress(RuntimeError):  # The loop may be closed.
-                loop.call_soon_threadsafe(finish, error)
+            if not done.done():
+                done.set_result(None)
 
     with suppress(trio.RunFinishedError):
         steps.token.run_sync_soon(trio.lowlevel.spawn_system_task, call)
         try:
-            await done
+            await asyncio.wrap_future(done)
         except asyncio.CancelledError:
             steps.token.run_sync_soon(scope.cancel)
             raise
