@@ -94,14 +94,12 @@ def test_the_first_turn_has_them(server: Server, path: Path, name: str, data: Pa
     assert [hashlib.sha256(PNG).hexdigest()] == [item["sha256"] for item in first_step.input["attachments"]]
 
 
-def _symlink(data: Path) -> str:
-    (data / "link.png").symlink_to(data / "images" / "a.png")
-    return "link.png"
+def _symlink(path: str, target: str) -> Callable[[Path], str]:
+    def create(data: Path) -> str:
+        (data / path.partition("/")[0]).symlink_to(data / target)
+        return path
 
-
-def _symlinked_directory(data: Path) -> str:
-    (data / "link").symlink_to(data / "images")
-    return "link/a.png"
+    return create
 
 
 def _pipe(data: Path) -> str:
@@ -135,8 +133,8 @@ def _value(value: Any) -> Callable[[Path], Any]:
 
 _LARGE_URL: Final = f"data:image/png;base64,{base64.b64encode(PNG + bytes(MAX_SIZE)).decode()}"
 BAD_VALUES: Final[dict[str, tuple[Callable[[Path], Any], str]]] = {
-    "symlink": (_symlink, "cannot be read: a symlink"),
-    "below a symlink": (_symlinked_directory, "its directory is a symlink or a file"),
+    "symlink": (_symlink("link.png", "images/a.png"), "cannot be read: a symlink"),
+    "below a symlink": (_symlink("link/a.png", "images"), "its directory is a symlink or a file"),
     "pipe": (_pipe, "not a regular file"),
     "directory": (_value("images"), "not a regular file"),
     "outside": (_outside, "is not a path relative to the dataset"),
@@ -232,36 +230,6 @@ def test_cases_in_python(server: Server, path: Path, name: str, data: Path, monk
 
     text, image = {"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": PNG_URL}}
     assert [[text, image]] * 2 == sent_contents(server, name)
-
-
-PARTS: Final[dict[str, tuple[dict[str, Any], ...]]] = {
-    "chat": ({"type": "image_url", "image_url": {"url": PNG_URL}}, {"filename": "a.pdf", "file_data": PDF_URL}),
-    "responses": (
-        {"type": "input_image", "image_url": PNG_URL, "detail": "auto"},
-        {"type": "input_file", "filename": "a.pdf", "file_data": PDF_URL},
-    ),
-    "anthropic": (
-        {"type": "base64", "media_type": "image/png", "data": PNG_URL.partition(",")[2]},
-        {"type": "base64", "media_type": "application/pdf", "data": PDF_URL.partition(",")[2]},
-    ),
-    "gemini": (
-        {"mimeType": "image/png", "data": PNG_URL.partition(",")[2]},
-        {"mimeType": "application/pdf", "data": PDF_URL.partition(",")[2]},
-    ),
-}
-
-
-@pytest.mark.parametrize("dialect", PARTS)
-def test_the_parts_of_a_dialect(server: Server, path: Path, name: str, data: Path, dialect: str) -> None:
-    """Each dialect sends images and files as its own parts."""
-    base_url = server.url(name, "reply:ok", "")
-    chat = Chat("m", dialect=dialect, base_url=base_url, images=["image"], files=["document"])
-    run_real(define_real(chat, write(data, {"input": "q", "image": "images/a.png", "document": "a.pdf"})), path)
-    (request,) = server.requests(name)
-    body = json.dumps(json.loads(request["body"]))
-
-    assert ["ok"] == outputs(path)
-    assert [True, True] == [json.dumps(part) in body for part in PARTS[dialect]]
 
 
 def test_a_document_of_many_cases(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

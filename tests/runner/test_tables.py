@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -20,6 +21,7 @@ import pytest
 
 import evaljournal
 from evaljournal import Case, Dataset, UsageError, evaluation, load
+from evaljournal.replay.export import MissingExtra
 
 TEXTS = [
     {"id": "0042", "question": "The capital of Peru?", "answer": "Lima", "topic": "geography"},
@@ -277,9 +279,19 @@ def test_frames_of_a_run(tmp_path: Path) -> None:
     assert {("right", True, None), ("right", False, None), ("length", None, "ValueError")} == set(
         scores.select("scorer", "score", "error").rows()
     )
-    assert 8 == len(outcome.to_pandas("scores"))
+    assert (4, 8) == (len(outcome.to_pandas("attempts")), len(outcome.to_pandas("scores")))
     assert run.seq == len(run.to_polars("events"))
     assert 0 == len(load(outcome.path, at=3).to_pandas())
     message = "rows must be one of 'trials', 'attempts', 'steps', 'scores', 'labels', 'events', not 'cases'"
     with pytest.raises(Exception, match=message):
         run.to_pandas("cases")  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_frames_without_the_package(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the package."""
+    outcome = evaljournal.run(evaluation(cases=[1], name="one")(abs), tmp_path / "run", quiet=True)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(MissingExtra, match=f"pip install {package}"):
+        getattr(outcome, f"to_{package}")()

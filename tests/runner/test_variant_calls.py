@@ -138,41 +138,24 @@ async def test_a_rate_limited_model_does_not_delay_the_other(policy: str, disk: 
     assert [] == findings(disk)
 
 
-def test_model_calls_of_variants_are_steps(path: Path, server: Server, name: str) -> None:
-    """With `durable="http"`, the model call of each variant is a step of its own trial."""
-    url = server.url(name, "ok", "v1/chat/completions")
-
-    def task(value: str, *, model: str) -> str:
-        body = {"model": model, "messages": [{"role": "user", "content": value}]}
-        reply = httpx.post(url, json=body, timeout=TIMEOUT).json()
-        return f"{model} {reply['choices'][0]['message']['content']}"
-
-    defined = define_real(task, durable="http", variants={"a": {"model": "gpt-a"}, "b": {"model": "gpt-b"}})
-    run_real(defined, path, quiet=True)
-
-    assert {"gpt-a LIMA", "gpt-b LIMA"} == set(outputs(path))
-    assert {"lima@a": "gpt-a", "lima@b": "gpt-b"} == {
-        event.trial: event.name.split()[-1] for event in events(path, StepCompleted)
-    }
-
-
+@pytest.mark.parametrize("options", [{"durable": "http"}, {"gateway": True}], ids=["http", "gateway"])
 @pytest.mark.usefixtures("provider")
-def test_variants_call_models_through_the_gateway(path: Path) -> None:
-    """With the gateway, the calls of each variant are steps of its own trial; the variants share one gateway."""
-    ports: set[str] = set()
+def test_model_calls_of_variants_are_steps(path: Path, server: Server, name: str, options: dict[str, Any]) -> None:
+    """The model call of each variant is a step of its own trial; the variants share one gateway."""
+    urls: set[str] = set()
 
     def task(value: str, *, model: str) -> str:
-        url = gateway_env()["OPENAI_BASE_URL"]
-        ports.add(url.split("/")[2])
+        url = gateway_env()["OPENAI_BASE_URL"] if "gateway" in options else server.url(name, "ok", "v1")
+        urls.add(url.split("/")[2])
         body = {"model": model, "messages": [{"role": "user", "content": value}]}
         reply = httpx.post(f"{url}/chat/completions", json=body, timeout=TIMEOUT).json()
         return f"{model} {reply['choices'][0]['message']['content']}"
 
-    defined = define_real(task, gateway=True, variants={"a": {"model": "gpt-a"}, "b": {"model": "gpt-b"}})
+    defined = define_real(task, variants={"a": {"model": "gpt-a"}, "b": {"model": "gpt-b"}}, **options)
     run_real(defined, path, quiet=True)
 
     assert {"gpt-a LIMA", "gpt-b LIMA"} == set(outputs(path))
-    assert 1 == len(ports)
+    assert 1 == len(urls)
     assert {"lima@a": "gpt-a", "lima@b": "gpt-b"} == {
         event.trial: event.name.split()[-1] for event in events(path, StepCompleted)
     }

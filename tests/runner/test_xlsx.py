@@ -11,8 +11,8 @@ from typing import Any
 import openpyxl
 import pytest
 
-from evaljournal import Case, Dataset, UsageError
 from evaljournal.runner.data import xlsx
+from tests.runner.test_dataset import cases, error_of
 
 HEADER = ["id", "question", "answer"]
 
@@ -38,18 +38,6 @@ def edit(path: Path, change: Callable[[str], str], part: str = "xl/worksheets/sh
         for name, content in parts.items():
             archive.writestr(name, content)
     return path
-
-
-def cases(source: Path | str) -> list[Case]:
-    """Return all cases."""
-    return [trial.case for trial in Dataset(source).select()]
-
-
-def error_of(source: Path | str) -> str:
-    """Return the error for a dataset."""
-    with pytest.raises(UsageError) as raised:
-        Dataset(source).select()
-    return str(raised.value)
 
 
 def test_values(tmp_path: Path) -> None:

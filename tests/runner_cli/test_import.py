@@ -334,68 +334,42 @@ def test_unmapped_keys_are_listed_with_their_line(config: str, line: int, text: 
 
 
 @pytest.mark.parametrize(
-    ("parts", "text"),
+    ("key", "value", "text"),
     [
+        ("prompts", "['{{ question | upper }}']", "line 1: the prompt is not imported: the template {{ question | upper }}"),
+        ("prompts", "['{% for a in b %}{% endfor %}']", "line 1: the prompt is not imported: the template {% for"),
+        ("prompts", "[file://p.py]", "line 1: the prompt is not imported: file://p.py would be executed"),
+        ("providers", "[bedrock:x]", "line 2: the provider is not imported: bedrock:x has no counterpart"),
+        ("providers", "[{id: openai:gpt-5, config: {apiKey: sk-abcdefghijklmnopqrstuvwxyz}}]", "config.apiKey is a key"),
+        ("providers", "[{id: openai:gpt-5, config: {headers: {Authorization: Bearer abc}}}]", "contains a key"),
+        ("providers", "[{id: 'http://h', config: {body: {api_key: sk-abc12345}}}]", "config.body contains a key"),
+        ("providers", "[{id: 'python:p.py', config: {password: sk-abc12345}}]", "config.password contains a key"),
+        ("providers", "[{id: 'exec: p --token sk-abc12345'}]", "the command contains a key"),
+        ("providers", "[{id: openai:gpt-5, config: {tools: []}}]", "line 2: config.tools is not mapped"),
+        ("tests", "[{assert: [{type: javascript, value: 'true'}]}]", "the type 'javascript' has no counterpart"),
+        ("tests", "[{assert: [{type: similar, value: a}]}]", "line 3: no assertion of this test is imported"),
+        ("tests", "[{assert: [{type: equals, value: a, transform: b}]}]", "'transform' of the assertion has no counterpart"),
+        ("tests", "[{options: {transform: b}, assert: [{type: equals, value: a}]}]", "options.transform changes the output"),
+        ("tests", "[{vars: {a: '{{b | c}}', b: d}}]", "line 3: the test is not imported: the template {{b | c}}"),
+        ("tests", "[{assert: [{type: is-json, value: {$ref: '#/a'}}]}]", "line 3: the assertion is not imported: $ref"),
+        ("tests", "[{vars: {a: 1}, assert: [{type: python, value: 'output == {{a}}'}]}]", "a template in code has no"),
         (
-            {"prompt": "prompts: ['{{ question | upper }}']\n"},
-            "line 1: the prompt is not imported: the template {{ question | upper }}",
-        ),
-        ({"prompt": "prompts: ['{% for a in b %}{% endfor %}']\n"}, "line 1: the prompt is not imported: the template {% for"),
-        ({"prompt": "prompts: [file://p.py]\n"}, "line 1: the prompt is not imported: file://p.py would be executed"),
-        ({"provider": "providers: [bedrock:x]\n"}, "line 2: the provider is not imported: bedrock:x has no counterpart"),
-        (
-            {"provider": "providers: [{id: openai:gpt-5, config: {apiKey: sk-abcdefghijklmnopqrstuvwxyz}}]\n"},
-            "config.apiKey is a key",
-        ),
-        ({"provider": "providers: [{id: openai:gpt-5, config: {headers: {Authorization: Bearer abc}}}]\n"}, "contains a key"),
-        ({"provider": "providers: [{id: 'http://h', config: {body: {api_key: sk-abc12345}}}]\n"}, "config.body contains a key"),
-        ({"provider": "providers: [{id: 'python:p.py', config: {password: sk-abc12345}}]\n"}, "config.password contains a key"),
-        ({"provider": "providers: [{id: 'exec: p --token sk-abc12345'}]\n"}, "the command contains a key"),
-        ({"provider": "providers: [{id: openai:gpt-5, config: {tools: []}}]\n"}, "line 2: config.tools is not mapped"),
-        ({"test": "tests: [{assert: [{type: javascript, value: 'true'}]}]\n"}, "the type 'javascript' has no counterpart"),
-        ({"test": "tests: [{assert: [{type: similar, value: a}]}]\n"}, "line 3: no assertion of this test is imported"),
-        (
-            {"test": "tests: [{assert: [{type: equals, value: a, transform: b}]}]\n"},
-            "'transform' of the assertion has no counterpart",
-        ),
-        (
-            {"test": "tests: [{options: {transform: b}, assert: [{type: equals, value: a}]}]\n"},
-            "options.transform changes the output",
-        ),
-        ({"test": "tests: [{vars: {a: '{{b | c}}', b: d}}]\n"}, "line 3: the test is not imported: the template {{b | c}}"),
-        (
-            {"test": "tests: [{assert: [{type: is-json, value: {$ref: '#/a'}}]}]\n"},
-            "line 3: the assertion is not imported: $ref",
-        ),
-        (
-            {"test": "tests: [{vars: {a: 1}, assert: [{type: python, value: 'output == {{a}}'}]}]\n"},
-            "a template in code has no",
-        ),
-        (
-            {
-                "test": "tests: [{assert: [{type: llm-rubric, value: a, "
-                "provider: {id: openai:gpt-4o, config: {temperature: 0.7}}}]}]\n"
-            },
+            "tests",
+            "[{assert: [{type: llm-rubric, value: a, provider: {id: openai:gpt-4o, config: {temperature: 0.7}}}]}]",
             "line 3: temperature of the grader is not mapped",
         ),
-        ({"test": "tests: [{providers: [other]}]\n"}, "line 3: the test is not imported: it is for some providers only"),
-        (
-            {"test": "tests: [{vars: {question: {a: b}}}]\n"},
-            "line 3: the test is not imported: the variable question is a list or",
-        ),
-        ({"test": "tests: 'https://docs.google.com/spreadsheets/x'\n"}, "line 3: the tests are not imported: https://docs.goo"),
-        (
-            {"test": "tests: file://tests.py:make\n"},
-            "line 3: the tests are not imported: file://tests.py:make would be executed",
-        ),
+        ("tests", "[{providers: [other]}]", "line 3: the test is not imported: it is for some providers only"),
+        ("tests", "[{vars: {question: {a: b}}}]", "line 3: the test is not imported: the variable question is a list or"),
+        ("tests", "'https://docs.google.com/spreadsheets/x'", "line 3: the tests are not imported: https://docs.goo"),
+        ("tests", "file://tests.py:make", "line 3: the tests are not imported: file://tests.py:make would be executed"),
     ],
 )
-def test_unmapped_parts_are_listed_with_their_line(parts: dict[str, str], text: str) -> None:
+def test_unmapped_parts_are_listed_with_their_line(key: str, value: str, text: str) -> None:
     """Everything that has no counterpart is named; keys are never printed or written."""
     for name in ("p.py", "tests.py"):
         write("", name)
-    config = parts.get("prompt", PROMPT) + parts.get("provider", PROVIDER) + parts.get("test", TEST)
-    stderr = rejected(config)
+    parts = {"prompts": PROMPT, "providers": PROVIDER, "tests": TEST, key: f"{key}: {value}\n"}
+    stderr = rejected("".join(parts.values()))
 
     assert text in stderr
     assert "qa.yaml, line " in stderr

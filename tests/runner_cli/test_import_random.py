@@ -50,33 +50,26 @@ def mostly(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.integers(0, 14).flatmap(lambda number: anything if number == 0 else strategy)
 
 
-def record(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({}, optional={name: mostly(strategy) for name, strategy in fields.items()})
+def record(
+    required: dict[str, st.SearchStrategy[Any]] | None = None, /, **fields: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required or {}, optional={name: mostly(strategy) for name, strategy in fields.items()})
 
 
 numbers = st.sampled_from([0, 0.5, 1, 3])
 variables = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), mostly(st.one_of(texts, st.lists(texts, max_size=3), st.just({"b": 1}))), max_size=3
 )
-plain_assertions = st.fixed_dictionaries(
+plain_assertions = record(
     {"type": st.sampled_from(TYPES.split())},
-    optional={
-        "value": mostly(texts),
-        "threshold": mostly(numbers),
-        "weight": mostly(numbers),
-        "metric": mostly(texts),
-        "provider": mostly(st.sampled_from(PROVIDERS)),
-    },
+    value=texts,
+    threshold=numbers,
+    weight=numbers,
+    metric=texts,
+    provider=st.sampled_from(PROVIDERS),
 )
-assertions = st.lists(
-    mostly(
-        st.one_of(
-            plain_assertions,
-            st.fixed_dictionaries({"type": st.just("assert-set"), "assert": st.lists(plain_assertions, max_size=2)}),
-        )
-    ),
-    max_size=3,
-)
+assertion_sets = record({"type": st.just("assert-set"), "assert": st.lists(plain_assertions, max_size=2)})
+assertions = st.lists(mostly(st.one_of(plain_assertions, assertion_sets)), max_size=3)
 options = record(provider=st.sampled_from(PROVIDERS), rubricPrompt=texts, transform=texts, disableVarExpansion=st.booleans())
 tests = record(
     description=texts, vars=variables, **{"assert": assertions}, threshold=numbers, options=options, metadata=variables
@@ -100,14 +93,7 @@ chat = record(
 )
 providers = st.one_of(
     st.sampled_from(PROVIDERS),
-    st.fixed_dictionaries(
-        {"id": st.sampled_from(PROVIDERS)},
-        optional={
-            "config": mostly(st.one_of(chat, http)),
-            "label": mostly(texts),
-            "prompts": mostly(st.lists(texts, max_size=2)),
-        },
-    ),
+    record({"id": st.sampled_from(PROVIDERS)}, config=st.one_of(chat, http), label=texts, prompts=st.lists(texts, max_size=2)),
 )
 prompts = st.one_of(texts, record(id=texts, label=texts, raw=texts), st.just('[{"role": "user", "content": "{{a}}"}]'))
 configurations = record(
@@ -148,25 +134,19 @@ def files() -> None:
     Path("c.py").write_text("import os; os.abort()")
 
 
-def test_random_configurations(files: None) -> None:
-    """Configurations from the grammar, with wrong parts here and there."""
-
-    @hypothesis.settings(max_examples=150)
-    @hypothesis.given(configurations)
-    def run(value: Any) -> None:
-        with contextlib.suppress(UnicodeEncodeError):
-            check(yaml.safe_dump(value, allow_unicode=True).encode())
-
-    run()
+EDITS: Final = st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=3)), max_size=2)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.timeout(3600)
-def test_many_random_configurations(files: None) -> None:
-    """The same, 20,000 times, also as text with random bytes in it."""
+@pytest.mark.parametrize(
+    ("count", "edits"),
+    [(150, st.just([])), pytest.param(20_000, EDITS, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])],
+)
+@pytest.mark.usefixtures("files")
+def test_random_configurations(count: int, edits: Any) -> None:
+    """Configurations from the grammar, with wrong parts here and there; many of them, also with random bytes in the text."""
 
-    @hypothesis.settings(max_examples=20_000)
-    @hypothesis.given(configurations, st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=3)), max_size=2))
+    @hypothesis.settings(max_examples=count)
+    @hypothesis.given(configurations, edits)
     def run(value: Any, edits: list[tuple[int, bytes]]) -> None:
         with contextlib.suppress(UnicodeEncodeError):
             content = yaml.safe_dump(value, allow_unicode=True).encode()
@@ -177,12 +157,7 @@ def test_many_random_configurations(files: None) -> None:
     run()
 
 
-def test_random_bytes(files: None) -> None:
+@pytest.mark.usefixtures("files")
+def test_random_bytes() -> None:
     """Any bytes are read or rejected."""
-
-    @hypothesis.settings(max_examples=100)
-    @hypothesis.given(st.binary(max_size=200))
-    def run(content: bytes) -> None:
-        check(content)
-
-    run()
+    hypothesis.settings(max_examples=100)(hypothesis.given(st.binary(max_size=200))(check))()
