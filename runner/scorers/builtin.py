@@ -209,7 +209,7 @@ def _invalid_pattern_error(pattern: str, exc: Exception) -> UsageError:
     return UsageError(f"regex: {quote(pattern)} is not a valid regular expression: {exc}")
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class CloseTo(LocalScorerWithParameters):
     """Passes if the number in the output is close to the expected one."""
 
@@ -266,7 +266,7 @@ def _f1(output: str, expected: str) -> float:
 
 @attrs.frozen
 class Similarity(LocalScorerWithParameters):
-    """Normalized Levenshtein similarity to the expected output, from 0 to 1."""
+    """Normalized Levenshtein similarity to the expected output, from 0 to 1; needs the extra `similarity`."""
 
     __name__ = "similarity"
 
@@ -319,21 +319,7 @@ def assertions(
     return GradedAssertions(functions=functions, judge=judge)
 
 
-def regex(pattern: str | None = None) -> Regex:
-    """Return a scorer that searches for a pattern (default: the expected output is the pattern)."""
-    return Regex(pattern)
-
-
-def close_to(relative: float = 1e-6, absolute: float = 0.0) -> CloseTo:
-    """Return a scorer that compares numbers within a tolerance."""
-    return CloseTo(relative=relative, absolute=absolute)
-
-
-def similarity() -> Similarity:
-    """Return a scorer of text similarity; needs the extra `similarity`."""
-    return Similarity()
-
-
+regex, close_to, similarity = Regex, CloseTo, Similarity
 PLAIN_SCORERS: Final[Mapping[str, LocalScorer]] = {
     scorer.__name__: scorer for scorer in (exact, iexact, contains, one_of, json_equal, f1)
 }

@@ -204,11 +204,7 @@ def tool_args(calls: Any = None) -> ToolArgs:
     return ToolArgs(calls)
 
 
-def max_steps(steps: int) -> MaxSteps:
-    """Return a scorer that passes if the attempt took at most this many steps."""
-    return MaxSteps(steps)
-
-
+max_steps = MaxSteps
 NAMES: Final = ("tools_used", "tools_in_order", "tool_args", "max_steps")
 
 
