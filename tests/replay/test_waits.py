@@ -1,9 +1,10 @@
 """What attempts and scorer calls of a trial waited for before they started."""
 
-import attrs
+from typing import Any
+
 import pytest
 
-from evaljournal.journal import Event, Record
+from evaljournal.journal import Record
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptStarted,
@@ -17,6 +18,7 @@ from evaljournal.journal.events import (
     ScorerCallStarted,
     TrialCompleted,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.runs.waits import Wait, WaitLog
 from tests.journal.samples import enqueued, session, started
 from tests.replay.trial_events import TimedEvent, attempt_started
@@ -28,8 +30,7 @@ START = LimitChanged(before=0, after=2, reason="start")
 def waits(*events: TimedEvent, slots: int = 2) -> list[list[tuple[str, float, str]]]:
     """Return what each start of trial `a` waited for, the longest first."""
     log, waits_by_start = WaitLog("a"), list[list[Wait]]()
-    run_started = attrs.evolve(started(), settings={"slots": slots})  # type: ignore[misc]  # an event is an attrs class
-    before: list[TimedEvent] = [(0.0, run_started), (0.0, session())]
+    before: list[TimedEvent] = [(0.0, evolve_fact(started(), settings={"slots": slots})), (0.0, session())]
     for seq, (t, event) in enumerate([*before, *events], start=1):
         waited = log.apply(Record(seq, "2026-11-15T00:00:00.000000Z", t, event, 0, "", 1, 0))
         if isinstance(event, AttemptStarted | ScorerCallStarted) and event.trial == "a":
@@ -37,91 +38,65 @@ def waits(*events: TimedEvent, slots: int = 2) -> list[list[tuple[str, float, st
     return [[(wait.reason, round(wait.seconds, 6), wait.text) for wait in waits_of_start] for waits_of_start in waits_by_start]
 
 
+def paused(until: float, reason: str = "retry_after", *, key: str = "") -> TimedEvent:
+    """Return a pause that begins at 1 s."""
+    return 1.0, IntakePaused(until=until, reason=reason, key=key)
+
+
+QUEUED: TimedEvent = (1.0, enqueued("a"))
+PACED: TimedEvent = (1.0, PaceChanged(after=4.2, reason="rate_limit"))
+FULL: list[TimedEvent] = [
+    *((1.0, enqueued(name)) for name in "bca"),
+    *((1.0, attempt_started(name)) for name in "bc"),
+    (4.0, attempt_started("a")),
+]
+"""A trial that starts when both slots are free again."""
+FAILED = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
+RETRIED: list[TimedEvent] = [
+    *(QUEUED, (1.0, attempt_started("a")), (2.0, FAILED)),
+    (2.0, RetryScheduled(trial="a", attempt=2, delay=5.0, reason="rate_limited")),
+    *(paused(30.0), (9.0, attempt_started("a", 2))),
+]
+
+
 @pytest.mark.parametrize(
-    ("decision", "wait"),
+    ("timed_events", "slots", "waits_of_starts"),
     [
-        (PaceChanged(after=4.2, reason="rate_limit"), ("pace", 2.0, "pace: 4.2 starts/s")),
-        (IntakePaused(until=9.0, reason="retry_after"), ("pause", 2.0, "Retry-After")),
-        (IntakePaused(until=1.0, reason="unavailable"), ("pause", 2.0, "endpoint unavailable")),
-        (IntakePaused(until=9.0, reason="\x1b"), ("pause", 2.0, "\\x1b")),
+        ([PACED, QUEUED, (3.0, attempt_started("a"))], 2, [[("pace", 2.0, "pace: 4.2 starts/s")]]),
+        ([paused(9.0), QUEUED, (3.0, attempt_started("a"))], 2, [[("pause", 2.0, "Retry-After")]]),
+        ([paused(1.0, "unavailable"), QUEUED, (3.0, attempt_started("a"))], 2, [[("pause", 2.0, "endpoint unavailable")]]),
+        ([paused(9.0, "\x1b"), QUEUED, (3.0, attempt_started("a"))], 2, [[("pause", 2.0, "\\x1b")]]),
+        (FULL, 2, [[("limit", 3.0, "all 2 slots busy")]]),
+        (FULL, 8, [[("limit", 3.0, "concurrency limit 2 of 8")]]),
+        ([(1.0, LimitChanged(before=2, after=1, reason="x")), *FULL], 1, [[("limit", 3.0, "the only slot is busy")]]),
+        (
+            [paused(3.0), PACED, QUEUED, (8.0, attempt_started("a"))],
+            2,
+            [[("pace", 5.0, "pace: 4.2 starts/s"), ("pause", 2.0, "Retry-After")]],
+        ),
+        (RETRIED, 2, [[], [("pause", 2.0, "Retry-After")]]),
+        (
+            [
+                *(QUEUED, paused(9.0, key="x"), paused(9.0, key="y"), (2.0, IntakeResumed(reason="retry_after", key="x"))),
+                (5.0, attempt_started("a", key="x")),
+            ],
+            2,
+            [[("pause", 1.0, "Retry-After")]],
+        ),
+        (
+            [paused(9.0), QUEUED, (4.0, enqueued("b")), (0.0, session(2)), PACED, (3.0, attempt_started("a"))],
+            2,
+            [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "pace: 4.2 starts/s")]],
+        ),
+    ],
+    ids=[
+        *("pace", "pause", "open breaker", "unsafe reason", "busy slots", "limit below the slots", "one slot"),
+        *("a pause that ends by itself", "backoff is no wait", "pauses of other keys", "pauses of the last session"),
     ],
 )
-def test_waits_for_the_policy(decision: Event, wait: tuple[str, float, str]) -> None:
-    """A wait under a pace, a pause or an open breaker is named after it."""
-    assert [[wait]] == waits((1.0, START), (1.0, decision), (1.0, enqueued("a")), (3.0, attempt_started("a")))
-
-
-def test_a_single_slot() -> None:
-    """A run with one slot has the text in the singular."""
-    limit = LimitChanged(before=0, after=1, reason="start")
-    queue: list[TimedEvent] = [(1.0, limit), (1.0, enqueued("b")), (1.0, enqueued("a"))]
-
-    assert [[("limit", 3.0, "the only slot is busy")]] == waits(
-        *queue, (1.0, attempt_started("b")), (4.0, attempt_started("a")), slots=1
-    )
-
-
-def test_busy_slots() -> None:
-    """When the limit is reached, a trial waits for a slot; if the limit is lower than the slots, for the limit."""
-    timed_events: list[TimedEvent] = [
-        (1.0, START),
-        *((1.0, enqueued(name)) for name in "bca"),
-        (1.0, attempt_started("b")),
-        (1.0, attempt_started("c")),
-        (4.0, attempt_started("a")),
-    ]
-
-    assert [[("limit", 3.0, "all 2 slots busy")]] == waits(*timed_events)
-    assert [[("limit", 3.0, "concurrency limit 2 of 8")]] == waits(*timed_events, slots=8)
-
-
-def test_pause_that_ends_by_itself() -> None:
-    """Between two records, only the time until the end of a pause counts as the pause."""
-    paused: list[TimedEvent] = [
-        (1.0, IntakePaused(until=3.0, reason="retry_after")),
-        (1.0, PaceChanged(after=1.0, reason="rate_limit")),
-    ]
-
-    expected = [("pace", 5.0, "pace: 1 starts/s"), ("pause", 2.0, "Retry-After")]
-    assert [expected] == waits((1.0, START), *paused, (1.0, enqueued("a")), (8.0, attempt_started("a")))
-
-
-def test_backoff_is_no_wait() -> None:
-    """Only the time after the delay counts as waiting."""
-    failed = AttemptFailed(trial="a", attempt=1, error="E", message="", category="rate_limited", elapsed=1.0)
-    retry = RetryScheduled(trial="a", attempt=2, delay=5.0, reason="rate_limited")
-    timed_events: list[TimedEvent] = [
-        (1.0, START),
-        (1.0, enqueued("a")),
-        (1.0, attempt_started("a")),
-        (2.0, failed),
-        (2.0, retry),
-    ]
-    timed_events += [(2.0, IntakePaused(until=30.0, reason="retry_after")), (9.0, attempt_started("a", 2))]
-
-    assert [[], [("pause", 2.0, "Retry-After")]] == waits(*timed_events)
-
-
-def test_other_keys_do_not_count() -> None:
-    """Waits for other rate-limit keys do not count."""
-    paused: list[TimedEvent] = [(1.0, IntakePaused(until=9.0, reason="retry_after", key=key)) for key in ("x", "y")]
-    timed_events: list[TimedEvent] = [(1.0, enqueued("a")), *paused, (2.0, IntakeResumed(reason="retry_after", key="x"))]
-
-    assert [[("pause", 1.0, "Retry-After")]] == waits(*timed_events, (5.0, attempt_started("a", key="x")))
-
-
-def test_waits_start_over_in_a_new_session() -> None:
-    """The time between sessions, and decisions of the previous policy, do not count."""
-    timed_events: list[TimedEvent] = [
-        (1.0, IntakePaused(until=9.0, reason="retry_after")),
-        (1.0, enqueued("a")),
-        (4.0, enqueued("b")),
-        (0.0, session(2)),
-    ]
-
-    assert [[("pause", 3.0, "Retry-After"), ("pace", 2.0, "pace: 3 starts/s")]] == waits(
-        *timed_events, (1.0, PaceChanged(after=3.0, reason="rate_limit")), (3.0, attempt_started("a"))
-    )
+def test_waits_of_attempts(timed_events: list[TimedEvent], slots: int, waits_of_starts: list[Any]) -> None:
+    """An attempt waits for the pace, a pause or the limit of its key; neither for its backoff nor for the next session."""
+    assert waits_of_starts == waits((1.0, START), *timed_events, slots=slots)
 
 
 def test_scorer_calls() -> None:
