@@ -18,6 +18,7 @@ from evaljournal.journal.events import (
 from evaljournal.replay import fold
 from tests.journal.samples import enqueued, session, started, write_sync
 from tests.journal.test_format import GOLDEN
+from tests.replay.trial_events import attempt_started, rate_limited, state_of
 
 RECORDS = list(read(GOLDEN))
 
@@ -29,17 +30,12 @@ def test_any_prefix_folds(at: int) -> None:
 
     events = [record.event for record in RECORDS[:at]]
     withdrawn = sum(isinstance(event, TrialWithdrawn) for event in events)
-    assert at == state.seq
+    assert (at, at < 2) == (state.seq, state.started is None)
     assert sum(isinstance(event, TrialEnqueued) for event in events) - withdrawn == state.total
     assert sum(isinstance(event, TrialCompleted) for event in events) == state.completed
     assert sum(isinstance(event, TrialFailed) for event in events) == state.failed
     assert sum(isinstance(event, AttemptStarted) for event in events) == state.attempts
     assert sum(state.stages.values()) == len(state.trials)
-
-
-def test_fold_at_zero() -> None:
-    """Before the first record there is no run."""
-    assert fold(RECORDS, at=0).started is None
 
 
 def test_golden_journal() -> None:
@@ -81,16 +77,11 @@ def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
     assert 40.0 == fold(read(tmp_path / "run")).backing_off["a"]
 
 
-def test_failed_probe_does_not_count(tmp_path: Path) -> None:
+def test_failed_probe_does_not_count() -> None:
     """A failed probe of the breaker does not count against the retries of its trial, rate limited or not."""
-    failed_attempt = AttemptFailed(trial="a", attempt=1, error="OSError", message="no", category="rate_limited", elapsed=1.0)
-    probe: list[Event] = [
-        AttemptStarted(trial="a", attempt=1, slot=0),
-        failed_attempt,
-        RetryScheduled(trial="a", attempt=2, delay=1.0, reason="probe"),
-    ]
-    write_sync(tmp_path / "run", [started(), session(), enqueued("a"), *probe])
+    failure, _ = rate_limited("a")
+    retry = RetryScheduled(trial="a", attempt=2, delay=1.0, reason="probe")
+    retries = state_of([enqueued("a"), attempt_started("a"), failure, retry]).trials["a"].retry_history
 
-    retries = fold(read(tmp_path / "run")).trials["a"].retry_history
     assert retries is not None
     assert (0, 0) == (retries.rate_limit_failures, retries.errors)

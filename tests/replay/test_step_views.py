@@ -93,15 +93,6 @@ def test_screen(state: RunState) -> None:
     assert "10 steps, 0.5/s" in line(state, now=2.007, durable=0, total=3)
 
 
-def test_last_step_ends_with_its_attempt(state: RunState) -> None:
-    """The next attempt starts without a last step."""
-    running = state.running["route"]
-    assert (2, "walk") == (running.ended_steps, running.last_step)
-
-    later = state_of([enqueued("a"), AttemptStarted(trial="a", attempt=1, slot=0)]).running["a"]
-    assert (0, "") == (later.ended_steps, later.last_step)
-
-
 def test_untrusted_names_are_escaped(state: RunState) -> None:
     """The name of a step cannot control the terminal."""
     state.running["route"].end_step("\x1b[31m", 0.008)

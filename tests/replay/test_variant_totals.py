@@ -10,7 +10,7 @@ from evaljournal.journal import Event
 from evaljournal.journal.events import Noted, ScoringFailed, TrialScored, TrialWithdrawn
 from evaljournal.replay import summarize
 from evaljournal.replay.state.totals import Totals
-from tests.replay.trial_events import answered, enqueued, failed, state_of
+from tests.replay.trial_events import answered, enqueued, failed, name_of, state_of
 
 VARIANTS = ("mini", "large", "")
 
@@ -22,39 +22,12 @@ def figures(totals: Totals) -> tuple[Any, ...]:
     return stages, totals.attempts, totals.recovered, dict(totals.usage), scores
 
 
-def test_a_run_without_variants_has_no_sums() -> None:
-    """Without variants nothing is summed separately."""
-    state = state_of([*answered("a", {"exact": True}), *failed("b")])
-
-    assert {} == state.variants
-    assert ("", 1) == (state.trials["a"].variant, state.trials["a"].repeat)
-
-
 def test_case_variant_and_repeat() -> None:
     """Case, variant and repeat are those of the record, not parts of the trial's id."""
     state = state_of([enqueued("a@b#2", 3, variant="mini")])
     (trial,) = state.trials.values()
 
     assert ("a@b#2", "mini", 3) == (trial.case, trial.variant, trial.repeat)
-
-
-def test_each_variant_has_its_own_sums() -> None:
-    """Stages, attempts, usage and scores of a variant are those of its trials; a judge's note counts for its trial."""
-    judged = Noted(trial="a@mini", attempt=1, name="evaljournal.judge_usage", value={"usage": {"cost": 0.25}})
-    state = state_of(
-        [
-            *answered("a", {"exact": True}, variant="mini", usage={"cost": 1.0}),
-            *answered("a", {"exact": False}, variant="large", usage={"cost": 4.0}, failures=1),
-            *failed("b", variant="large", usage={"cost": 2.0}),
-            judged,
-        ]
-    )
-
-    assert ["mini", "large"] == list(state.variants)
-    mini, large = state.variants.values()
-    assert ({"completed": 1}, 1, 0, {"cost": 1.0, "judge.cost": 0.25}, {"exact": (1, 0, 1.0, 1)}) == figures(mini)
-    assert ({"completed": 1, "failed": 1}, 3, 1, {"cost": 10.0}, {"exact": (1, 0, 0.0, 1)}) == figures(large)
-    assert (2, 2, 1) == (large.total, large.done, large.failed)
 
 
 def test_variants_are_no_repeats_of_each_other() -> None:
@@ -67,9 +40,10 @@ def test_variants_are_no_repeats_of_each_other() -> None:
 
 def trial_events(case: str, variant: str, repeat: int, kind: str) -> list[Event]:
     """Return the events of a trial."""
-    name = f"{case}@{variant}" if variant else case
-    name = name if repeat == 1 else f"{name}#{repeat}"
-    trial = answered(case, {"exact": repeat % 2 == 0}, variant=variant, repeat=repeat, usage={"cost": repeat})
+    name = name_of(case, repeat, variant)
+    options: Any = {"variant": variant, "repeat": repeat, "failures": repeat - 1, "usage": {"cost": repeat}}
+    judge_usage = Noted(trial=name, name="evaljournal.judge_usage", value={"usage": {"cost": 0.25}})
+    trial = [*answered(case, {"exact": repeat % 2 == 0}, **options), judge_usage]
     match kind:
         case "withdrawn":
             return [*trial, TrialWithdrawn(trial=name, reason="changed")]
@@ -80,7 +54,7 @@ def trial_events(case: str, variant: str, repeat: int, kind: str) -> list[Event]
             return [*broken, TrialScored(trial=name, scorer="exact", version="v1", value=0.5, elapsed=0.0)]
         case "broken":
             failure = ScoringFailed(trial=name, scorer="tone", version="v1", error="E", message="", elapsed=0.0)
-            return [*trial[:-1], failure, trial[-1]]
+            return [*trial[:-2], failure, *trial[-2:]]
         case "failed":
             return failed(case, variant=variant, repeat=repeat, usage={"cost": 3})
         case _:
