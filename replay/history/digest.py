@@ -16,6 +16,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import Tally, is_summable, main_scorer
+from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.trial import TrialState, outcome_of
 from evaljournal.replay.state.usage import as_integer, total
 
@@ -118,7 +119,7 @@ class RunDigest:
 def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
     """Return the digest of a run, and the cases of each of its variants."""
     state, run_started = run.state, run.state.started
-    results = list(_results_by_variant(state))
+    variants = list(_trials_by_variant(state))
     run_digest = RunDigest(
         evaluation=run_started.evaluation if run_started else None,
         started_at=state.sessions[0].at if state.sessions else None,
@@ -132,9 +133,9 @@ def digest(run: LoadedRun) -> tuple[RunDigest, list[CaseColumns]]:
         elapsed=state.elapsed,
         head=state.head,
         cost=_cost(state.usage),
-        variants=[_variant_digest(*result) for result in results],
+        variants=[_variant_digest(*variant) for variant in variants],
     )
-    return run_digest, [_case_columns(trials, scores) for _, trials, _, scores in results]
+    return run_digest, [_case_columns(trials, totals.scores) for _, trials, totals in variants]
 
 
 def short_ending(run: LoadedRun) -> str:
@@ -144,34 +145,26 @@ def short_ending(run: LoadedRun) -> str:
     return ending_text(run.state) if run.state.outcome else "no final record"
 
 
-_VariantResults = tuple[str, list[TrialState], Mapping[str, float], Mapping[str, Tally]]
-"""The name, trials, usage and scores of a variant."""
-
-
-def _results_by_variant(state: RunState) -> Iterator[_VariantResults]:
+def _trials_by_variant(state: RunState) -> Iterator[tuple[str, list[TrialState], Totals]]:
+    """Yield each variant that was not removed with its trials and sums; without variants, those of the run."""
     trials: dict[str, list[TrialState]] = {variant: [] for variant in state.variants or ("",)}
     for trial in state.trials.values():
         if trial.stage != "withdrawn":
             trials[trial.variant].append(trial)
-    if not state.variants:
-        yield "", trials[""], state.usage, state.scores
-    for variant, totals in state.variants.items():
-        if trials[variant]:  # The variant was not removed.
-            yield variant, trials[variant], totals.usage, totals.scores
+    for variant, totals in (state.variants or {"": state}).items():
+        if trials[variant] or not state.variants:
+            yield variant, trials[variant], totals
 
 
-def _variant_digest(
-    variant: str, trials: Sequence[TrialState], usage: Mapping[str, float], scores: Mapping[str, Tally]
-) -> VariantDigest:
-    stages = [trial.stage for trial in trials]
+def _variant_digest(variant: str, trials: Sequence[TrialState], totals: Totals) -> VariantDigest:
     return VariantDigest(
         variant=variant,
-        completed=stages.count("completed"),
-        failed=stages.count("failed"),
+        completed=totals.completed,
+        failed=totals.failed,
         p95=latency(output_latencies(trials)).p95,
-        cost=_cost(usage),
-        unpriced_calls=as_integer(total(usage, "unpriced_calls") or 0),
-        scores={name: score for name, tally in scores.items() if (score := score_digest(tally)) is not None},
+        cost=_cost(totals.usage),
+        unpriced_calls=as_integer(total(totals.usage, "unpriced_calls") or 0),
+        scores={name: score for name, tally in totals.scores.items() if (score := score_digest(tally)) is not None},
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 import attrs
 
 from evaljournal.journal import Record, events
+from evaljournal.replay.state.known_limits import covered_seconds
 from evaljournal.replay.state.trial import WORKER_ENDS, TrialState, pack_location
 from evaljournal.replay.state.usage import add
 
@@ -69,10 +70,10 @@ class RecordedStep(NamedTuple):
     """The completed steps inside it that were reused or contain reused steps."""
 
     @property
-    def interval(self) -> tuple[int, float, float]:
-        """Its attempt, its start and its end, in seconds of its session; not before the start of the attempt."""
+    def period(self) -> tuple[float, float]:
+        """Its start and its end, in seconds of its session; not before the start of the attempt."""
         attempt_start, end, elapsed = self.times
-        return self.attempt, max(attempt_start, end - elapsed), end  # `elapsed` of a foreign record may be any number.
+        return min(end, max(attempt_start, end - elapsed)), end  # `elapsed` of a foreign record may be any number.
 
 
 _new_step: Callable[[type[RecordedStep], tuple[Any, ...]], RecordedStep] = tuple.__new__
@@ -150,14 +151,8 @@ class TrialSteps:
             if seq not in steps and (step := self.steps.get(seq)) is not None:
                 steps[seq] = step
                 stack += step.reused_seqs
-        seconds, executed_by, covered_until = 0.0, 0, 0.0
-        for step_attempt, start, end in sorted(step.interval for step in steps.values() if step.attempt != attempt):
-            if step_attempt != executed_by:
-                executed_by, covered_until = step_attempt, start
-            if end > covered_until:
-                seconds += end - max(start, covered_until)
-                covered_until = end
-        return seconds
+        attempts = {step.attempt for step in steps.values()} - {attempt}
+        return sum(covered_seconds(step.period for step in steps.values() if step.attempt == number) for number in attempts)
 
     def __iter__(self) -> Iterator[RecordedStep]:
         return iter(self.steps.values())
