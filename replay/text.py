@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate, takewhile
 from textwrap import wrap
@@ -121,6 +121,12 @@ def cell_width(text: str) -> int:
 def pad(text: str, width: int) -> str:
     """Return text with blanks up to a number of columns."""
     return text + " " * (width - cell_width(text))
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines, with the cells of a column below each other."""
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad, row, widths)).rstrip() for row in rows]
 
 
 def shorten(text: str, width: int) -> str:

@@ -21,7 +21,7 @@ from evaljournal.replay.results.comparison import Comparison, TrialChange
 from evaljournal.replay.results.pairing import PairedDifference
 from evaljournal.replay.results.summary_types import ScoreSummary
 from evaljournal.replay.results.table import ComparisonTable, Row
-from evaljournal.replay.text import UNKNOWN, duration, money, number, or_dash, plural, printable, stage_text
+from evaljournal.replay.text import UNKNOWN, columns, duration, money, number, or_dash, plural, printable, stage_text
 
 _WIDTH: Final = 120
 _NAME_CHARS: Final = 40
@@ -87,8 +87,7 @@ def _datasets(comparison: Comparison) -> str:
 
 
 def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
-    names = {scorer: printable(scorer, 24) for scorer in scores}
-    width = max(map(len, names.values()), default=0)
+    rows: list[tuple[str, str]] = []
     for scorer, difference in scores.items():
         text = sentence(difference, "B is ")
         if difference.mean_a is not None and difference.mean_b is not None:
@@ -99,7 +98,8 @@ def _score_lines(scores: Mapping[str, PairedDifference]) -> Iterator[str]:
             text += f"; excluded: {plural(difference.missing, noun)} not scored in both"
         if difference.scorer_changed:
             text += "; the scorer differs between A and B"
-        yield f"{names[scorer]:<{width}}  {text}"
+        rows.append((printable(scorer, 24), text))
+    yield from columns(rows)
 
 
 def _list(title: str, rows: Sequence[str], count: int) -> Iterator[str]:
@@ -129,12 +129,10 @@ def table_lines(table: ComparisonTable) -> Iterator[str]:
         yield f"{front}: no other row scores higher at the same or a lower cost per trial, or the same at a lower cost"
     scorers = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
     for scorer in scorers:
-        rows = [row for row in table.rows if scorer in row.differences]
-        width = max(len(_row_name(row.name)) for row in rows)
+        rows = [(_row_name(row.name), sentence(row.differences[scorer])) for row in table.rows if scorer in row.differences]
         yield ""
         yield f"{_name(scorer)}, compared with {_row_name(table.baseline)}:"
-        for row in rows:
-            yield f"  {_row_name(row.name):<{width}}  {sentence(row.differences[scorer])}"
+        yield from (f"  {line}" for line in columns(rows))
     if note_lines := list(notes(table)):
         yield ""
         yield from note_lines

@@ -11,7 +11,7 @@ import attrs
 
 from evaljournal.replay.results.summary_types import ScoreSummary, TrialCounts
 from evaljournal.replay.state.totals import Totals
-from evaljournal.replay.text import UNKNOWN, digits, number, one_line, plural, printable
+from evaljournal.replay.text import UNKNOWN, columns, digits, number, one_line, plural, printable
 
 if TYPE_CHECKING:
     from evaljournal.replay.results.comparison import Comparison, SideAnswers
@@ -312,10 +312,10 @@ def ranking_lines(ranking: "Ranking") -> Iterator[str]:
         yield f"no ranking by {model}: it compared {ranking.sides:,} runs and variants; at most 50 are ranked"
         return
     yield f"ranking by {model} (Bradley-Terry with ties, {plural(ranking.cases, 'case')}):"
-    names = [printable(strength.name, 40) for strength in ranking.strengths]
-    width = max(map(len, names))
-    for name, strength in zip(names, ranking.strengths, strict=True):
+    rows: list[tuple[str, str]] = []
+    for strength in ranking.strengths:
         interval = difference_interval("number", strength.low, strength.high)
         amount = signed_difference("number", strength.strength)
         counts = f"{strength.wins:,} won, {strength.losses:,} lost, {strength.ties:,} tied"
-        yield f"  {name:<{width}}  {amount} (95 % CI {interval}); {counts}"
+        rows.append((printable(strength.name, 40), f"{amount} (95 % CI {interval}); {counts}"))
+    yield from (f"  {line}" for line in columns(rows))

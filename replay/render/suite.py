@@ -17,7 +17,7 @@ from evaljournal.replay.state.budget import round_up
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.usage import total
-from evaljournal.replay.text import cell_width, duration, escape_controls, money, or_dash, pad, plural, printable
+from evaljournal.replay.text import columns, duration, escape_controls, money, or_dash, plural, printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -87,9 +87,7 @@ def _mean(state: RunState, scorer: str) -> str:
 
 def table_lines(rows: Sequence[SuiteRow]) -> list[str]:
     """Return the table with its header."""
-    cells = [HEADER, *(row.cells for row in rows)]
-    widths = [max(cell_width(row[column]) for row in cells) for column in range(len(HEADER))]
-    return ["  ".join(map(pad, row, widths)).rstrip() for row in cells]
+    return columns([HEADER, *(row.cells for row in rows)])
 
 
 def totals_text(rows: Sequence[SuiteRow]) -> str:

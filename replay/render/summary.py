@@ -21,7 +21,7 @@ from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.usage import total as total_usage
-from evaljournal.replay.text import digits, duration, money, number, one_line, plural, printable
+from evaljournal.replay.text import columns, digits, duration, money, number, one_line, plural, printable
 
 _MAX_MODELS: Final = 3
 """Maximum number of models without a price to list."""
@@ -46,10 +46,7 @@ def trials_text(state: RunState) -> str:
 
 def score_lines(scores: Mapping[str, ScoreSummary], trials: TrialCounts | Totals) -> Iterator[str]:
     """Yield one line per scorer, with how many trials are excluded, and how many answers were not complete."""
-    names = {scorer: printable(scorer, 24) for scorer in scores}
-    width = max(map(len, names.values()), default=0)
-    for scorer, score in scores.items():
-        yield f"{names[scorer]:<{width}}  {score_text(score, trials=trials)}"
+    yield from columns([(printable(scorer, 24), score_text(score, trials=trials)) for scorer, score in scores.items()])
 
 
 def pairwise_lines(summary: Summary) -> Iterator[str]:
@@ -73,9 +70,7 @@ def pass_lines(scores: Mapping[str, ScoreSummary]) -> Iterator[str]:
 
 def variant_lines(state: RunState) -> Iterator[str]:
     """Yield results of the first variants: `mini   60 of 60 done · 2 errors · exact 91.4 % · $0.034`."""
-    rows = list(islice(variant_rows(state), _MAX_VARIANTS))
-    width = max((len(name) for name, _ in rows), default=0)
-    yield from (f"{name:<{width}}  {results}" for name, results in rows)
+    yield from columns(list(islice(variant_rows(state), _MAX_VARIANTS)))
     count = sum(totals.total > 0 for totals in state.variants.values())
     if count > _MAX_VARIANTS:
         yield f"… and {count - _MAX_VARIANTS:,} more"

@@ -9,7 +9,7 @@ from evaljournal.replay.review.agreement import Coefficient
 from evaljournal.replay.review.correction import MIN_LABELS, MIN_OF_CLASS, CorrectedScore, SampleUse
 from evaljournal.replay.review.judge import Agreement, Bias, Rate
 from evaljournal.replay.statistics import Estimate
-from evaljournal.replay.text import one_line, plural, printable
+from evaljournal.replay.text import columns, one_line, plural, printable
 
 _NAME_CHARS: Final = 24
 _NOTE_CHARS: Final = 80
@@ -164,13 +164,8 @@ def agreement_lines(agreement: Agreement, *, limit: int | None) -> Iterator[str]
     yield f"{printable(agreement.question, 40)}: {basis_text(agreement)}"
     if agreement.corrected is not None:
         yield f"  {next(corrected_lines({agreement.question: agreement.corrected}))}"
-    if table := confusion_table(agreement):
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        for row in table:
-            yield f"  {'  '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()}"
-    rows = list(agreement_rows(agreement))
-    width = max((len(name) for name, _ in rows), default=0)
-    yield from (f"  {name:<{width}}  {text}" for name, text in rows)
+    for rows in (confusion_table(agreement), list(agreement_rows(agreement))):
+        yield from (f"  {line}" for line in columns(rows))
     if agreement.disagreements:
         yield f"  {plural(len(agreement.disagreements), 'disagreement')}:"
         yield from (f"    {row}" for row in _disagreements(agreement, limit))

@@ -29,6 +29,7 @@ from evaljournal.runner.cli.terminal.display import (
     open_run,
     open_side,
     print_json,
+    print_table,
     review_of,
 )
 from evaljournal.runner.cli.terminal.output import echo
@@ -78,15 +79,11 @@ def compare(runs: tuple[RunReference, ...], baseline: str | None, key: str | Non
     if as_json:
         print_json(_table_json(table, rows, views))
     else:
-        width = max(len(printable(str(path), 200)) for path in views)
-        for path, view in views.items():
-            echo(f"{printable(str(path), 200):<{width}}  head {view.state.head}")
+        print_table([(printable(str(path), 200), f"head {view.state.head}") for path, view in views.items()])
         for line in (*table_lines(table), *_corrected_rows(rows, views)):
             echo(line)
         for ranking in rankings(view.state for view in views.values()):
-            echo("")
-            for line in ranking_lines(ranking):
-                echo(line)
+            echo("\n".join(["", *ranking_lines(ranking)]))
     for view in views.values():
         exit_if_damaged(view.problem, quiet=as_json)
 

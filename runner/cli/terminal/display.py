@@ -25,7 +25,7 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs import idle
 from evaljournal.replay.runs.loaded_run import Apply, load, reject_invalid_record
-from evaljournal.replay.text import cell_width, pad, printable
+from evaljournal.replay.text import columns, printable
 from evaljournal.replay.views import variant_problem
 from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
@@ -192,9 +192,8 @@ def print_json(value: Any) -> None:
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows in columns; the first row is the header."""
-    widths = [max(cell_width(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        echo("  ".join(map(pad, row, widths)).rstrip())
+    for line in columns(rows):
+        echo(line)
 
 
 def terminal(*, stderr: bool = False) -> "Console":
