@@ -1,6 +1,7 @@
 """Trials with three scorers, and the lines of the live screen."""
 
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -17,11 +18,11 @@ def ok(name: str, *scores: bool | float | str) -> list[Event]:
     return answered(name, dict(zip(SCORERS, scores, strict=False)))
 
 
-def screen_lines(state: RunState, *, now: float = 0.0, total: int | None = None, width: int = 110) -> list[str]:
+def screen_lines(state: RunState, **options: Any) -> list[str]:
     """Return the lines of the panel, without colors."""
+    options = {"now": 0.0, "durable": state.seq - 1, "total": None, "width": 110, "title": "runs/1", **options}
     out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    console.print(panel(state, now=now, durable=state.seq - 1, total=total, width=width, title="runs/1"))
+    Console(file=out, width=options["width"], highlight=False).print(panel(state, **options))
     return out.getvalue().splitlines()
 
 

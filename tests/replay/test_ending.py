@@ -236,7 +236,7 @@ def test_the_fix_of_each_cause() -> None:
 
 
 def test_causes_of_failures() -> None:
-    """Each error has its reason and number of attempts."""
+    """Each error has its reason and number of attempts; after timeouts, the next command has twice the timeout."""
     events = [
         *queued("a", "b"),
         attempt_started("a"),
@@ -250,12 +250,15 @@ def test_causes_of_failures() -> None:
         attempt_started("b", 2),
         AttemptInterrupted(trial="b", attempt=2, reason="process_died"),
         TrialFailed(trial="b", attempts=2, reason="ambiguous"),
+        RunFinished(completed=0, failed=2, withdrawn=0, head=""),
     ]
+    lines = final_report(run_state(events), path="r").splitlines()
 
     assert [
         "  a: timed out after 5 s (timed out, 2 attempts)",
         "  b: interrupted, not repeated (2 attempts)",
-    ] == final_report(run_state(events), path="r").splitlines()[2:4]
+        "next: evaljournal resume r --retry-failed --timeout 60",
+    ] == [*lines[2:4], lines[-1]]
     assert {"timed_out": 1, "ambiguous": 1} == summarize(run_state(events)).failed_by_reason
 
 
@@ -285,16 +288,12 @@ def test_interrupted_and_late_attempts() -> None:
 
 
 def test_reason_of_a_stop() -> None:
-    """The reason of a stop is shown with its details, and with the total number of trials."""
+    """The reason of a stop is shown with its details, and with the total number of trials; a full disk is not recorded."""
     state = run_state([*ok("a"), RunStopped(reason="failed_fast")])
 
     assert final_report(state, path="r", total=9, detail="401: the\nkey was rejected").startswith(
         "capitals stopped (too many errors): 1 of 9 trials done, in r\n  401: the key was rejected\n"
     )
-
-
-def test_full_disk() -> None:
-    """A full disk is the reason even if there was no space to record it."""
     assert final_report(run_state([]), path="r", stop_reason="disk_full").startswith("capitals stopped (disk full)")
 
 
@@ -334,11 +333,6 @@ def test_unknown_total_of_a_stopped_run() -> None:
     assert final_report(run_state(finished), path="r").startswith("capitals finished: 1 of 1 trial done, in r\n")
     assert final_report(run_state(events), path="r", total=9).startswith("capitals interrupted: 1 of 9 trials done, in r\n")
     assert headline(summarize(run_state(events)), "interrupted").startswith("capitals: interrupted. 1 trial done, ")
-
-
-def test_next_command_is_quoted() -> None:
-    """The path in the next command is quoted for a shell."""
-    assert "evaljournal resume 'a b'" == next_command(run_state([]), "a b")
 
 
 def with_error(trial: str, **error: Any) -> list[Event]:
@@ -387,21 +381,15 @@ def test_the_edit_before_the_next_command(task: str, completed: int, error: dict
     assert f"next: {'evaljournal report r --open' if completed else expected}" == final_report(state, path="r").splitlines()[-1]
 
 
-def test_the_next_command_after_timeouts() -> None:
-    """A retry with the same timeout would time out again: the next command doubles it."""
-    timeout = AttemptTimedOut(trial="a", attempt=1, timeout=30.0, elapsed=30.0)
-    events = [*queued("a"), attempt_started("a"), timeout, TrialFailed(trial="a", attempts=1, reason="timed_out")]
-    state = run_state([*events, RunFinished(completed=0, failed=1, withdrawn=0, head="")])
-
-    assert "next: evaljournal resume r --retry-failed --timeout 60" == final_report(state, path="r").splitlines()[-1]
-
-
 def test_next_command_without_a_task() -> None:
-    """If nothing records the task, the next command has a placeholder for it; a run started from Python is resumed there."""
+    """If nothing records the task, the next command has a placeholder for it; a run started from Python is resumed there.
+
+    The path is quoted.
+    """
     failed = RunState()
     failed.outcome, failed.stages["failed"] = "finished", 1
 
-    assert "evaljournal resume a --task FILE.py:NAME" == next_command(RunState(), "a")
+    assert "evaljournal resume 'a b' --task FILE.py:NAME" == next_command(RunState(), "a b")
     assert "evaljournal resume a --retry-failed --task FILE.py:NAME" == next_command(failed, "a")
 
     python = run_state([])

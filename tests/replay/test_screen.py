@@ -1,11 +1,9 @@
 """The live screen and the progress lines; untrusted text cannot control the terminal."""
 
-import io
 import itertools
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from evaljournal.journal import Event
 from evaljournal.journal.events import (
@@ -24,7 +22,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import RunState
 from evaljournal.replay.render.ending import final_report
-from evaljournal.replay.render.screen import line, panel, stopping_text
+from evaljournal.replay.render.screen import line
 from evaljournal.replay.state.session_errors import LastError
 from tests.replay.screens import SCORERS, ok, row, screen_lines
 from tests.replay.trial_events import attempt_started, failed, fatal, queued, rate_limited, run_state
@@ -218,11 +216,14 @@ def test_open_breaker() -> None:
     assert expected in line(state, now=99.0, durable=1, total=10)
 
 
-def test_attempt_over_its_timeout() -> None:
-    """An attempt that does not respond to cancellation is marked."""
-    state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=5.0)
+@pytest.mark.parametrize(
+    ("timeout", "text"), [(5.0, "58 s, over its timeout; not responding to cancellation"), (None, "attempt 1  58 s")]
+)
+def test_attempt_in_flight(timeout: float | None, text: str) -> None:
+    """An attempt that does not respond to cancellation is marked; without a timeout, only the time so far is shown."""
+    state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=timeout)
 
-    assert row(screen_lines(state, now=60.0), "longest").endswith("58 s, over its timeout; not responding to cancellation")
+    assert row(screen_lines(state, now=60.0), "longest").endswith(text)
 
 
 def test_truncated_outputs() -> None:
@@ -241,13 +242,6 @@ def test_attempts_without_a_step() -> None:
     lines = screen_lines(state, now=18.0)
     assert row(lines, "steps").startswith('2 attempts without a step: durable="http" records only calls')
     assert " · 2 attempts without a step · " in line(state, now=18.0, durable=1, total=2)
-
-
-def test_attempt_without_timeout() -> None:
-    """Without a timeout, only the time so far is shown."""
-    state = run_state([*queued("peru"), attempt_started("peru", slot=3)], timeout=None)
-
-    assert row(screen_lines(state, now=60.0), "longest").endswith("attempt 1  58 s")
 
 
 def test_longest_attempts() -> None:
@@ -292,9 +286,9 @@ def test_width(width: int) -> None:
     assert width >= max(map(len, screen_lines(run_state(events), now=9.0, total=3, width=width)))
 
 
-def state_with_control_characters() -> RunState:
-    """Return a run in which every untrusted text has control characters."""
-    return run_state(
+def test_control_characters() -> None:
+    """Escape sequences and rich's markup in names, errors, scorers, labels and causes are escaped."""
+    state = run_state(
         [
             *queued(CONTROL, f"{CONTROL}2", f"{CONTROL}3"),
             attempt_started(CONTROL),
@@ -308,14 +302,8 @@ def state_with_control_characters() -> RunState:
             Noted(name=f"tokens{CONTROL}", value=1),
         ]
     )
-
-
-def test_control_characters() -> None:
-    """Escape sequences and rich's markup in names, errors, scorers, labels and causes are escaped."""
-    state = state_with_control_characters()
-    console = Console(file=(out := io.StringIO()), width=300, force_terminal=True, color_system=None)
-    console.print(panel(state, now=1.0, durable=1, total=None, width=300, title=CONTROL))
-    texts = [out.getvalue(), line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
+    screen = "\n".join(screen_lines(state, now=1.0, width=300, title=CONTROL))
+    texts = [screen, line(state, now=1.0, durable=1, total=9), final_report(state, path=CONTROL, detail=CONTROL)]
 
     assert "[bold]red" in texts[0]
     assert all(char == "\n" or char.isprintable() for text in texts for char in text)
@@ -357,8 +345,4 @@ def test_stopping(in_flight: int, reason: str, left: float, text: str) -> None:
     names = [str(number) for number in range(in_flight)]
     state = run_state([*queued(*names), *(attempt_started(name) for name in names)])
 
-    assert text == stopping_text(state, reason, left)
-    screen = panel(state, now=1.0, durable=0, total=9, width=200, stop_status=(reason, left))
-    out = io.StringIO()
-    Console(file=out, width=200, highlight=False).print(screen)
-    assert f"stopping {text}" == out.getvalue().splitlines()[2].rstrip()
+    assert f"stopping {text}" == screen_lines(state, width=200, stop_status=(reason, left))[2].rstrip()

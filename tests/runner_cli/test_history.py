@@ -4,17 +4,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-import attrs
-import orjson
 import pytest
 
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.ownership import state_directory
 from evaljournal.replay import LoadedRun
 from evaljournal.runner.cli import digests as _digests
 from evaljournal.runner.cli.terminal.display import open_run
-from tests.journal.samples import finished, flip, segment, session, started, write_sync
+from tests.journal.samples import flip, segment, session, started, write_sync, write_trials
 from tests.replay.trial_events import answered
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed, rejected
 
 
 @pytest.fixture(autouse=True)
@@ -23,20 +22,10 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def in_json(*arguments: object) -> Any:
-    """Invoke a command with --json; return what it prints."""
-    result = evaljournal(*arguments, "--json")
-    assert 0 == result.exit_code, result.output
-    return orjson.loads(result.stdout)
-
-
 def run(name: str, passed: int, *, n: int = 4, evaluation: str = "capitals") -> Path:
     """Write a run of `n` trials under runs/, of which the first `passed` pass, with a task of its own."""
-    path = Path("runs") / name
-    start = attrs.evolve(started(), evaluation=evaluation, task_fingerprint=name)  # type: ignore[misc]  # an event is an attrs class
-    trials = [answered(f"case-{at}", {"exact": at < passed}, usage={"cost": 0.5}) for at in range(n)]
-    write_sync(path, [start, session(), *(event for trial in trials for event in trial), finished(n)])
-    return path
+    trials = (answered(f"case-{at}", {"exact": at < passed}, usage={"cost": 0.5}) for at in range(n))
+    return write_trials(Path("runs") / name, *trials, evaluation=evaluation, task_fingerprint=name)
 
 
 def cache_files() -> list[Path]:
@@ -54,10 +43,10 @@ def test_history_prints_the_runs() -> None:
     assert ["exact  █▁  75.0 % to 100.0 %", "broken: 1 case", "  ✓✗  case-3  since runs/capitals/0002"] == lines[4:]
 
 
-def test_history_in_json() -> None:
+def test_history_printed() -> None:
     """`--json` has every number, and all cases that changed."""
     run("capitals/0001", 4), run("capitals/0002", 3)
-    (history,) = in_json("history")
+    (history,) = printed("history")
 
     names = ("evaluation", "scorer", "reference", "cases")
     assert ("capitals", "exact", "runs/capitals/0002", 4) == tuple(history[name] for name in names)
@@ -72,14 +61,14 @@ def test_which_runs_are_shown(tmp_path: Path) -> None:
     """The argument is a directory under runs/, any directory, or the name of an evaluation; the default is all runs."""
     run("capitals/0001", 4), run("mine", 4), run("rivers/0001", 4, evaluation="rivers of the world")
 
-    assert ["capitals", "rivers of the world"] == [history["evaluation"] for history in in_json("history")]
-    assert [["runs/capitals/0001"]] == [history["runs"] for history in in_json("history", "capitals")]
-    assert [["runs/rivers/0001"]] == [history["runs"] for history in in_json("history", "rivers of the world")]
+    assert ["capitals", "rivers of the world"] == [history["evaluation"] for history in printed("history")]
+    assert [["runs/capitals/0001"]] == [history["runs"] for history in printed("history", "capitals")]
+    assert [["runs/rivers/0001"]] == [history["runs"] for history in printed("history", "rivers of the world")]
     assert [[str(tmp_path / "runs/rivers/0001")]] == [
-        history["runs"] for history in in_json("history", tmp_path / "runs/rivers")
+        history["runs"] for history in printed("history", tmp_path / "runs/rivers")
     ]
     assert [["runs/mine"]] == [
-        history["runs"] for history in in_json("history", "--last", "1", "runs") if history["evaluation"] == "capitals"
+        history["runs"] for history in printed("history", "--last", "1", "runs") if history["evaluation"] == "capitals"
     ]
 
 
@@ -94,10 +83,8 @@ def test_which_runs_are_shown(tmp_path: Path) -> None:
 def test_wrong_arguments(arguments: list[str], problem: str) -> None:
     """A wrong argument is an error with exit code 2; a wrong name has a suggestion."""
     run("capitals/0001", 4)
-    result = evaljournal("history", *arguments)
 
-    assert (2, "") == (result.exit_code, result.stdout)
-    assert problem in result.stderr
+    assert problem in rejected("history", *arguments)
 
 
 def test_no_runs() -> None:
@@ -106,13 +93,12 @@ def test_no_runs() -> None:
 
     assert (0, "") == (result.exit_code, result.stdout)
     assert "no runs under runs/" in result.stderr
-    assert [] == in_json("history")
+    assert [] == printed("history")
 
 
 def test_only_shards() -> None:
     """Shards are not shown, but the hint names the command that merges them."""
-    start = attrs.evolve(started(), shard="1/2")  # type: ignore[misc]  # an event is an attrs class
-    write_sync(Path("runs/capitals/0001-1of2"), [start, session(), *answered("case-1", {"exact": True}), finished(1)])
+    write_trials(Path("runs/capitals/0001-1of2"), answered("case-1", {"exact": True}), shard="1/2")
 
     for argument in ((), ("capitals",)):
         result = evaljournal("history", *argument)
@@ -125,7 +111,7 @@ def test_a_damaged_run_does_not_hide_the_others() -> None:
     run("capitals/0001", 4)
     flip(segment(run("capitals/0002", 4)), 3_000)
     segment(run("capitals/0003", 4)).write_bytes(b"not a journal\n")
-    (history,) = in_json("history")
+    (history,) = printed("history")
 
     assert {"runs/capitals/0001": "finished", "runs/capitals/0002": "damaged", "runs/capitals/0003": "damaged"} == {
         point["path"]: point["status"] for point in history["points"]
@@ -138,7 +124,7 @@ def test_a_damaged_run_does_not_hide_the_others() -> None:
 def test_ls_shows_score_cost_and_duration() -> None:
     """The first score, the cost and the duration of each run."""
     run("capitals/0001", 3)
-    (entry,) = in_json("ls")
+    (entry,) = printed("ls")
     header, line = evaljournal("ls").stdout.splitlines()
 
     assert (2.0, 0.75) == (entry["cost"], entry["variants"][0]["scores"]["exact"]["mean"])
@@ -150,20 +136,19 @@ def test_ls_shows_what_changed() -> None:
     """Each run is compared with the one of the same evaluation before it, even if another evaluation ran in between."""
     changes: list[dict[str, Any]] = [{}, {"evaluation": "other"}, {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}]
     for number, fields in enumerate(changes):
-        start = attrs.evolve(started(), **fields)  # type: ignore[misc]  # an event is an attrs class
-        write_sync(Path(f"runs/{number}"), [start, session(), *answered("peru", {"exact": True}), finished(1)])
+        write_trials(Path(f"runs/{number}"), answered("peru", {"exact": True}), **fields)
 
-    assert [[], [], ["task", "scorer exact"]] == [entry["changed"] for entry in in_json("ls")]
+    assert [[], [], ["task", "scorer exact"]] == [entry["changed"] for entry in printed("ls")]
     assert evaljournal("ls").stdout.endswith("finished  task, scorer exact\n")
 
 
 def test_ls_shows_the_range_over_variants() -> None:
     """A run with variants has the smallest and the largest mean of its first score."""
-    trials = [answered("peru", {"exact": variant != "mini"}, variant=variant) for variant in ("mini", "large", "huge")]
-    write_sync(Path("runs/a"), [started(), session(), *(event for trial in trials for event in trial), finished(3)])
+    trials = (answered("peru", {"exact": variant != "mini"}, variant=variant) for variant in ("mini", "large", "huge"))
+    write_trials(Path("runs/a"), *trials)
 
     assert "exact 0.0 % to 100.0 %" in evaljournal("ls").stdout
-    assert ["mini", "large", "huge"] == [variant["variant"] for variant in in_json("ls")[0]["variants"]]
+    assert ["mini", "large", "huge"] == [variant["variant"] for variant in printed("ls")[0]["variants"]]
 
 
 @pytest.fixture
@@ -179,14 +164,15 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return paths
 
 
-@pytest.mark.parametrize("command", ["ls", "history"])
-def test_a_run_is_read_once(opened: list[Path], command: str) -> None:
-    """The second listing reads no journal; it prints the same."""
+@pytest.mark.parametrize(("command", "other"), [("ls", "history"), ("history", "ls")])
+def test_a_run_is_read_once(opened: list[Path], command: str, other: str) -> None:
+    """The second listing reads no journal, and neither does the other command; it prints the same."""
     paths = [run("capitals/0001", 4), run("capitals/0002", 3)]
     first = evaljournal(command).stdout
 
     assert paths == opened
     assert first == evaljournal(command).stdout
+    evaljournal(other)
     assert paths == opened
 
 
@@ -196,7 +182,7 @@ def test_ls_does_not_read_a_large_run(opened: list[Path], monkeypatch: pytest.Mo
     path = run("capitals/0001", 3)
     unfinished = Path("runs/capitals/0002")
     write_sync(unfinished, [started(), session(), *answered("peru", {"exact": True})])
-    large, small = in_json("ls")
+    large, small = printed("ls")
 
     assert [unfinished] == opened
     assert ("capitals", "finished", 4, None, []) == tuple(
@@ -205,17 +191,16 @@ def test_ls_does_not_read_a_large_run(opened: list[Path], monkeypatch: pytest.Mo
     assert 1.0 == small["variants"][0]["scores"]["exact"]["mean"]
     evaljournal("history")
     assert [unfinished, path] == opened
-    assert 2.0 == in_json("ls")[0]["cost"]
+    assert 2.0 == printed("ls")[0]["cost"]
 
 
 def test_ls_shows_the_revision_of_a_large_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The git revision of a run that is not read is that of its first record."""
     monkeypatch.setattr(_digests, "_MAX_READ_BYTES", 1_000)
-    start = attrs.evolve(started(), environment={"git": "e" * 40})  # type: ignore[misc]  # an event is an attrs class
-    trials = [event for number in range(9) for event in answered(f"case-{number}", {"exact": True})]
-    write_sync(Path("runs/large"), [start, session(), *trials, finished(9)])
+    trials = (answered(f"case-{number}", {"exact": True}) for number in range(9))
+    write_trials(Path("runs/large"), *trials, environment={"git": "e" * 40})
 
-    assert [(None, "e" * 40)] == [(run["cost"], run["git"]) for run in in_json("ls")]
+    assert [(None, "e" * 40)] == [(run["cost"], run["git"]) for run in printed("ls")]
 
 
 @pytest.mark.parametrize(
@@ -226,26 +211,18 @@ def test_ls_shows_the_revision_of_a_large_run(monkeypatch: pytest.MonkeyPatch) -
 def test_adopted_values_of_the_wrong_type_do_not_hide_the_runs(command: str, adopted: dict[str, Any]) -> None:
     """Of the changes that a foreign run has adopted, those with the type of the old values apply."""
     run("capitals/0001", 3)
-    second = attrs.evolve(session(2), adopted={**adopted, "task_fingerprint": "t2"})  # type: ignore[misc]  # an event is an attrs class
-    write_sync(Path("runs/capitals/0002"), [started(), session(), *answered("peru", {"exact": True}), second, finished(1)])
+    second = evolve_fact(session(2), adopted={**adopted, "task_fingerprint": "t2"})
+    write_trials(Path("runs/capitals/0002"), [*answered("peru", {"exact": True}), second])
 
-    assert [["capitals", 4], ["capitals", 1]] == [[entry["evaluation"], entry["completed"]] for entry in in_json("ls")]
+    assert [["capitals", 4], ["capitals", 1]] == [[entry["evaluation"], entry["completed"]] for entry in printed("ls")]
     assert 0 == evaljournal(command).exit_code
-
-
-def test_ls_and_history_share_the_cache(opened: list[Path]) -> None:
-    """A run that `ls` has read is not read by `history`."""
-    path = run("capitals/0001", 4)
-    evaljournal("ls"), evaljournal("history"), evaljournal("ls", "--json")
-
-    assert [path] == opened
 
 
 def test_a_changed_run_is_read_again(opened: list[Path]) -> None:
     """Another run at the same path, even one of the same size and time, is read."""
     path = run("capitals/0001", 4)
     status, text = segment(path).stat(), segment(path).read_bytes()
-    before = in_json("history")[0]["points"][0]
+    before = printed("history")[0]["points"][0]
     segment(path).write_bytes(text.replace(b'"value":true', b'"value":null', 1)[: len(text)])
     evaljournal("history")
     assert [path] * 2 == opened  # Its time has changed.
@@ -254,7 +231,7 @@ def test_a_changed_run_is_read_again(opened: list[Path]) -> None:
     path.rmdir()
     run("capitals/0001", 4, evaluation="kapitals")
     os.utime(segment(path), ns=(status.st_atime_ns, status.st_mtime_ns))
-    (history,) = in_json("history")
+    (history,) = printed("history")
 
     assert (len(text), status.st_mtime_ns) == (segment(path).stat().st_size, segment(path).stat().st_mtime_ns)
     assert "kapitals" == history["evaluation"]
@@ -275,13 +252,13 @@ def test_a_changed_run_is_read_again(opened: list[Path]) -> None:
 def test_an_invalid_entry_is_computed_again(opened: list[Path], damage: Any) -> None:
     """A truncated, foreign or damaged entry changes nothing, and is replaced."""
     path = run("capitals/0001", 3)
-    expected = in_json("history")
+    expected = printed("history")
     (file,) = cache_files()
     data = file.read_bytes()
     assert damage(data) != data
     file.write_bytes(damage(data))
 
-    assert expected == in_json("history")
+    assert expected == printed("history")
     assert [path, path] == opened
     assert data == file.read_bytes()
 
@@ -289,11 +266,11 @@ def test_an_invalid_entry_is_computed_again(opened: list[Path], damage: Any) -> 
 def test_an_entry_of_another_run_is_not_used(opened: list[Path]) -> None:
     """An entry that was moved to the name of another run's is computed again."""
     paths = [run("capitals/0001", 4), run("capitals/0002", 1)]
-    expected = in_json("history")
+    expected = printed("history")
     first, second = cache_files()
     second.write_bytes(first.read_bytes())
 
-    assert expected == in_json("history")
+    assert expected == printed("history")
     assert 3 == len(opened)
     assert set(paths) == set(opened)
 
@@ -319,7 +296,7 @@ def test_the_cache_may_be_missing(opened: list[Path], tmp_path: Path, monkeypatc
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
 
-    assert in_json("history") == in_json("history")
+    assert printed("history") == printed("history")
     assert [path, path] == opened
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from evaljournal import Case, evaluation, rescore, run
@@ -22,7 +21,7 @@ from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.scorers import judge
 from tests.judge_server import JudgeServer, judge_server
 from tests.processes import wait_until
-from tests.runner_cli.commands import evaljournal, process, scores
+from tests.runner_cli.commands import evaljournal, printed, process, rejected, scores
 from tests.runs import events
 
 ANSWERS = re.compile(r"<answer-\w+>\n(.*?)\n</answer-\w+>", re.DOTALL)
@@ -68,8 +67,8 @@ def test_a_win_needs_both_orders(server: JudgeServer) -> None:
     a, b = record_run(0), record_run(1)
     code, out, err = compare_outputs(server, b, a)
     state = fold(read(b))
-    result = orjson.loads(evaljournal("status", b, "--json").stdout)["pairwise"]["judge-vs-0001"]
-    compared = orjson.loads(evaljournal("compare", a, b, "--json").stdout)
+    result = printed("status", b)["pairwise"]["judge-vs-0001"]
+    compared = printed("compare", a, b)
     tiles = {tile["name"]: tile["notes"] for tile in read_page_run(b).data()["scores"]}
 
     assert (0, 8) == (code, len(server.prompts)), err
@@ -134,7 +133,7 @@ def test_a_finished_comparison_is_not_repeated(server: JudgeServer) -> None:
     ],
 )
 def test_runs_that_cannot_be_compared(options: tuple[str, ...], message: str, server: JudgeServer) -> None:
-    """An unsuitable run or rubric is a usage error, and nothing is called or written."""
+    """An unsuitable run or rubric, and a missing judge, are usage errors, and nothing is called or written."""
     b, _ = record_run(0), record_run(1)
     record_run(0, "other", {"else": ("a", "b")})
     record_run(0, "changed", question="another")
@@ -149,15 +148,8 @@ def test_runs_that_cannot_be_compared(options: tuple[str, ...], message: str, se
 
     assert (2, []) == (code, server.prompts)
     assert message in err
+    assert "--against requires --judge" in rejected("rescore", b, "--against", options[0])
     assert head == fold(read(b)).head
-
-
-def test_against_needs_a_judge() -> None:
-    """Without --judge there is nothing to ask."""
-    a, b = record_run(0), record_run(1)
-    result = evaljournal("rescore", b, "--against", a)
-
-    assert (2, True) == (result.exit_code, "--against requires --judge" in result.stderr)
 
 
 def test_some_trials_are_compared(server: JudgeServer) -> None:
@@ -203,10 +195,10 @@ def test_another_run_with_the_same_name() -> None:
         compare_outputs(server, b, other)
         is_broken = True
         code, _, _ = compare_outputs(server, b, a)
-        results = orjson.loads(evaljournal("status", b, "--json").stdout)["pairwise"]
+        results = printed("status", b)["pairwise"]
         is_broken = False
         compare_outputs(server, b, a)
-    result = orjson.loads(evaljournal("status", b, "--json").stdout)["pairwise"]["judge-vs-0001"]
+    result = printed("status", b)["pairwise"]["judge-vs-0001"]
 
     assert (1, {}) == (code, results)
     assert ["judge-vs-0001-second", "judge-vs-0001"] == [event.scorer for event in events(b, ScoringFailed)]
@@ -291,8 +283,8 @@ def test_variants_are_ranked(server: JudgeServer) -> None:
     """Variants that were compared with one of them are ranked; `compare` shows their strengths with intervals."""
     path = variants_run()
     code, _, err = compare_outputs(server, path, f"{path}@middle")
-    status = orjson.loads(evaljournal("status", path, "--json").stdout)["variants"]
-    (ranking,) = orjson.loads(evaljournal("compare", path, "--json").stdout)["rankings"]
+    status = printed("status", path)["variants"]
+    (ranking,) = printed("compare", path)["rankings"]
     text = evaljournal("compare", path).stdout
 
     assert (0, 48) == (code, len(server.prompts)), err

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 import orjson
@@ -14,7 +15,7 @@ from evaljournal.journal.disk.files import DISK
 from evaljournal.journal.disk.lock import Lock, is_held
 from tests.journal.samples import complete_run, content, flip, forge, opened, segment, session, started, trial, write_sync
 from tests.processes import TIMEOUT, small_environment
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, printed
 
 pytestmark = pytest.mark.usefixtures("evaluations")
 
@@ -22,16 +23,11 @@ pytestmark = pytest.mark.usefixtures("evaluations")
 def test_status_of_a_finished_run() -> None:
     """`status` prints the final report of the run, or JSON with stable names."""
     ended = evaljournal("run", "evals/capitals.py").stdout
-    status, answer = evaljournal("status"), orjson.loads(evaljournal("status", "--json").stdout)
+    status, answer = evaljournal("status"), printed("status")
 
     assert (0, "") == (status.exit_code, status.stderr)
     assert ended == status.stdout
-    assert ("runs/capitals/0001", "finished", False, None) == (
-        answer["path"],
-        answer["status"],
-        answer["is_live"],
-        answer["problem"],
-    )
+    assert ("runs/capitals/0001", "finished", False, None) == itemgetter("path", "status", "is_live", "problem")(answer)
     assert (5, 5) == (answer["trials"]["completed"], answer["attempts"]["started"])
 
 
@@ -78,7 +74,7 @@ def test_ls() -> None:
     flip(segment(Path("runs/capitals/0003")), list(read("runs/capitals/0003"))[9].offset + 60)
     forge(Path("runs/rivers"), [opened(version="7.0")])
     result = evaljournal("ls")
-    answer = orjson.loads(evaljournal("ls", "--json").stdout)
+    answer = printed("ls")
 
     assert (0, "") == (result.exit_code, result.stderr)
     assert [
