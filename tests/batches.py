@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal, Self
 
 import attrs
@@ -9,12 +10,11 @@ import orjson
 import trio
 
 from evaljournal import Evaluation, evaluation
+from evaljournal.journal.events import BatchPrepared, BatchSubmitted
 from evaljournal.runner.batches.api import (
     BatchNotFound,
     BatchStatus,
     OwnerUnknown,
-    PreparedBatch,
-    Submitted,
 )
 from evaljournal.runner.batches.results import LineResult
 from evaljournal.runner.scorers.llm_judge import Judge
@@ -88,7 +88,7 @@ class MemoryBatches:
     def encode(self, custom_id: str, body: Mapping[str, Any]) -> bytes:
         return orjson.dumps({"custom_id": custom_id, "body": body})
 
-    async def submit(self, batch: PreparedBatch, lines: Sequence[bytes]) -> Submitted:
+    async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
         await trio.sleep(1)
         self.submissions += 1
         self.on_receive(self.submissions, lines)
@@ -100,16 +100,17 @@ class MemoryBatches:
         self.submitted.update(map(prompt_of, bodies))
         self.on_submit(self.submissions, self)
         await trio.sleep(1)
-        return Submitted(id=batch_id, expires="2027-01-16T08:00:00+00:00")
+        return BatchSubmitted(batch=batch.batch, id=batch_id, expires="2027-01-16T08:00:00+00:00")
 
-    async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
+    async def find(self, batch: BatchPrepared, since: datetime, known_ids: Collection[str]) -> BatchSubmitted | None:
+        del since
         await trio.sleep(0.1)
         self.listings.append(self.now())
         for batch_id, known in self.batches.items():
             if known.prefix == batch.prefix and batch_id not in known_ids:
                 if self.owner_is_hidden and not self._is_ended(known):
                     raise OwnerUnknown("a batch is in progress that may be the submitted one")
-                return Submitted(id=batch_id)
+                return BatchSubmitted(batch=batch.batch, id=batch_id)
         return None
 
     def now(self) -> float:

@@ -1,14 +1,16 @@
 """Anthropic's message batches: created by one call, without metadata; only the results show whose a batch is."""
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
 import attrs
 import orjson
 
-from evaljournal.runner.batches.api import ApiName, BatchStatus, OwnerUnknown, PreparedBatch, ResultsArchived, Submitted
+from evaljournal.journal.events import BatchPrepared, BatchSubmitted
+from evaljournal.runner.batches.api import ApiName, BatchStatus, OwnerUnknown, ResultsArchived
 from evaljournal.runner.batches.calls import BatchCalls, count_of, identifier, iso_time, text_of
 from evaljournal.runner.batches.results import LineResult, Results, dump_body
 from evaljournal.runner.http.reply import InvalidReply, fields_of
@@ -59,22 +61,21 @@ class AnthropicBatches:
         """Return a line, without its end, for the body of a live call."""
         return orjson.dumps({"custom_id": custom_id, "params": body})
 
-    async def submit(self, batch: PreparedBatch, lines: Sequence[bytes]) -> Submitted:
+    async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
         """Create a batch of the lines."""
-        del batch
-        return await self.calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines), _submitted)
+        return await self.calls.create(_PATH, b'{"requests":[%b]}' % b",".join(lines), partial(_submitted, batch))
 
-    async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
+    async def find(self, batch: BatchPrepared, since: datetime, known_ids: Collection[str]) -> BatchSubmitted | None:
         """Find a batch that was created since and whose results have the prefix; it may be one of as many lines in progress."""
         running: list[str] = []
-        for job in await self.calls.list_since(_PATH, batch.prepared_at - _CLOCK_MARGIN, "after_id", "limit=1000"):
+        for job in await self.calls.list_since(_PATH, since - _CLOCK_MARGIN, "after_id", "limit=1000"):
             job_id = identifier(job.get("id"))
             if job_id in known_ids:
                 continue
             if job.get("processing_status") != "ended":
-                running += [job_id] if _total(job) in {0, batch.line_count} else []
+                running += [job_id] if _total(job) in {0, len(batch.trials)} else []
             elif not _is_archived(job) and await self._has_prefix(job_id, batch.prefix):
-                return _submitted(job)
+                return _submitted(batch, job)
         if running:
             raise OwnerUnknown(f"whether the batch was created is known when these have ended: {', '.join(running)}")
         return None
@@ -103,8 +104,8 @@ class AnthropicBatches:
         return await self.poll(batch_id)
 
 
-def _submitted(job: Mapping[str, Any]) -> Submitted:
-    return Submitted(id=identifier(job.get("id")), expires=iso_time(job.get("expires_at")))
+def _submitted(batch: BatchPrepared, job: Mapping[str, Any]) -> BatchSubmitted:
+    return BatchSubmitted(batch=batch.batch, id=identifier(job.get("id")), expires=iso_time(job.get("expires_at")))
 
 
 def _total(job: Mapping[str, Any]) -> int:

@@ -20,33 +20,10 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
+from evaljournal.journal.events import BatchPrepared, BatchSubmitted
 from evaljournal.runner.batches.results import Results
 
 ApiName = Literal["openai", "anthropic"]
-
-
-@attrs.frozen(kw_only=True)
-class PreparedBatch:
-    """A batch that may have been submitted."""
-
-    prefix: str
-    """Beginning of the `custom_id` of its lines, unique to the batch."""
-    digest: str
-    """Digest of its lines."""
-    line_count: int
-    prepared_at: datetime
-    """When it was recorded, with a time zone: it was submitted later, if at all."""
-
-
-@attrs.frozen(kw_only=True)
-class Submitted:
-    """A batch that the provider has accepted."""
-
-    id: str
-    file: str = ""
-    """Id of the file with its lines; empty if the API has none."""
-    expires: str = ""
-    """When it expires, in ISO format; empty if unknown."""
 
 
 @attrs.frozen(kw_only=True)
@@ -143,12 +120,15 @@ class BatchApi(Protocol):
         """Return a line, without its end, for the body of a live call."""
         ...
 
-    async def submit(self, batch: PreparedBatch, lines: Sequence[bytes]) -> Submitted:
+    async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
         """Submit a batch; raise a `NotSubmitted` or a `SubmissionUnclear` if that failed, and nothing else."""
         ...
 
-    async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
-        """List the batches once; return the one that was submitted, or None. `known_ids`: batches that it cannot be."""
+    async def find(self, batch: BatchPrepared, since: datetime, known_ids: Collection[str]) -> BatchSubmitted | None:
+        """List the batches once; return the one that was submitted `since` a time with a time zone, or None.
+
+        `known_ids`: batches that it cannot be.
+        """
         ...
 
     async def poll(self, batch_id: str) -> BatchStatus:

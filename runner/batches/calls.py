@@ -11,12 +11,12 @@ from typing import Any, Final, Self, cast
 import attrs
 import httpcore2
 
+from evaljournal.journal.events import BatchSubmitted
 from evaljournal.runner.batches.api import (
     BatchNotFound,
     NotSubmitted,
     ResultsArchived,
     SubmissionUnclear,
-    Submitted,
     TokenLimitExceeded,
     WrongAccount,
 )
@@ -86,7 +86,7 @@ class BatchCalls:
             raise InvalidReply(f"the reply from {self.url} is not a JSON object")
         return cast("Mapping[str, Any]", value)
 
-    async def create(self, path: str, content: bytes, parse: Callable[[Mapping[str, Any]], Submitted]) -> Submitted:
+    async def create(self, path: str, content: bytes, parse: Callable[[Mapping[str, Any]], BatchSubmitted]) -> BatchSubmitted:
         """Create a batch, once, and parse the reply; raise a `NotSubmitted` or a `SubmissionUnclear` if that failed."""
         try:
             return parse(await self.call("POST", path, content))

@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import attrs
 import orjson
 import trio
 
-from evaljournal.runner.batches.api import ApiName, BatchStatus, PreparedBatch, Submitted
+from evaljournal.journal.events import BatchPrepared, BatchSubmitted
+from evaljournal.runner.batches.api import ApiName, BatchStatus
 from evaljournal.runner.batches.calls import (
     TOKEN_LIMIT,
     BatchCalls,
@@ -72,7 +74,7 @@ class OpenAiBatches:
         content = {**body, "model": self.deployment} if self.deployment else body
         return orjson.dumps({"custom_id": custom_id, "method": "POST", "url": self.endpoint, "body": content})
 
-    async def submit(self, batch: PreparedBatch, lines: Sequence[bytes]) -> Submitted:
+    async def submit(self, batch: BatchPrepared, lines: Sequence[bytes]) -> BatchSubmitted:
         """Upload the lines and create a batch of them."""
         try:
             file = await self._upload(batch, lines)
@@ -80,9 +82,9 @@ class OpenAiBatches:
             raise not_submitted(exc) from exc
         metadata = {"metadata": _metadata(batch)} if self.has_metadata else {}
         request = {"input_file_id": file, "endpoint": self.endpoint, "completion_window": "24h", **metadata}
-        return await self.calls.create("/batches", orjson.dumps(request), _submitted)
+        return await self.calls.create("/batches", orjson.dumps(request), partial(_submitted, batch))
 
-    async def _upload(self, batch: PreparedBatch, lines: Sequence[bytes]) -> str:
+    async def _upload(self, batch: BatchPrepared, lines: Sequence[bytes]) -> str:
         """Upload the lines; return the id of the file when a batch may use it."""
         fields = {"purpose": self.purpose}
         if self.upload_path != "/files":  # Together
@@ -97,18 +99,18 @@ class OpenAiBatches:
             reply = await self.calls.call("GET", f"/files/{file}")
         raise InvalidReply(f"the uploaded file is not ready after {_MAX_FILE_POLLS * _FILE_WAIT:g} s")
 
-    async def find(self, batch: PreparedBatch, known_ids: Collection[str]) -> Submitted | None:
+    async def find(self, batch: BatchPrepared, since: datetime, known_ids: Collection[str]) -> BatchSubmitted | None:
         """Find a batch by its metadata, or by the name of its file."""
-        jobs = await self.calls.list_since("/batches", batch.prepared_at - _CLOCK_MARGIN, "after", "limit=100")
+        jobs = await self.calls.list_since("/batches", since - _CLOCK_MARGIN, "after", "limit=100")
         jobs = [job for job in jobs if job.get("id") not in known_ids]
         for job in jobs:
             if fields_of(job.get("metadata")).items() >= _metadata(batch).items():
-                return _submitted(job)
+                return _submitted(batch, job)
         if all(job.get("metadata") for job in jobs):
             return None
         files = await self.calls.list_since("/files", None, "after", f"purpose={self.purpose}")
         file_ids = {text_of(file.get("id")) for file in files if file.get("filename") == _file_name(batch)}
-        return next((_submitted(job) for job in jobs if job.get("input_file_id") in file_ids), None)
+        return next((_submitted(batch, job) for job in jobs if job.get("input_file_id") in file_ids), None)
 
     async def poll(self, batch_id: str) -> BatchStatus:
         """Return the status of a batch."""
@@ -124,11 +126,11 @@ class OpenAiBatches:
         return await self.poll(batch_id)
 
 
-def _file_name(batch: PreparedBatch) -> str:
+def _file_name(batch: BatchPrepared) -> str:
     return f"{batch.prefix}.jsonl"
 
 
-def _metadata(batch: PreparedBatch) -> dict[str, str]:
+def _metadata(batch: BatchPrepared) -> dict[str, str]:
     return {"evaljournal": batch.prefix, "sha256": batch.digest}
 
 
@@ -145,9 +147,10 @@ def _job(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return fields_of(reply["job"]) if "job" in reply else reply
 
 
-def _submitted(reply: Mapping[str, Any]) -> Submitted:
-    job = _job(reply)
-    return Submitted(id=identifier(job.get("id")), file=optional_id(job.get("input_file_id")), expires=_expires(job))
+def _submitted(batch: BatchPrepared, reply: Mapping[str, Any]) -> BatchSubmitted:
+    job, number = _job(reply), batch.batch
+    file = optional_id(job.get("input_file_id"))
+    return BatchSubmitted(batch=number, id=identifier(job.get("id")), file=file, expires=_expires(job))
 
 
 def _expires(job: Mapping[str, Any]) -> str:

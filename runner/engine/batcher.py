@@ -24,10 +24,8 @@ from evaljournal.runner.batches.api import (
     BatchStatus,
     NotSubmitted,
     OwnerUnknown,
-    PreparedBatch,
     ResultsArchived,
     SubmissionUnclear,
-    Submitted,
     TokenLimitExceeded,
     WrongAccount,
     digest_of,
@@ -225,7 +223,7 @@ class Batcher:
         state, now = self._state.batches[number], trio.current_time()
         known_ids = {other.id for other in self._state.batches.values() if other.id}
         try:
-            submitted = await batch.api.find(_prepared_batch(state), known_ids)
+            submitted = await batch.api.find(state.prepared, datetime.fromisoformat(state.prepared_at), known_ids)
         except OwnerUnknown as exc:
             batch.is_checked, batch.is_unlisted = True, False
             self._report(str(exc))
@@ -234,7 +232,7 @@ class Batcher:
             self._handle_problem(number, batch, exc)
         else:
             if submitted is not None:
-                self._record_submission(number, batch, submitted)
+                self._record_submission(batch, submitted)
             elif batch.is_unlisted:
                 self._end(number, "not_sent", message="the provider has no such batch")
             else:
@@ -445,7 +443,7 @@ class Batcher:
         self.is_sending = True
         try:
             await self._journal.wait_durable(record.seq)
-            submitted = await target.api.submit(_prepared_batch(self._state.batches[number]), lines)
+            submitted = await target.api.submit(prepared, lines)
         except SubmissionUnclear as exc:
             self._report(str(exc))
         except NotSubmitted as exc:
@@ -453,7 +451,7 @@ class Batcher:
             return self._handle_rejection(group, exc, len(lines))
         else:
             group.interval = 0.0
-            self._record_submission(number, batch, submitted)
+            self._record_submission(batch, submitted)
         finally:
             self.is_sending = False
             self._end_if_done()
@@ -521,8 +519,8 @@ class Batcher:
             job.line = BatchLine(failure=exc)
         return None
 
-    def _record_submission(self, number: int, batch: _OpenBatch, submitted: Submitted) -> None:
-        self._record(BatchSubmitted(batch=number, id=submitted.id, file=submitted.file, expires=submitted.expires))
+    def _record_submission(self, batch: _OpenBatch, submitted: BatchSubmitted) -> None:
+        self._record(submitted)
         batch.is_checked, self._problem = True, ""
         self._postpone(batch)
 
@@ -565,13 +563,3 @@ class Batcher:
         if not self._has_work and self._wait_seconds() == math.inf:
             text = "an open batch has results for trials that are not part of this session; resume without --only-variant"
             self._shutdown.stop("batches", text)
-
-
-def _prepared_batch(batch: BatchState) -> PreparedBatch:
-    prepared = batch.prepared
-    return PreparedBatch(
-        prefix=prepared.prefix,
-        digest=prepared.digest,
-        line_count=batch.lines,
-        prepared_at=datetime.fromisoformat(batch.prepared_at),
-    )

@@ -11,6 +11,8 @@ import orjson
 import pytest
 import trio
 
+from evaljournal.journal.events import BatchPrepared
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.runner.batches import openai
 from evaljournal.runner.batches.api import (
     BatchApi,
@@ -18,7 +20,6 @@ from evaljournal.runner.batches.api import (
     BatchStatus,
     NotSubmitted,
     OwnerUnknown,
-    PreparedBatch,
     SubmissionUnclear,
     WrongAccount,
     digest_of,
@@ -31,6 +32,7 @@ from tests.batch_servers import BatchServer, connect_in_memory
 
 DIALECTS = ("chat", "anthropic")
 PREFIX = "ej-run-1-"
+START = datetime.now(UTC)
 
 
 @pytest.fixture
@@ -45,12 +47,12 @@ def open_api(dialect: str, plan: str = "-") -> BatchApi:
     return Chat("m", dialect=dialect, base_url=base, key_env="KEY").batch_api()
 
 
-def prepare(api: BatchApi, count: int = 4) -> tuple[PreparedBatch, list[bytes]]:
+def prepare(api: BatchApi, count: int = 4) -> tuple[BatchPrepared, list[bytes]]:
     """Return a batch of some lines."""
     bodies = [{"model": "m", "messages": [{"role": "user", "content": f"line {line}"}]} for line in range(1, count + 1)]
     lines = [api.encode(f"{PREFIX}{number}", body) for number, body in enumerate(bodies, 1)]
-    prepared_at = datetime.now(UTC)
-    return PreparedBatch(prefix=PREFIX, digest=digest_of(lines), line_count=count, prepared_at=prepared_at), lines
+    fields: Any = {"model": "m", "api": api.name, "address": api.address, "bytes": 0, "tokens": 0}
+    return BatchPrepared(batch=1, trials=["a"] * count, prefix=PREFIX, digest=digest_of(lines), **fields), lines
 
 
 async def finish(api: BatchApi, batch_id: str) -> BatchStatus:
@@ -106,12 +108,12 @@ async def test_known_batches_are_not_found(server: BatchServer, dialect: str) ->
     batch, lines = prepare(api)
     submitted = await api.submit(batch, lines)
     await finish(api, submitted.id)
-    other = PreparedBatch(prefix="ej-run-2-", digest="0" * 64, line_count=4, prepared_at=batch.prepared_at)
+    other = evolve_fact(batch, prefix="ej-run-2-", digest="0" * 64)
 
     assert (submitted.id, None, None) == (
-        (await api.find(batch, ()) or submitted).id,
-        await api.find(batch, {submitted.id}),
-        await api.find(other, ()),
+        (await api.find(batch, START, ()) or submitted).id,
+        await api.find(batch, START, {submitted.id}),
+        await api.find(other, START, ()),
     )
 
 
@@ -121,9 +123,8 @@ async def test_older_batches_are_not_listed_to_the_end(server: BatchServer) -> N
     batch, lines = prepare(api)
     for _ in range(9):
         await api.submit(batch, lines)
-    later = PreparedBatch(prefix="later-", digest="", line_count=4, prepared_at=datetime.now(UTC) + timedelta(days=3))
 
-    assert await api.find(later, ()) is None
+    assert await api.find(evolve_fact(batch, prefix="later-"), START + timedelta(days=3), ()) is None
     assert 1 == len(server.ledger("t", "list"))
 
 
@@ -135,7 +136,7 @@ async def test_a_batch_is_found_by_its_file(server: BatchServer) -> None:
         await api.submit(batch, lines)
     server.worlds["t"].batches[0].metadata = None
 
-    submitted = await api.find(batch, ())
+    submitted = await api.find(batch, START, ())
 
     assert submitted is not None
     assert submitted.file == server.worlds["t"].batches[0].file
@@ -196,7 +197,7 @@ async def test_another_user_with_as_many_lines(server: BatchServer) -> None:
     batch, _ = prepare(api, 1)
 
     with pytest.raises(OwnerUnknown, match="batch_other"):
-        await api.find(batch, ())
+        await api.find(batch, START, ())
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ async def test_invalid_replies(server: BatchServer, monkeypatch: pytest.MonkeyPa
             await api.poll("batch_1")
     if reply != b"[]":
         with pytest.raises(InvalidReply):
-            await api.find(batch, ())
+            await api.find(batch, START, ())
 
 
 async def test_replies_with_wild_values(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +320,7 @@ async def test_azure_and_together_requests(server: BatchServer, monkeypatch: pyt
     ]
     assert b'name="file_name"\r\n\r\nej-run-1-.jsonl\r\n' in bodies[4]
     assert {"input_file_id", "endpoint", "completion_window"} == orjson.loads(bodies[5]).keys()
-    assert submitted == await together.find(batch, {status.id})
+    assert submitted == await together.find(batch, START, {status.id})
 
 
 async def test_a_file_that_is_never_ready(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
