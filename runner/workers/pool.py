@@ -6,7 +6,7 @@ worker may have run code that a model wrote.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from evaljournal.runner.errors import rule, whole_number
 
@@ -62,7 +62,7 @@ StartWorker = Callable[[int], Awaitable[Pipe]]
 class WorkerPool:
     """Starts workers; subclasses have the options."""
 
-    kind: str
+    kind: ClassVar[str]
     """Its name in the journal."""
     workers: int
     """Number of workers; 0: as many as the attempts need, and the pool can start."""
