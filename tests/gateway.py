@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
@@ -79,8 +79,10 @@ def ask(question: str, url: SplitResult | None = None, **parameters: Any) -> tup
         connection.request("POST", url.path, json.dumps(body), {"Content-Type": "application/json"})
         reply = connection.getresponse()
         headers = {name.lower(): value for name, value in reply.getheaders()}
-        content = reply.read()
-        return reply.status, headers, json.loads(content) if "json" in headers.get("content-type", "") else content
+        content: Any = reply.read()
+        with suppress(ValueError):
+            content = json.loads(content)
+        return reply.status, headers, content
     finally:
         connection.close()
 

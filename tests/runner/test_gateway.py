@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from evaljournal import Endpoint, Retry, UsageError, gateway_env, verify
-from evaljournal.journal.events import AttemptFailed, AttemptSucceeded, RunStopped, StepCompleted, StepFailed, StepReused
+from evaljournal import Endpoint, UsageError, gateway_env, verify
+from evaljournal.journal.events import AttemptFailed, RunStopped, StepCompleted, StepFailed, StepReused
 from evaljournal.runner.tasks.command import Command
 from tests.gateway import KEY, ask, evaluate, statuses
 from tests.processes import TIMEOUT
@@ -145,30 +145,38 @@ def test_a_rate_limit_ends_the_attempt(path: Path, server: Server, name: str, pr
     assert verify(path).ok
 
 
-def test_an_agent_that_ignores_a_rate_limit_has_no_output(path: Path, provider: Callable[[str], None]) -> None:
-    """The attempt of such an agent fails: an outage must not become a wrong answer. Further calls are not forwarded."""
-    provider("429:0.01,ok")
-    evaluate(statuses, path, "a", "b")
+@pytest.mark.parametrize(
+    ("step", "status", "category"),
+    [
+        ("429:0.01", 429, "rate_limited"),
+        ("503", 503, "unavailable"),
+        *((step, 502, "unavailable") for step in ("reset", "close", "cut")),
+        ("notjson", 200, "unavailable"),
+        ("redirect", 502, "fatal"),
+    ],
+)
+def test_a_provider_that_fails(  # noqa: PLR0917  # fixtures
+    path: Path, server: Server, name: str, provider: Callable[[str], None], step: str, status: int, category: str
+) -> None:
+    """The attempt of an agent that ignores the error fails: an outage must not become a wrong answer.
 
-    assert ["rate_limited"] == [failed.category for failed in events(path, AttemptFailed)]
-    assert [[200, 200]] == outputs(path)
+    The error has the header that turns off the retries of SDKs, and calls after it fail without a request.
+    """
+    provider(f"{step},ok")
+    replies: list[tuple[int, str | None]] = []
 
-
-def test_sdks_do_not_retry_by_themselves(path: Path, server: Server, name: str, provider: Callable[[str], None]) -> None:
-    """The error has the header that turns off the retries of SDKs, and calls after it fail without a request."""
-    provider("503,ok")
-    replies: list[tuple[int, dict[str, str], Any]] = []
-
-    def agent(_: list[str]) -> str:
-        replies.extend((ask("a"), ask("b")))
+    def agent(questions: list[str]) -> str:
+        replies.extend((status, headers.get("x-should-retry")) for status, headers, _ in map(ask, questions))
         return "done"
 
-    evaluate(agent, path, retry=Retry(errors=0))
+    evaluate(agent, path, "a", "b")
 
-    assert [503, 503] == [status for status, _, _ in replies]
-    assert ["false", "false"] == [headers["x-should-retry"] for _, headers, _ in replies]
-    assert 1 == len(server.requests(name))
-    assert ["unavailable"] == [failed.category for failed in events(path, AttemptFailed)]
+    assert [(status, "false"), (503, "false")] == replies[:2]
+    assert [(200, None)] * (0 if category == "fatal" else 2) == replies[2:]
+    assert (1 if category == "fatal" else 3) == len(server.requests(name))
+    assert [category] == [failed.category for failed in events(path, AttemptFailed)]
+    assert 1 == len(events(path, StepFailed))
+    assert ["done"] * (category != "fatal") == outputs(path)
 
 
 @pytest.mark.parametrize("step", ["401", "403", "spent"])
@@ -188,25 +196,6 @@ def test_a_request_that_is_wrong_is_the_agents_own_error(path: Path, provider: C
 
     assert [[400, 404, 200]] == outputs(path)
     assert ["evaljournal.BadStatus"] * 2 == [step.error for step in events(path, StepFailed)]
-
-
-@pytest.mark.parametrize("step", ["reset", "close", "cut", "redirect", "notjson"])
-def test_a_provider_that_does_not_answer(path: Path, provider: Callable[[str], None], step: str) -> None:
-    """The agent gets a status, and the attempt fails because of the provider."""
-    provider(f"{step},ok")
-    statuses_received: list[int] = []
-
-    def agent(questions: list[str]) -> str:
-        statuses_received.extend(statuses(questions))
-        return "done"
-
-    evaluate(agent, path, "a")
-    first = events(path, AttemptFailed)[0]
-
-    assert ("fatal" if step == "redirect" else "unavailable") == first.category
-    assert (200 if step == "notjson" else 502) == statuses_received[0]
-    assert 1 == len(events(path, StepFailed))
-    assert (0 if step == "redirect" else 1) == len(events(path, AttemptSucceeded))
 
 
 def test_a_missing_key_stops_the_run(path: Path, provider: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult
 
 import pytest
 
@@ -26,10 +27,14 @@ REPLY = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2
 pytestmark = pytest.mark.usefixtures("provider")
 
 
+def connect(url: SplitResult) -> socket.socket:
+    """Return a connection to the gateway."""
+    return socket.create_connection((url.hostname, url.port), timeout=TIMEOUT)
+
+
 def exchange(request: bytes) -> bytes:
     """Send bytes to the gateway; return all that it sends until it closes the connection."""
-    url = gateway_address()
-    with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+    with connect(gateway_address()) as client:
         client.sendall(request)
         received = b""
         while data := client.recv(65_536):
@@ -153,8 +158,8 @@ def test_many_connections(path: Path) -> None:
         url = gateway_address()
         body = b'{"model": "m", "messages": [{"role": "user", "content": "a"}]}'
         head = f"POST {url.path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        clients = [socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) for _ in range(200)]
-        idle = [socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) for _ in range(50)]
+        clients = [connect(url) for _ in range(200)]
+        idle = [connect(url) for _ in range(50)]
         for client in clients:
             client.sendall(head + body)
         replies = [client.recv(65_536) for client in clients]
@@ -184,7 +189,7 @@ def test_too_many_connections_fail_the_attempt(path: Path, monkeypatch: pytest.M
         url = gateway_address("")
         with ExitStack() as stack:
             open_count = 2 if not replies else 0
-            clients = [socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) for _ in range(open_count)]
+            clients = [connect(url) for _ in range(open_count)]
             kept = [kept_open(f"{url.path}/files", stack.enter_context(client)) for client in clients]
             replies.append([*kept, ask("a")[0]])
         return replies[-1]
@@ -206,9 +211,7 @@ def test_connections_without_a_token_do_not_count(path: Path, monkeypatch: pytes
     def agent(_: Any) -> list[int]:
         url = gateway_address("")
         with ExitStack() as stack:
-            clients = [
-                stack.enter_context(socket.create_connection((url.hostname, url.port), timeout=TIMEOUT)) for _ in range(4)
-            ]
+            clients = [stack.enter_context(connect(url)) for _ in range(4)]
             first, wrong, partial, _ = clients
             replies = [kept_open(f"{url.path}/files", first), kept_open("/wrong/openai/v1/models", wrong)]
             partial.sendall(request(url.path)[:30])
@@ -237,7 +240,7 @@ def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     def agent(_: Any) -> int:
         url = gateway_address()
-        with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+        with connect(url) as client:
             client.sendall(request(url.path))
             assert has_request.wait(TIMEOUT)
             assert not sent_first or client.recv(65_536)
@@ -264,14 +267,14 @@ def test_a_call_in_flight_ends_with_its_attempt(path: Path, monkeypatch: pytest.
 
     def agent(_: Any) -> str:
         url = gateway_address()
-        client = socket.create_connection((url.hostname, url.port), timeout=TIMEOUT)
+        client = connect(url)
         client.sendall(request(url.path))
         assert has_request.wait(TIMEOUT)
 
         def stay() -> None:
             with client:
                 late.append(status(client.recv(65_536)))
-            with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as second:
+            with connect(url) as second:
                 second.sendall(request(url.path))
                 late.append(status(second.recv(65_536)))
 
@@ -303,7 +306,7 @@ def test_idle_connections_are_closed(path: Path, monkeypatch: pytest.MonkeyPatch
         url = gateway_address()
         received = []
         for sent in (b"", request(url.path)[:30]):
-            with socket.create_connection((url.hostname, url.port), timeout=TIMEOUT) as client:
+            with connect(url) as client:
                 kept_open(url.path, client)
                 client.sendall(sent)
                 received.append(client.recv(65_536).decode())

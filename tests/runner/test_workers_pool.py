@@ -32,28 +32,20 @@ async def task(value: str) -> str:
     return value
 
 
-async def test_as_many_workers_as_the_attempts_need() -> None:
-    """Without a number, workers are started while all places are taken, and not more than the slots can use."""
-    disk, pool = SimulatedDisk(), MemoryWorkers(workers=0, concurrency=2, spares=0)
+@pytest.mark.parametrize(("workers", "slots", "count"), [(0, 10, 5), (1_000, 3, 3)])
+async def test_as_many_workers_as_the_attempts_need(workers: int, slots: int, count: int, disk: SimulatedDisk) -> None:
+    """Without a number, workers are started while all places are taken; none is started that the slots cannot use."""
+    pool = MemoryWorkers(workers=workers, concurrency=2, spares=0)
 
     async def slow(value: str) -> str:
         await trio.sleep(4)
         return value
 
-    await run_in(pool, define(slow, numbered_cases(20), slots=10, retry=RETRY), disk)
+    await run_in(pool, define(slow, numbered_cases(2 * slots), slots=slots, retry=RETRY), disk)
 
     started = [round(record.t, 1) for record in read(PATH, files=disk) if isinstance(record.event, AttemptStarted)]
-    assert [0.0] * 10 + [4.0] * 10 == started
-    assert 5 == len(pool.pipes)
-
-
-async def test_no_more_workers_than_slots() -> None:
-    """A worker that no attempt can use is not started."""
-    disk, pool = SimulatedDisk(), MemoryWorkers(workers=1_000, concurrency=2, spares=0)
-
-    await run_in(pool, define(task, numbered_cases(5), slots=3, retry=RETRY), disk)
-
-    assert 3 == len(pool.pipes)
+    assert [0.0] * slots + [4.0] * slots == started
+    assert count == len(pool.pipes)
 
 
 def test_more_workers_than_slots() -> None:
