@@ -96,34 +96,32 @@ def test_large_input_and_output_do_not_deadlock(path: Path) -> None:
     assert ["yes"] == outputs(path.with_name("2"))
 
 
+FIX = "print one JSON value, and logs to stderr, or omit --output-format json to use the text"
+
+
 @pytest.mark.parametrize(
-    ("text", "category", "message"),
+    ("text", "options", "category", "message"),
     [
-        ("echo first >&2; echo the reason >&2; exit 3", "error", "'script.sh' exited with code 3: first\nthe reason"),
-        ("exit 1", "error", "exited with code 1: nothing on stderr"),
-        ("kill -9 $$", "error", "was killed by SIGKILL"),
-        ("no-such-command-at-all", "fatal", "not found"),
-        ("head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1", "error", "the end"),
-        ("printf '\\377'", "error", "stdout is not UTF-8"),
+        ("echo first >&2; echo the reason >&2; exit 3", {}, "error", "'script.sh' exited with code 3: first\nthe reason"),
+        ("exit 1", {}, "error", "exited with code 1: nothing on stderr"),
+        ("kill -9 $$", {}, "error", "was killed by SIGKILL"),
+        ("no-such-command-at-all", {}, "fatal", "not found"),
+        ("head -c 100000 /dev/zero | tr '\\0' x >&2; echo the end >&2; exit 1", {}, "error", "the end"),
+        ("printf '\\377'", {}, "error", "stdout is not UTF-8"),
+        ("echo hello", {"output": "json"}, "error", "stdout is not JSON"),
+        ("echo hello", {"output": "json"}, "error", rf"'hello\n'; {FIX}"),
+        ("echo '[1]'", {"output_path": "a"}, "fatal", "has no 'a': no 'a' in the value, which is a list of length 1"),
+        ("echo 123456789012345678901234", {"output": "json"}, "fatal", "123456789012345678901234"),
     ],
 )
-def test_a_failure_has_its_reason(path: Path, script: Callable[[str], str], text: str, category: str, message: str) -> None:
-    """An exit code other than 0 is a failure, with the end of standard error."""
-    run_real(define_real(Command(script(text))), path)
+def test_a_failure_has_its_reason(
+    path: Path, script: Callable[[str], str], *, text: str, options: Any, category: str, message: str
+) -> None:
+    """An exit code other than 0 is a failure, with the end of standard error; so is output that is not as expected."""
+    run_real(define_real(Command(script(text), **options)), path)
 
     assert (category, True) == (failure(path).category, message in failure(path).message)
     assert len(failure(path).message) < 3000
-
-
-def test_unexpected_output_fails(path: Path) -> None:
-    """Text instead of JSON, or JSON without the path, is a failure that names the output and the fix."""
-    run_real(define_real(Command("echo hello", output="json")), path)
-    run_real(define_real(Command(["echo", "[1]"], output_path="a")), path.with_name("2"))
-
-    message = failure(path).message
-    assert (True, True) == ("stdout is not JSON" in message, "'hello\\n'; print one JSON value, and logs to stderr" in message)
-    assert message.endswith("or omit --output-format json to use the text")
-    assert "has no 'a': no 'a' in the value, which is a list of length 1" in failure(path.with_name("2")).message
 
 
 @pytest.mark.parametrize(
@@ -202,13 +200,6 @@ def test_remaining_children_are_ended(path: Path, tmp_path: Path, script: Callab
     assert ["done"] == outputs(path)
     assert time.monotonic() - start < 50
     assert wait_until(lambda: not any(is_alive(pid) for pid in process_ids(tmp_path)))
-
-
-def test_a_number_that_would_be_rounded_fails(path: Path) -> None:
-    """An integer that the journal cannot store exactly fails its trial and is named."""
-    run_real(define_real(Command("echo 123456789012345678901234", output="json")), path)
-
-    assert ("Unserializable", True) == (failure(path).error, "123456789012345678901234" in failure(path).message)
 
 
 def test_too_much_output_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

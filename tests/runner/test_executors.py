@@ -27,7 +27,6 @@ from evaljournal.runner.executors import (
     get_executor_on_sync_context,
 )
 from evaljournal.runner.executors.execution import Results
-from evaljournal.runner.tasks.function import detect_loops
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT
@@ -325,15 +324,6 @@ def test_mocks(kind: Any) -> None:
 async def _double_in_asyncio(value: int) -> int:
     await asyncio.sleep(0)
     return 2 * value
-
-
-def test_the_loop_of_an_object_is_that_of_its_call() -> None:
-    """The loop of an object or a partial is the one that its code uses."""
-    assert [["trio"], ["trio"], ["asyncio"]] == [
-        detect_loops(Scripted({})),
-        detect_loops(partial(double)),
-        detect_loops(partial(partial(_double_in_asyncio))),
-    ]
 
 
 @pytest.mark.parametrize(

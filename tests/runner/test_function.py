@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.runner.tasks.function import detect_loops
-from evaljournal.runner.testing import events_of
+from evaljournal.runner.testing import Return, Scripted, events_of
 from tests.processes import TIMEOUT
 from tests.runs import AnyEvaluation, define_real, events, run_real
 
@@ -355,11 +356,14 @@ async def _with_both(value: str) -> str:
         (_through_two_functions, "trio"),
         (_through_an_object, "trio"),
         (_without_a_loop, "asyncio"),
+        (partial(_through_a_function), "trio"),
+        (partial(partial(_without_a_loop)), "asyncio"),
+        (Scripted(lambda value, _: Return(value, 0.001)), "trio"),
     ],
 )
 def test_the_loop_is_recognized_in_the_code_that_a_task_refers_to(path: Path, task: Callable[[Any], Any], loop: str) -> None:
-    """Functions and classes of the user that a task names are read, too; if none names a loop, it is asyncio."""
-    outcome = run_and_verify(define(task, "abc"), path)
+    """Functions and classes that a task, an object or a partial names are read, too; if none names a loop, it is asyncio."""
+    outcome = run_and_verify(define(task, "abc", name="task"), path)
 
     assert [loop] == detect_loops(task)
     assert (3, 3) == (outcome.state.completed, len(events(path, AttemptStarted)))
@@ -516,16 +520,8 @@ def test_scorers_of_every_kind_are_called_where_they_belong(path: Path, kind: Ki
     outcome = run_and_verify(defined, path)
 
     scores = {(event.trial, event.scorer): event.value for event in events(path, TrialScored)}
-    assert {
-        ("a", "plain"): True,
-        ("a", "by_asyncio"): 0.75,
-        ("a", "by_trio"): "a",
-        ("a", "in_either_loop.one"): 1.0,
-        ("b", "plain"): True,
-        ("b", "by_asyncio"): 0.75,
-        ("b", "by_trio"): "b",
-        ("b", "in_either_loop.one"): 1.0,
-    } == scores
+    expected = {"plain": True, "by_asyncio": 0.75, "in_either_loop.one": 1.0}
+    assert {(name, scorer): value for name in "ab" for scorer, value in {**expected, "by_trio": name}.items()} == scores
     assert 2 == outcome.state.completed
 
 

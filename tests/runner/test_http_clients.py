@@ -368,8 +368,9 @@ def make_subclass(module: Any) -> Any:
         ("ok", lambda module: module.AsyncClient(mounts={"http://": make_aiohttp_transport(module, is_read=True)})),
         ("gzip", lambda module: module.AsyncClient(mounts={"http://": make_aiohttp_transport(module, is_read=True)})),
         ("ok", lambda module: make_subclass(module)(verify=False)),
+        ("gzip", lambda _: anthropic.DefaultAioHttpClient(verify=False)),
     ],
-    ids=["transport", "transport-gzip", "read", "read-gzip", "subclass"],
+    ids=["transport", "transport-gzip", "read", "read-gzip", "subclass", "client of an SDK"],
 )
 def test_any_client_and_transport(path: Path, server: Server, name: str, *, module: Any, step: str, make: Any) -> None:
     """A client that was created before the run, with a transport of its own or its own `send`, makes each call once."""
@@ -408,25 +409,6 @@ def test_a_transport_of_a_test(path: Path) -> None:
 
     assert [{"prompt_tokens": 7}] * 2 == task.results
     assert (1, 1) == (len(events(path, StepCompleted)), len(events(path, StepReused)))
-
-
-def test_aiohttp(path: Path, server: Server, name: str) -> None:
-    """The SDKs' clients for aiohttp are covered."""
-    url = server.url(name, "gzip", "api")
-    texts: list[str] = []
-
-    async def agent(_: Any) -> str:
-        http_client = anthropic.DefaultAioHttpClient(verify=False)
-        async with anthropic.AsyncAnthropic(base_url=url, api_key=KEY, http_client=http_client) as client:
-            texts.append((await message_async(client, [{"role": "user", "content": "lima"}]))[0])
-        if len(texts) == 1:
-            raise RateLimited(0.01)
-        return texts[-1]
-
-    run_real(define_real(agent, loop="asyncio", durable="http", retry=RETRY), path)
-
-    assert ["LIMA", "LIMA"] == texts
-    assert 1 == len(server.requests(name))
 
 
 def call_in_pool(url: str) -> int:
