@@ -239,49 +239,36 @@ def _with_json_names(value: Any) -> Any:
 def _sent_by_sdk(server: Server, name: str) -> Any:
     """Return the body that Google's SDK sends for the same conversation."""
     genai = import_optional("google.genai")
-    types = genai.types
-    calls = [types.FunctionCall(id=call_id, name="weather", args={"city": "Lima"}) for call_id in ("fc-1", "fc-2")]
+    call = {"id": "fc-1", "name": "weather", "args": {"city": "Lima"}}
+    image, document = (
+        {"inline_data": {"data": base64.b64decode(data), "mime_type": media_type}}
+        for data, media_type in (("AAAA", "image/png"), ("BBBB", "application/pdf"))
+    )
+    file = {"file_data": {"file_uri": "https://h/a.png"}}
+    calls = [{"function_call": call, "thought_signature": b"signature"}, {"function_call": {**call, "id": "fc-2"}}]
     results = [
-        types.FunctionResponse(id=call_id, name="weather", response={"result": result})
+        {"function_response": {"id": call_id, "name": "weather", "response": {"result": result}}}
         for call_id, result in (("fc-1", "sunny"), ("fc-2", "rain"))
     ]
-    contents = [
-        types.Content(role="user", parts=[types.Part(text="Hello")]),
-        types.Content(role="model", parts=[types.Part(text="Hi")]),
-        types.Content(
-            role="user",
-            parts=[
-                types.Part(text="What is this?"),
-                types.Part.from_bytes(data=base64.b64decode("AAAA"), mime_type="image/png"),
-                types.Part.from_bytes(data=base64.b64decode("BBBB"), mime_type="application/pdf"),
-                types.Part(file_data=types.FileData(file_uri="https://h/a.png")),
-                types.Part(text="As it is."),
-            ],
-        ),
-        types.Content(
-            role="model",
-            parts=[types.Part(function_call=calls[0], thought_signature=b"signature"), types.Part(function_call=calls[1])],
-        ),
-        types.Content(
-            role="user", parts=[*(types.Part(function_response=result) for result in results), types.Part(text="And then?")]
-        ),
+    turns = [
+        ("user", text("Hello")),
+        ("model", text("Hi")),
+        ("user", [*text("What is this?"), image, document, file, *text("As it is.")]),
+        ("model", calls),
+        ("user", [*results, *text("And then?")]),
     ]
-    declaration = {
-        "name": TOOL["name"],
-        "description": TOOL["description"],
-        "parameters_json_schema": TOOL["parametersJsonSchema"],
+    contents = [{"role": role, "parts": parts} for role, parts in turns]
+    config = {
+        "system_instruction": {"parts": text("Be brief.", "Be exact.")},
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 50,
+        "seed": 7,
+        "thinking_config": {"thinking_level": "low"},
+        "response_mime_type": "application/json",
+        "response_json_schema": SCHEMA,
+        "tools": [{"function_declarations": [TOOL]}],
     }
-    config = types.GenerateContentConfig(
-        system_instruction=types.Content(parts=[types.Part(text="Be brief."), types.Part(text="Be exact.")]),
-        temperature=0.5,
-        top_p=0.9,
-        max_output_tokens=50,
-        seed=7,
-        thinking_config=types.ThinkingConfig(thinking_level="low"),
-        response_mime_type="application/json",
-        response_json_schema=SCHEMA,
-        tools=[types.Tool(function_declarations=[types.FunctionDeclaration(**declaration)])],
-    )
     client = genai.Client(api_key="key", http_options={"base_url": server.url(name, "ok", "")})
     client.models.generate_content(model=MODEL, contents=contents, config=config)
     (request,) = server.requests(name)
