@@ -6,7 +6,7 @@ order in which the steps ended.
 
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Final
 
@@ -56,40 +56,30 @@ class Step:
     phase: StepPhase = "task"
 
 
+@attrs.define(eq=False)
 class AttemptSteps:
     """The steps of the attempt in flight."""
 
-    def __init__(
-        self,
-        trial: str,
-        attempt: int,
-        *,
-        record: Callable[[StepEvent], None],
-        clock: Callable[[], float],
-        token: trio.lowlevel.TrioToken,
-        wait_durable: Callable[[], Awaitable[None]] | None = None,
-        is_step: Callable[[str, str], bool] | None = None,
-        gate: CallGate | None = None,
-    ) -> None:
-        self.trial, self.attempt = trial, attempt
-        self.record = record
-        """Records an event, from any thread."""
-        self._clock = clock
-        """Returns seconds; only differences are used."""
-        self.token = token
-        """Identifies the loop of the run."""
-        self.wait_durable = wait_durable
-        """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
-        self.is_step = is_step
-        """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
-        self.gate = gate
-        """Where model calls wait for rate limits; None: they do not wait."""
-        self._results: dict[Key, deque[RecordedResult]] = {}
-        self.inputs = RecordedInputs()
-        """The inputs of the steps that ended."""
-        self._inner_usage_parents: set[int] = set()
-        """Numbers of the steps inside which other steps have recorded usage."""
-        self._numbers = itertools.count(1)
+    trial: str
+    attempt: int
+    record: Callable[[StepEvent], None] = attrs.field(kw_only=True)
+    """Records an event, from any thread."""
+    _clock: Callable[[], float] = attrs.field(kw_only=True)
+    """Returns seconds; only differences are used."""
+    token: trio.lowlevel.TrioToken = attrs.field(kw_only=True)
+    """Identifies the loop of the run."""
+    wait_durable: Callable[[], Awaitable[None]] | None = attrs.field(default=None, kw_only=True)
+    """Waits, in the loop of the run, until the recorded steps are on disk; None: steps do not wait."""
+    is_step: Callable[[str, str], bool] | None = attrs.field(default=None, kw_only=True)
+    """Returns whether an HTTP request with this method and URL is a step; None: no request is."""
+    gate: CallGate | None = attrs.field(default=None, kw_only=True)
+    """Where model calls wait for rate limits; None: they do not wait."""
+    inputs: RecordedInputs = attrs.field(init=False, factory=RecordedInputs)
+    """The inputs of the steps that ended."""
+    _results: dict[Key, deque[RecordedResult]] = attrs.field(init=False, factory=dict[Key, deque[RecordedResult]])
+    _inner_usage_parents: set[int] = attrs.field(init=False, factory=set[int])
+    """Numbers of the steps inside which other steps have recorded usage."""
+    _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
 
     def offer(self, results: Iterable[tuple[Key, RecordedResult]]) -> None:
         """Make results of earlier attempts available, each for one step; those of steps inside a completed step are omitted."""
