@@ -201,8 +201,8 @@ def flip_line(line: bytes, percent: int) -> bytes:
 
 
 DAMAGES: dict[str, Callable[[list[bytes]], list[bytes]]] = {
-    **{f"line 1 at {n} %": lambda lines, n=n: [flip_line(lines[0], n), *lines[1:]] for n in range(0, 101, 3)},  # type: ignore[misc]  # mypy cannot infer it
-    **{f"line 2 at {n} %": lambda lines, n=n: [lines[0], flip_line(lines[1], n), *lines[2:]] for n in range(0, 101, 3)},  # type: ignore[misc]  # mypy cannot infer it
+    **{f"line 1 at {n} %": lambda lines, n=n: [flip_line(lines[0], n), *lines[1:]] for n in range(0, 101, 5)},  # type: ignore[misc]  # mypy cannot infer it
+    **{f"line 2 at {n} %": lambda lines, n=n: [lines[0], flip_line(lines[1], n), *lines[2:]] for n in range(0, 101, 5)},  # type: ignore[misc]  # mypy cannot infer it
     "no line 1": lambda lines: lines[1:],
     "no line 2": lambda lines: [lines[0], *lines[2:]],
     "no lines 1 and 2": lambda lines: lines[2:],
