@@ -20,6 +20,7 @@ from evaljournal.journal.errors import WriteFailed
 from evaljournal.journal.events import AttemptSucceeded
 from evaljournal.journal.writers import writer
 from evaljournal.replay.auditing.auditor import audit
+from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.retries.rules import retry_rules
@@ -84,6 +85,16 @@ def outputs(path: Path) -> list[Any]:
 def count(disk: SimulatedDisk, kind: type) -> int:
     """Return the number of events of one kind."""
     return len(events(disk, kind))
+
+
+def audited(disk: SimulatedDisk) -> Audit:
+    """Return the audit of the run, with its retries recomputed."""
+    return audit(read(PATH, files=disk), rules=retry_rules)
+
+
+def has_journal(disk: SimulatedDisk) -> bool:
+    """Return whether the run was started before the disk lost power."""
+    return disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
 
 
 def signal_after(seconds: float, *, times: int = 1, number: signal.Signals = signal.SIGINT) -> dict[str, Any]:

@@ -7,12 +7,10 @@ import pytest
 
 from evaljournal.journal import read
 from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.tasks.chat import Chat
 from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, numbered_cases, run_virtual
+from tests.runs import PATH, audited, numbered_cases, run_virtual
 
 
 def respond(body: Mapping[str, Any], submissions: int) -> Answer:
@@ -32,7 +30,7 @@ async def test_the_audit_accepts_a_run(
     provider = MemoryBatches(respond=respond)
     monkeypatch.setattr(Chat, "batch_api", lambda _: provider)
     await run_virtual(define_batches(numbered_cases(5), judge=judge, **options), disk)
-    audited, state = audit(read(PATH, files=disk), rules=retry_rules), fold(read(PATH, files=disk))
+    result, state = audited(disk), fold(read(PATH, files=disk))
 
-    assert ((), ()) == (audited.findings, audited.notes)
+    assert ((), ()) == (result.findings, result.notes)
     assert ("finished", [], {}) == (state.outcome, list(state.latencies), state.batch_lines.open)

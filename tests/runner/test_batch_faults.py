@@ -7,14 +7,13 @@ import pytest
 import trio
 
 from evaljournal import Outcome, evaluation
-from evaljournal.journal import read, verify
+from evaljournal.journal import verify
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, AttemptSucceeded, BatchCollected
-from evaljournal.replay import audit
 from evaljournal.runner.scorers.llm_judge import Judge
 from evaljournal.runner.tasks.chat import Chat
 from tests.batch_servers import BatchServer, connect_in_memory
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, events, numbered_cases, run_virtual
+from tests.runs import PATH, AnyEvaluation, audited, events, numbered_cases, run_virtual
 
 CASES = 4
 
@@ -49,7 +48,7 @@ def check(disk: SimulatedDisk, outcome: Outcome) -> None:
     starts = [event for event in events(disk, AttemptStarted) if (event.trial, event.attempt) not in interrupted]
     assert {1} >= set(Counter((event.batch, event.line) for event in starts if event.batch).values())
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
-    assert () == audit(read(PATH, files=disk)).findings
+    assert () == audited(disk).findings
 
 
 FAULTS = {

@@ -20,11 +20,11 @@ from evaljournal.journal.events import (
     ScorerCallStarted,
     TrialScored,
 )
-from evaljournal.replay import audit, fold
+from evaljournal.replay import fold
 from evaljournal.runner.tasks.chat import Chat
 from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import PowerFailure, SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, events, numbered_cases, run_until_power_failure
+from tests.runs import PATH, AnyEvaluation, audited, events, has_journal, numbered_cases, run_until_power_failure
 
 CASES: Final = 5
 BUSY: Final = (500, {"error": {"message": "busy"}})
@@ -52,8 +52,7 @@ def resume(defined: AnyEvaluation, provider: MemoryBatches, disk: SimulatedDisk,
     No attempt that uses a line is ambiguous: nothing was called.
     """
     provider.started += 20.0
-    has_run = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-    return run_until_power_failure(defined, disk, seq, resume=has_run, on_ambiguous="fail")
+    return run_until_power_failure(defined, disk, seq, resume=has_journal(disk), on_ambiguous="fail")
 
 
 @attrs.frozen
@@ -87,7 +86,7 @@ def check(provider: MemoryBatches, disk: SimulatedDisk, outcome: Any, expected: 
     assert 0 not in {batch for batch, _ in lines}
     assert all(event.batch for event in events(disk, ScorerCallStarted))
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
-    assert () == audit(read(PATH, files=disk)).findings
+    assert () == audited(disk).findings
     replayed, live = fold(read(PATH, files=disk)), outcome.state
     assert (replayed.completed, replayed.attempts, replayed.usage, replayed.repeated_calls) == (
         live.completed,

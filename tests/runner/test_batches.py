@@ -23,7 +23,7 @@ from evaljournal.journal.events import (
     BatchPrepared,
     BatchSubmitted,
 )
-from evaljournal.replay import audit, fold
+from evaljournal.replay import fold
 from evaljournal.runner.batches.api import NotSubmitted, SubmissionUnclear, TokenLimitExceeded
 from evaljournal.runner.batches.results import LineResult
 from evaljournal.runner.engine.batcher import Batcher
@@ -34,7 +34,7 @@ from evaljournal.runner.tasks.chat import AttachmentError, Chat, OpenChat
 from evaljournal.runner.testing import inline
 from tests.batches import Answer, MemoryBatches, answer, define_batches, prompt_of
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, count, events, numbered_cases, run_virtual, signal_after
+from tests.runs import PATH, audited, count, events, numbered_cases, run_virtual, signal_after
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ async def test_a_session_can_leave_its_batches(disk: SimulatedDisk, provider: Me
     ]
     assert 2 == provider.submissions
     assert [1, 1, 2, 2] == [len(fold(read(PATH, files=disk), at=outcome.state.seq).batches) for outcome in outcomes]
-    assert audit(read(PATH, files=disk)).ok
+    assert audited(disk).ok
 
 
 async def test_polls_become_rarer(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -355,7 +355,7 @@ async def test_a_batch_is_as_large_as_the_budget_allows(disk: SimulatedDisk, pro
     assert ("budget", 3, 30) == (outcome.stop_reason, outcome.state.completed, outcome.state.usage["output_tokens"])
     outcome = await run_virtual(defined, disk, resume=True, budget={"output_tokens": 1000})
     assert ("", 10, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
-    assert audit(read(PATH, files=disk)).ok
+    assert audited(disk).ok
 
 
 async def test_a_request_that_cannot_be_rendered_is_an_error(
@@ -466,7 +466,7 @@ async def test_a_session_of_one_variant_keeps_the_results_of_others(disk: Simula
     outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 4, 1) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
     assert [(1, "completed", 4, 0, 0)] == collected(disk)
-    assert audit(read(PATH, files=disk)).ok
+    assert audited(disk).ok
 
 
 async def test_a_session_of_one_variant_ends_without_its_results(disk: SimulatedDisk, provider: MemoryBatches) -> None:
@@ -482,7 +482,7 @@ async def test_a_session_of_one_variant_ends_without_its_results(disk: Simulated
     outcome = await run_virtual(defined, disk, resume=True)
     assert ("", 4, 2) == (outcome.stop_reason, outcome.state.completed, provider.submissions)
     assert [(1, "completed", 2, 2, 0), (2, "completed", 2, 0, 0)] == collected(disk)
-    assert audit(read(PATH, files=disk)).ok
+    assert audited(disk).ok
 
 
 async def test_a_full_disk_loses_no_result(disk: SimulatedDisk, provider: MemoryBatches) -> None:

@@ -13,19 +13,17 @@ from evaljournal import Case, Retry, UsageError, arun, durable, note
 from evaljournal.journal import read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, RunStopped, TrialFailed
 from evaljournal.replay import RunState, fold, load
-from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.runs.idle import reasons
 from evaljournal.runner import scorers
 from evaljournal.runner.definition.budget import parse_budget
 from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.rescore import Rescoring
-from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 from evaljournal.runner.testing import deterministic_options, inline
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_fork import FastDisk
-from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_killed, run_virtual
+from tests.runs import PATH, AnyEvaluation, audited, define, events, numbered_cases, run_killed, run_virtual
 
 COST = 0.1
 
@@ -59,7 +57,7 @@ def paid_evaluation(task: Callable[..., Any], count: int = 30, **options: Any) -
 
 def state_of(disk: SimulatedDisk) -> RunState:
     """Return the state of the run; the audit passes."""
-    assert () == audit(read(PATH, files=disk), rules=retry_rules).findings
+    assert () == audited(disk).findings
     return fold(read(PATH, files=disk))
 
 

@@ -13,12 +13,9 @@ from evaljournal import Outcome, Retry, note
 from evaljournal.journal import Record, read
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptTimedOut, Noted, TrialCompleted
 from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.notes import engine_note
-from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, define, numbered_cases, run_killed, run_virtual
+from tests.runs import PATH, AnyEvaluation, audited, define, numbered_cases, run_killed, run_virtual
 
 
 @attrs.frozen
@@ -121,11 +118,6 @@ def run_plan(plan: Plan) -> tuple[SimulatedDisk, PaidTask, AnyEvaluation]:
         return killed_disk
 
     return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)), task, defined
-
-
-def audited(disk: SimulatedDisk) -> Audit:
-    """Return the audit of a run."""
-    return audit(read(PATH, files=disk), rules=retry_rules)
 
 
 def resumed(defined: AnyEvaluation, disk: SimulatedDisk, **options: Any) -> Outcome:

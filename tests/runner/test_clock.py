@@ -4,7 +4,7 @@ import functools
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 import trio
@@ -12,13 +12,10 @@ import trio.testing
 from trio._core import _run as scheduler
 
 from evaljournal import note, run
-from evaljournal.journal import read
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import SimulatedEndpoint
 from evaljournal.runner.verification import verify
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, define, define_real, flaky_evaluation, numbered_cases, run_virtual
+from tests.runs import audited, define, define_real, flaky_evaluation, numbered_cases, run_virtual
 
 T = TypeVar("T")
 
@@ -64,10 +61,6 @@ def paced_run(pauses: Callable[[int], float]) -> tuple[int, SimulatedDisk]:
     return clock.readings, disk
 
 
-def findings(disk: SimulatedDisk) -> list[Any]:
-    return list(audit(read(PATH, files=disk), rules=retry_rules).findings)
-
-
 @pytest.mark.parametrize(
     ("runs", "first"),
     [
@@ -79,10 +72,10 @@ def findings(disk: SimulatedDisk) -> list[Any]:
 def test_preempted_between_any_two_readings(runs: Callable[..., tuple[int, SimulatedDisk]], first: int | None) -> None:
     """A run that is preempted before the nth reading of the clock, for the `first` n or for any, has no findings."""
     readings, disk = runs(lambda _: 0.0)
-    assert [] == findings(disk)
+    assert () == audited(disk).findings
 
     for place in range(1, (first or readings) + 1):
-        assert [] == findings(runs(lambda number, place=place: PAUSE if number == place else 0.0)[1]), place
+        assert () == audited(runs(lambda number, place=place: PAUSE if number == place else 0.0)[1]).findings, place
 
 
 @pytest.mark.parametrize("runs", [flaky_run, paced_run])
@@ -90,7 +83,7 @@ def test_preempted_before_every_reading(runs: Callable[..., tuple[int, Simulated
     """A run that is preempted before every reading of the clock, for a while each time, has no findings."""
     chance = random.Random(0)
 
-    assert [] == findings(runs(lambda _: chance.random() * PAUSE)[1])
+    assert () == audited(runs(lambda _: chance.random() * PAUSE)[1]).findings
 
 
 class NotingError(Exception):

@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from evaljournal import Case, Outcome
-from evaljournal.journal import read
 from evaljournal.journal.events import (
     AttemptStarted,
     IntakePaused,
@@ -19,15 +18,12 @@ from evaljournal.journal.events import (
     RunFinished,
 )
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.replay.auditing.findings import Audit
 from evaljournal.runner.concurrency.adaptive import Adaptive
 from evaljournal.runner.concurrency.key_policy import RAISE_VARIABLE, KeyPolicy
 from evaljournal.runner.concurrency.policy import STARTS, Decision, StartPermit, call_of
-from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runner.call_events import started
-from tests.runs import PATH, define, events, numbered_cases, run_virtual
+from tests.runs import audited, define, events, numbered_cases, run_virtual
 
 SLOTS = 6
 
@@ -88,10 +84,6 @@ async def run_with(disk: SimulatedDisk, factory: Callable[[int], Any] | None = N
 
 def failures(disk: SimulatedDisk) -> list[Any]:
     return [event.value for event in events(disk, Noted) if event.name == "evaljournal.policy_failed"]
-
-
-def audited(disk: SimulatedDisk) -> Audit:
-    return audit(read(PATH, files=disk), rules=retry_rules)
 
 
 def fail_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

@@ -8,11 +8,9 @@ from evaljournal import Case, Retry, UsageError
 from evaljournal.journal import read, verify
 from evaljournal.journal.errors import NotAJournal
 from evaljournal.journal.events import AttemptStarted, IntakePaused, LimitChanged, TrialCompleted
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import SimulatedEndpoint, events_of
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, AnyEvaluation, define, run_virtual
+from tests.runs import PATH, AnyEvaluation, audited, define, run_virtual
 
 
 def cases(*keys: str) -> list[Case[Any, Any]]:
@@ -102,4 +100,4 @@ async def test_a_keyed_run_is_resumed_and_audited(disk: SimulatedDisk) -> None:
     assert "deadline" == stopped.stop_reason
     assert (20, "") == (outcome.state.completed, outcome.stop_reason)
     assert "model" == outcome.state.settings["limit_key"]
-    assert () == tuple(audit(read(PATH, files=disk), rules=retry_rules).findings)
+    assert () == audited(disk).findings

@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import pytest
 import trio
-from click.testing import CliRunner
 
 from evaljournal import Case, Chat, Endpoint, Retry, UsageError, rescore, scorers, verify
 from evaljournal.journal import read
@@ -27,10 +26,10 @@ from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.results.summary import summarize, unscored_counts
 from evaljournal.replay.state.answers import ANSWER, Answers
 from evaljournal.replay.state.trial import outcome_of
-from evaljournal.runner.cli import cli
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import inline
 from tests.runner.test_provider_errors import CASES as PROVIDER_ERRORS
+from tests.runner_cli.commands import evaljournal, printed
 from tests.runs import AnyEvaluation, define_real, events, outputs, run_real
 from tests.security.replies import replying
 from tests.server import Server
@@ -207,8 +206,7 @@ def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
     urls = {reason: server.url(f"{name}-{reason}", script(reason), "v1/") for reason in OUTCOMES}
     chat = Chat("small", base_url=urls["stop"])
     run_real(define_real(chat, variants={reason: {"base_url": url} for reason, url in urls.items()}), path)
-    result = CliRunner().invoke(cli, ["status", str(path), "--json"])
-    summary = json.loads(result.stdout)
+    summary = printed("status", path)
 
     assert (1, 1) == (summary["trials"]["declined"], summary["trials"]["truncated"])
     counts = {name: variant["trials"] for name, variant in summary["variants"].items()}
@@ -216,17 +214,14 @@ def test_counts_of_variants(server: Server, path: Path, name: str) -> None:
         name: trials["declined"] for name, trials in counts.items()
     }
     assert {"small-2026-05-01": 1} == summary["variants"]["stop"]["models"]
-    assert "1 declined" in CliRunner().invoke(cli, ["status", str(path)]).stdout
+    assert "1 declined" in evaljournal("status", path).stdout
 
 
 def test_show(server: Server, path: Path, name: str) -> None:
     """`show` selects declined and truncated answers, and says of a trial how its answer ended and which model gave it."""
     run_real(define_outcomes(server, name, on_declined="exclude"), path)
-    declined, truncated = (
-        json.loads(CliRunner().invoke(cli, ["show", str(path), option, "--json"]).stdout)["trials"]
-        for option in ("--declined", "--truncated")
-    )
-    text = CliRunner().invoke(cli, ["show", str(path), "content_filter"]).stdout
+    declined, truncated = (printed("show", path, option)["trials"] for option in ("--declined", "--truncated"))
+    text = evaljournal("show", path, "content_filter").stdout
 
     assert [("content_filter", True, True)] == [(row["trial"], row["declined"], row["excluded"]) for row in declined]
     assert [("length", True, False)] == [(row["trial"], row["truncated"], row["excluded"]) for row in truncated]
@@ -255,10 +250,10 @@ def test_models_that_cases_name_are_not_mixed(server: Server, path: Path, name: 
         defined.score(scorers.exact)
         run_real(defined, Path(run_path))
     state = load(path).state
-    result = CliRunner().invoke(cli, ["gate", paths[0], "--baseline", paths[1], "--json"])
+    gate = printed("gate", paths[0], "--baseline", paths[1])
 
     assert ({"small-1": 1, "small-2": 1}, []) == (dict(state.models), summarize(state).warnings)
-    assert json.loads(result.stdout)["mixed_models"] is False
+    assert gate["mixed_models"] is False
 
 
 def test_several_served_models_are_too_little_evidence(server: Server, path: Path, name: str) -> None:
@@ -266,13 +261,13 @@ def test_several_served_models_are_too_little_evidence(server: Server, path: Pat
     served = [["small-1"] * 20, ["small-1"] * 20, ["small-1"] * 19 + ["small-2"]]
     uniform, other, mixed = run_served(server, path, name, *served)
 
-    rejected = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform])
-    allowed = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models", "--json"])
+    rejected = evaljournal("gate", mixed, "--baseline", uniform)
+    allowed = evaljournal("gate", mixed, "--baseline", uniform, "--allow-mixed-models", "--json")
     warning = "the run was served by several models: small-1 (19), small-2 (1)"
     assert [warning] == summarize(load(mixed).state).warnings
-    text = CliRunner().invoke(cli, ["gate", mixed, "--baseline", uniform, "--allow-mixed-models"]).stdout
+    text = evaljournal("gate", mixed, "--baseline", uniform, "--allow-mixed-models").stdout
     assert "several models" not in text
-    passed = CliRunner().invoke(cli, ["gate", other, "--baseline", uniform])
+    passed = evaljournal("gate", other, "--baseline", uniform)
     assert (5, 0, 0) == (rejected.exit_code, allowed.exit_code, passed.exit_code), rejected.output
     assert "too little evidence several models served one variant" in rejected.output
     assert "run was served by small-1 (19) and small-2 (1)" in rejected.output
@@ -284,10 +279,8 @@ def test_compare_notes_the_served_models(server: Server, path: Path, name: str) 
     """`compare` names several models of one side, and different models of two sides that requested the same."""
     served = [["small-1", "small-1"], ["small-1", "small-2"], ["", ""]]
     first, mixed, unknown = run_served(server, path, name, *served)
-    texts = {
-        other: CliRunner().invoke(cli, ["compare", first, other], catch_exceptions=False).stdout for other in (mixed, unknown)
-    }
-    table = CliRunner().invoke(cli, ["compare", first, mixed, unknown]).stdout
+    texts = {other: evaljournal("compare", first, other).stdout for other in (mixed, unknown)}
+    table = evaljournal("compare", first, mixed, unknown).stdout
 
     assert "B was served by small-1 (1) and small-2 (1)" in texts[mixed]
     assert "A and B requested the same model, but different models answered" in texts[mixed]
@@ -303,8 +296,8 @@ def test_compare_counts_incomplete_answers(server: Server, path: Path, name: str
     run_real(define_outcomes(server, name), path.with_name("a"))
     run_real(define_outcomes(server, f"{name}-2", on_declined="exclude"), path.with_name("b"))
     a, b = str(path.with_name("a")), str(path.with_name("b"))
-    result = CliRunner().invoke(cli, ["compare", a, b])
-    comparison = json.loads(CliRunner().invoke(cli, ["compare", a, b, "--json"]).stdout)
+    result = evaljournal("compare", a, b)
+    comparison = printed("compare", a, b)
 
     assert "answers  A: 1 declined · 1 truncated; B: 1 truncated, excluded: 1 declined" in result.stdout
     assert ([], {"declined": 1}) == (comparison["broken"], comparison["answers_b"]["excluded"])
@@ -376,8 +369,8 @@ def test_merged_shards_keep_what_is_excluded(path: Path) -> None:
             defined.score(scorers.exact)
             run_real(defined, path.with_name(f"{number}"), shard=f"{min(number, 2)}/2")
     first, second, other, merged = (str(path.with_name(name)) for name in ("1", "2", "3", "merged"))
-    result = CliRunner().invoke(cli, ["merge", first, second, "-o", merged])
-    rejected = CliRunner().invoke(cli, ["merge", first, other, "-o", str(path.with_name("rejected"))])
+    result = evaljournal("merge", first, second, "-o", merged)
+    rejected = evaljournal("merge", first, other, "-o", path.with_name("rejected"))
 
     state = load(merged).state
     assert (0, 2) == (result.exit_code, rejected.exit_code), result.output

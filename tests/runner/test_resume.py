@@ -30,7 +30,6 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.results.summary import summarize
@@ -45,10 +44,12 @@ from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
     AnyEvaluation,
+    audited,
     count,
     define,
     events,
     flaky_evaluation,
+    has_journal,
     numbered_cases,
     run_killed,
     run_until_power_failure,
@@ -229,12 +230,12 @@ def crash_everywhere(count: int, crashes: int, seed: int = 0) -> int:
         for crash in range(1, crashes + 1):
             disk = disk.after_power_failure(random.Random(f"{seed} {seq} {crash}"))
             points += 1
-            has_journal = disk.is_directory(str(PATH)) and any(n.startswith("journal-") for n in disk.list_directory(str(PATH)))
-            recorded = events_of(PATH, files=disk) if has_journal else []
+            is_started = has_journal(disk)
+            recorded = events_of(PATH, files=disk) if is_started else []
             done = [event.trial for event in recorded if isinstance(event, TrialCompleted)]
             before = dict(task.calls)
             outcome = run_until_power_failure(
-                defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=has_journal
+                defined, disk, 10**9 if crash == crashes else seq + crash * last // 3, resume=is_started
             )
             assert all(task.calls[trial] == before.get(trial, 0) for trial in done), "a finished trial was run again"
             if outcome is not None:
@@ -326,7 +327,7 @@ async def test_adopted_changes_are_recorded_and_shown(disk: SimulatedDisk) -> No
     report = final_report(outcome.state, path=PATH)
     assert "\n  session 2 adopted changes: task, scorer exact\n" in report
     assert "\n  2 of 6 outputs are from an older version of the task\n" in report
-    notes = audit(read(PATH, files=disk)).notes
+    notes = audited(disk).notes
     assert "6 scores of exact from 2 versions of the scorer, 2 from an older one" in notes
     assert summary.adopted == summarize(fold(read(PATH, files=disk))).adopted
 

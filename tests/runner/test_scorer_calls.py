@@ -28,8 +28,8 @@ from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Fail, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.journal.samples import inline
-from tests.runner.test_scoring import answer_immediately, checked, evaluation_of, judge_of, run_fixed
-from tests.runs import PATH, AnyEvaluation, events, run_until_power_failure
+from tests.runner.test_scoring import answer_immediately, evaluation_of, judge_of, run_fixed
+from tests.runs import PATH, AnyEvaluation, audited, events, has_journal, run_until_power_failure
 
 Timed = list[tuple[float, Event]]
 
@@ -43,7 +43,7 @@ async def judged_run() -> Timed:
     defined.score(name="judge")(judge_of(script))
     disk = SimulatedDisk()
     await run_fixed(defined, disk)
-    assert () == checked(disk).findings
+    assert () == audited(disk).findings
     return [(record.t, record.event) for record in read(PATH, files=disk)]
 
 
@@ -128,14 +128,13 @@ def test_a_power_failure_at_any_record_loses_no_score() -> None:
         disk, defined = SimulatedDisk(), judged_twice()
         run_until_power_failure(defined, disk, seq)
         disk = disk.after_power_failure(random.Random(seq))
-        has_run = disk.is_directory(str(PATH)) and any(name.startswith("journal-") for name in disk.list_directory(str(PATH)))
-        outcome = run_until_power_failure(defined, disk, 10**9, resume=has_run)
+        outcome = run_until_power_failure(defined, disk, 10**9, resume=has_journal(disk))
 
         assert outcome is not None
         assert (4, "") == (outcome.state.completed, outcome.stop_reason)
         scored = [(event.trial, event.scorer) for event in events(disk, TrialScored)]
         assert (8, 8) == (len(scored), len(set(scored)))
-        assert () == checked(disk).findings
+        assert () == audited(disk).findings
 
 
 async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:

@@ -18,15 +18,12 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import fold
-from evaljournal.replay.auditing.auditor import audit
-from evaljournal.replay.auditing.findings import Audit
 from evaljournal.replay.results.summary import summarize
 from evaljournal.runner import scorers
-from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Fail, Hang, Return, Scripted
 from tests.journal.disk import SimulatedDisk
 from tests.runner.test_session import Unauthorized
-from tests.runs import PATH, AnyEvaluation, define, events, numbered_cases, run_virtual
+from tests.runs import PATH, AnyEvaluation, audited, define, events, numbered_cases, run_virtual
 
 
 class Model:
@@ -66,10 +63,6 @@ def evaluation_of(task: Any, count: int, **options: Any) -> AnyEvaluation:
 async def run_fixed(defined: AnyEvaluation, disk: SimulatedDisk | None = None, **options: Any) -> Outcome:
     """Run an evaluation under a fixed limit."""
     return await run_virtual(defined, disk or SimulatedDisk(), **{"policy": "fixed", **options})
-
-
-def checked(disk: SimulatedDisk) -> Audit:
-    return audit(read(PATH, files=disk), rules=retry_rules)
 
 
 def judge_of(script: Scripted) -> Callable[[Case[Any, Any]], Any]:
@@ -151,7 +144,7 @@ async def test_the_retry_after_of_a_judge_pauses_its_calls_alone(disk: Simulated
     assert not any(isinstance(event, ScorerCallStarted) for event in inside)
     assert 10 < sum(isinstance(event, AttemptStarted) for event in inside)
     assert 30 == outcome.state.completed
-    assert () == checked(disk).findings
+    assert () == audited(disk).findings
 
 
 async def test_a_scorer_that_exceeds_its_timeout_is_called_again(disk: SimulatedDisk) -> None:
@@ -169,7 +162,7 @@ async def test_a_scorer_that_exceeds_its_timeout_is_called_again(disk: Simulated
     assert ["case-1"] == [event.trial for event in events(disk, ScoringFailed)]
     assert ["case-0"] == [event.trial for event in events(disk, TrialScored)]
     assert 2 == outcome.state.completed
-    assert () == checked(disk).findings
+    assert () == audited(disk).findings
 
 
 async def test_the_timeout_of_a_scorer_is_that_of_the_run_by_default(disk: SimulatedDisk) -> None:
@@ -261,7 +254,7 @@ async def test_a_stopped_run_scores_the_rest_when_it_is_resumed(disk: SimulatedD
     assert ("", 4) == (resumed.stop_reason, resumed.state.completed)
     assert [1] * 8 == [event.call for event in events(disk, ScorerCallStarted)]
     assert 4 == len(events(disk, AttemptStarted))
-    assert () == checked(disk).findings
+    assert () == audited(disk).findings
 
 
 async def test_an_unauthorized_scorer_stops_the_run(disk: SimulatedDisk) -> None:
@@ -283,7 +276,7 @@ async def test_an_unauthorized_scorer_stops_the_run(disk: SimulatedDisk) -> None
     assert "unauthorized" == stopped.stop_reason
     assert {("fatal", 0.0)} == {(event.category, event.delay) for event in events(disk, ScorerCallFailed)}
     assert (20, []) == (resumed.state.completed, events(disk, ScoringFailed))
-    assert () == checked(disk).findings
+    assert () == audited(disk).findings
 
 
 @pytest.mark.parametrize("policy", ["adaptive", "aimd", "fixed"])
@@ -309,7 +302,7 @@ async def test_a_policy_of_attempts_and_calls(policy: str, disk: SimulatedDisk) 
     defined = evaluation_of(Task(0, "same"), 60, slots=12)
     defined.score(name="judge")(Judge(0, "same"))
     outcome = await run_fixed(defined, disk, policy=policy)
-    result = checked(disk)
+    result = audited(disk)
 
     assert 60 == outcome.state.completed
     assert () == result.findings
@@ -324,7 +317,7 @@ async def test_outputs_are_scored_within_the_grace(disk: SimulatedDisk) -> None:
 
     assert ("deadline", 6, 6) == (outcome.stop_reason, len(events(disk, AttemptStarted)), outcome.state.completed)
     assert 7.0 <= outcome.state.t < 7.1
-    assert () == checked(disk).findings
+    assert () == audited(disk).findings
 
 
 async def test_outputs_that_cannot_be_scored_within_the_grace_are_left(disk: SimulatedDisk) -> None:

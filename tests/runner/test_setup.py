@@ -25,7 +25,7 @@ from evaljournal import (
     evaluation,
     step,
 )
-from evaljournal.journal import read, verify
+from evaljournal.journal import verify
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
@@ -39,17 +39,15 @@ from evaljournal.journal.events import (
     StepReused,
     TrialFailed,
 )
-from evaljournal.replay import audit
 from evaljournal.replay.results.warning_text import warnings_of
 from evaljournal.replay.runs.trajectory import StepDetails
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.processes import TIMEOUT, wait_until
 from tests.runner_cli.commands import process, wait_for
 from tests.runs import (
-    PATH,
     AnyEvaluation,
+    audited,
     define,
     define_real,
     events,
@@ -284,7 +282,7 @@ async def test_after_a_kill_an_attempt_is_set_up_again(disk: SimulatedDisk) -> N
 
     assert ["create", "a 1", "a 2", "create", "a 2", "remove"] == calls
     assert (1, [2.0]) == (len(events(killed, StepReused)), list(outcome.state.latencies))
-    assert () == audit(read(PATH, files=killed), rules=retry_rules).findings
+    assert () == audited(killed).findings
 
 
 async def test_a_set_up_that_times_out_does_not_end_its_worker(disk: SimulatedDisk) -> None:
