@@ -153,46 +153,6 @@ def test_invalid_needs() -> None:
     assert [1.0] == [use.used for use in fold(records(("00:00:00", events))).known_limits.uses(3.0)]
 
 
-def test_declared_limits_hold() -> None:
-    """Calls that start evenly, or a second of the limit at once, break no rule; nor do others without a limit."""
-    assert [] == findings(RPM, TPM, events=calls(range(90)))
-    assert [] == findings(RPM, events=calls([0.0] * 60 + [61.0]))
-    assert [] == findings(events=calls([0.0] * 90))
-
-
-@pytest.mark.parametrize(
-    ("limit", "times", "need", "message"),
-    [
-        (RPM, [0.0] * 61 + [59.0] * 2, 1.0, "'62' starts when the calls of the last minute need 63 requests; "),
-        (TPM, [0.0, 10.0, 59.0], 3_100.0, "'2' starts when the calls of the last minute need 9,300 tokens; "),
-        (RPD, [0.0, 1.0, 2.0, 80_000.0, 86_399.0], 1.0, "'4' starts when the calls of the last day need 5 requests; "),
-    ],
-)
-def test_declared_limits_are_broken(limit: RateLimitSeen, times: list[float], need: float, message: str) -> None:
-    """Calls of one window that need more than the limit and one need are reported."""
-    problem = f"{message}the declared limit is {limit.size:,.0f} ({limit.header})"
-
-    assert [("rate_limit", problem)] == findings(limit, events=calls(times, need=need))
-
-
-def test_an_advertised_limit() -> None:
-    """An advertised limit allows a full bucket and what flows in, while it is believed."""
-    times = [float(number) for number in range(59)]
-    disbelief = evolve_fact(TOKENS, is_believed=False)
-
-    assert [] == findings(TOKENS, events=calls(times, need=200))
-    assert "rate_limit" in {check for check, _ in findings(TOKENS, events=calls(times, need=240))}
-    assert [] == findings(TOKENS, disbelief, events=calls(times, need=240))
-
-
-def test_real_tokens() -> None:
-    """A call that used fewer tokens than it needed leaves room for others."""
-    times = [float(number) for number in range(59)]
-
-    assert [] == findings(TPM, events=calls(times, need=200, used=90))
-    assert "rate_limit" in {check for check, _ in findings(TPM, events=calls(times, need=200, used=190))}
-
-
 def agent(steps: Iterable[tuple[float, float]], *, key: str = "") -> Iterator[Timed]:
     """Yield the events of a trial whose steps start and end at these times."""
     yield 0.0, TrialEnqueued(trial="a", case="a", repeat=1, input=1, fingerprint="a")
@@ -209,17 +169,61 @@ def agent(steps: Iterable[tuple[float, float]], *, key: str = "") -> Iterator[Ti
     yield 200.0, TrialCompleted(trial="a", attempts=1)
 
 
-def test_steps() -> None:
-    """Calls inside an attempt count from their start, not from their end, for the limit of their own key."""
-    limit = evolve_fact(RPM, size=2.0, key="m")
-    even_steps = [(0.0, 130.0), (31.0, 131.0), (62.0, 132.0), (93.0, 133.0)]
-    burst = [(1.0, 100.0), (1.0, 101.0), (1.0, 102.0), (1.0, 103.0)]
+EVERY_SECOND = [float(number) for number in range(59)]
+FAST = [0.01 * number for number in range(5_000)]
+TWO_PER_MINUTE = evolve_fact(RPM, size=2.0, key="m")
+BURST = [(1.0, 100.0), (1.0, 101.0), (1.0, 102.0), (1.0, 103.0)]
+IMPOSSIBLE = [
+    evolve_fact(RPM, size=size, window=window) for size, window in ((0.0, 60.0), (-1.0, 60.0), (5.0, 0.0), (5.0, -1.0))
+]
+"""Limits of a foreign journal."""
 
-    assert [] == findings(limit, events=agent(even_steps, key="m"))
-    assert [] == findings(limit, events=agent(burst, key="other"))
-    assert [
-        ("rate_limit", "step 4 of 'a' starts when the calls of the last minute need 4 requests; the declared limit is 2 (rpm)")
-    ] == findings(limit, events=agent(burst, key="m"))
+
+@pytest.mark.parametrize(
+    ("limits", "events"),
+    [
+        ([RPM, TPM], calls(range(90))),
+        ([RPM], calls([0.0] * 60 + [61.0])),
+        ([], calls([0.0] * 90)),
+        (IMPOSSIBLE, calls([1.0] * 9)),
+        ([TOKENS], calls(EVERY_SECOND, need=200)),
+        ([TOKENS, evolve_fact(TOKENS, is_believed=False)], calls(EVERY_SECOND, need=240)),
+        ([TPM], calls(EVERY_SECOND, need=200, used=90)),
+        ([TWO_PER_MINUTE], [*agent([(0.0, 130.0), (31.0, 131.0), (62.0, 132.0), (93.0, 133.0)], key="m")]),
+        ([TWO_PER_MINUTE], [*agent(BURST, key="other")]),
+        ([evolve_fact(RPM, size=30_000.0)], calls(FAST)),
+    ],
+)
+def test_limits_that_hold(limits: list[RateLimitSeen], events: list[Timed]) -> None:
+    """A second of a declared limit may be used at once, and of an advertised one, while it is believed, a full bucket.
+
+    Calls count with the tokens that they used, and steps from their start, for the limit of their key.
+    """
+    assert [] == findings(*limits, events=events)
+
+
+@pytest.mark.parametrize(
+    ("limit", "events", "count", "subject"),
+    [
+        (RPM, calls([0.0] * 61 + [59.0] * 2), 1, "'62' starts when the calls of the last minute need 63 requests"),
+        (TPM, calls([0.0, 10.0, 59.0], need=3_100.0), 1, "'2' starts when the calls of the last minute need 9,300 tokens"),
+        (RPD, calls([0.0, 1.0, 2.0, 80_000.0, 86_399.0]), 1, "'4' starts when the calls of the last day need 5 requests"),
+        (TOKENS, calls(EVERY_SECOND, need=240), 8, "'51' starts when the calls of the last minute need 12,480 tokens"),
+        (TPM, calls(EVERY_SECOND, need=200, used=190), 26, "'33' starts when the calls of the last minute need 6,470 tokens"),
+        (TWO_PER_MINUTE, [*agent(BURST, key="m")], 1, "step 4 of 'a' starts when the calls of the last minute need 4 requests"),
+    ],
+)
+def test_limits_that_are_broken(limit: RateLimitSeen, events: list[Timed], count: int, subject: str) -> None:
+    """Calls of one window that need more than the limit and one need are reported."""
+    problem = f"{subject}; the {limit.source} limit is {limit.size:,.0f} ({limit.header})"
+
+    violations = findings(limit, events=events)
+    assert (("rate_limit", problem), count) == (violations[0], len(violations))
+
+
+def test_findings_while_a_run_goes_on() -> None:
+    """Calls are checked in the order of their starts before the end of a long run; only the first findings are kept."""
+    assert 100 == len(findings(evolve_fact(RPM, size=3_000.0), events=calls(FAST)))
 
 
 def test_scorer_calls() -> None:
@@ -256,16 +260,6 @@ def test_sessions() -> None:
     assert () == audit(records(("00:00:00", first_session), ("00:00:10", events))).findings
 
 
-def test_many_calls() -> None:
-    """Calls are checked while the run goes on, in the order of their starts."""
-    limit = evolve_fact(RPM, size=30_000.0)
-    times = [0.01 * number for number in range(5_000)]
-    slower_limit = evolve_fact(limit, size=3_000.0)
-
-    assert [] == findings(limit, events=calls(times))
-    assert 100 == len(findings(slower_limit, events=calls(times)))
-
-
 def test_an_interrupted_call() -> None:
     """The need of an interrupted call counts."""
     events: list[Timed] = [(0.0, evolve_fact(RPM, size=1.0))]
@@ -285,21 +279,23 @@ def waiting(*events: Event, limit: RateLimitSeen = TPM, times: Iterable[float] =
     return [reason.text for reason in reasons(fold(records(("00:00:00", timed_events))), now=10.0, total=2)]
 
 
-def test_waiting_for_a_limit() -> None:
-    """The line that says why slots are idle has the limit, its use, the time of the next start and its source."""
-    assert ["tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"] == waiting()
-    assert ["tokens: 5.9k of 6k per minute used, next start in 49 s (advertised)"] == waiting(limit=TOKENS)
-    assert ["tokens: 100 of 6k per minute used (advertised)"] == waiting(limit=TOKENS, need=100)
+PACED, PAUSED = PaceChanged(after=2.0, reason="rate_limit"), IntakePaused(until=12.0, reason="retry_after")
 
 
-def test_a_limit_among_other_reasons() -> None:
-    """A limit that holds starts back wins over the limit and the pace of the policy, but not over a pause."""
-    text = "tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"
-    pace, pause = PaceChanged(after=2.0, reason="rate_limit"), IntakePaused(until=12.0, reason="retry_after")
-
-    assert [text] == waiting(pace)
-    assert ["Retry-After: 2 s left"] == waiting(pause)
-    assert ["pace: 2 starts/s"] == waiting(pace, need=100.0)
+@pytest.mark.parametrize(
+    ("events", "options", "text"),
+    [
+        ([], {}, "tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"),
+        ([], {"limit": TOKENS}, "tokens: 5.9k of 6k per minute used, next start in 49 s (advertised)"),
+        ([], {"limit": TOKENS, "need": 100}, "tokens: 100 of 6k per minute used (advertised)"),
+        ([PACED], {}, "tokens: 5.9k of 6k per minute used, next start in 50 s (declared)"),
+        ([PAUSED], {}, "Retry-After: 2 s left"),
+        ([PACED], {"need": 100}, "pace: 2 starts/s"),
+    ],
+)
+def test_waiting_for_a_limit(events: list[Event], options: dict[str, Any], text: str) -> None:
+    """A limit that holds starts is the reason, with its use and the next start, before the pace, but not before a pause."""
+    assert [text] == waiting(*events, **options)
 
 
 def test_agents_wait_in_their_slots() -> None:
@@ -367,14 +363,10 @@ def test_use_over_time() -> None:
 
 def test_impossible_limits() -> None:
     """A limit of a foreign journal that makes no sense is ignored."""
-    limits = [
-        evolve_fact(RPM, size=size, window=window) for size, window in ((0.0, 60.0), (-1.0, 60.0), (5.0, 0.0), (5.0, -1.0))
-    ]
-    events: list[Timed] = [(0.0, limit) for limit in limits]
+    events: list[Timed] = [(0.0, limit) for limit in IMPOSSIBLE]
     index = Index()
     for record in records(("00:00:00", [*events, *calls([1.0])])):
         index.apply(record)
 
     assert [] == limit_series(index)
-    assert [] == findings(*limits, events=calls([1.0] * 9))
     assert [] == list(fold(records(("00:00:00", events))).known_limits.uses(1.0))
