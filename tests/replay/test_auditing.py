@@ -26,6 +26,7 @@ from evaljournal.journal.events import (
     RunStopped,
     TrialFailed,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format import blobs
 from evaljournal.replay.auditing.auditor import Auditor, audit
 from evaljournal.runner.api import arun
@@ -33,7 +34,7 @@ from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options
 from evaljournal.runner.verification import verify as verify_run
 from tests.journal.disk import SimulatedDisk
-from tests.journal.samples import enqueued, examples, overwrite, session, started, write_sync
+from tests.journal.samples import enqueued, examples, lines_of, overwrite, segment, session, started, write_sync
 from tests.journal.test_format import GOLDEN
 from tests.replay.recorded_run import UnreliableTask, audit_of, changing, records_of_run, run_virtually, with_settings
 from tests.runs import PATH, define, flaky_evaluation, numbered_cases
@@ -132,9 +133,7 @@ def test_each_key_has_its_own_policy(policy: str, disk: SimulatedDisk) -> None:
     result = audit_of(disk)
     records = list(read(PATH, files=disk))
     swapped = [
-        record._replace(event=attrs.evolve(record.event, key="b"))  # type: ignore[misc]  # an event is an attrs class
-        if isinstance(record.event, AttemptStarted)
-        else record
+        record._replace(event=evolve_fact(record.event, key="b")) if isinstance(record.event, AttemptStarted) else record
         for record in records
     ]
 
@@ -179,12 +178,10 @@ async def test_salvaged_journal(tmp_path: Path) -> None:
     """Salvaged records have gaps and are not checked against each other; later sessions are."""
     evaluation, _ = flaky_evaluation(12)
     await arun(evaluation, tmp_path / "run", **deterministic_options())
-    file = tmp_path / "run" / "journal-000001.jsonl"
-    file.chmod(0o600)
-    lines = file.read_bytes().splitlines(keepends=True)
+    lines = lines_of(tmp_path / "run")
     middle = next(index for index, line in enumerate(lines) if index > len(lines) // 2 and b"attempt_succeeded" in line)
     lines[middle] = lines[middle].replace(b'"t":', b'"t":1')
-    file.write_bytes(b"".join(lines))
+    overwrite(segment(tmp_path / "run"), b"".join(lines))
     await salvage(tmp_path / "run", tmp_path / "new")
     salvaged = audit(read(tmp_path / "new"), rules=retry_rules)
     await arun(evaluation, tmp_path / "new", **deterministic_options(), resume=True)

@@ -72,17 +72,8 @@ def test_load_at_a_missing_record(run: Path, at: int, message: str) -> None:
 def test_outputs(tmp_path: Path) -> None:
     """Outputs are in the order of their trials, large ones included; withdrawn trials are excluded."""
     slow, quick, withdrawn = trial("slow", "x" * 300_000), trial("quick", None), trial("gone", 1)
-    events = [
-        started(),
-        session(),
-        slow[0],
-        quick[0],
-        *withdrawn,
-        TrialWithdrawn(trial="gone", reason="removed"),
-        *quick[1:],
-        *slow[1:],
-    ]
-    write_sync(tmp_path / "run", events)
+    removed = [*withdrawn, TrialWithdrawn(trial="gone", reason="removed")]
+    write_sync(tmp_path / "run", [started(), session(), slow[0], quick[0], *removed, *quick[1:], *slow[1:]])
 
     assert [("slow", "x" * 300_000), ("quick", None)] == list(load(tmp_path / "run").outputs())
     assert [("quick", None)] == list(load(tmp_path / "run", at=15).outputs())
@@ -129,10 +120,7 @@ def test_unfinished_last_line(run: Path) -> None:
     ("event", "reason"),
     [
         (AttemptStarted(trial="b", attempt=1, slot=0), "unknown reference 'b'"),
-        (
-            {"type": "attempt_succeeded", "trial": "a", "attempt": 1, "output": 1, "elapsed": "long"},
-            "",
-        ),
+        ({"type": "attempt_succeeded", "trial": "a", "attempt": 1, "output": 1, "elapsed": "long"}, ""),
     ],
 )
 def test_invalid_record(tmp_path: Path, event: Any, reason: str) -> None:

@@ -16,7 +16,7 @@ from evaljournal.journal.events import (
     TrialWithdrawn,
 )
 from evaljournal.replay import fold
-from tests.journal.samples import enqueued, session, started, write_sync
+from tests.journal.samples import enqueued, overwrite, segment, session, started, write_sync
 from tests.journal.test_format import GOLDEN
 from tests.replay.trial_events import attempt_started, rate_limited, state_of
 
@@ -69,9 +69,8 @@ def test_remaining_delay_after_a_restart(tmp_path: Path, end: str) -> None:
     times = [0.0, 0.0, 0.0, 499.0, 499.0, 500.0, 500.0, 520.0, 520.0]
     write_sync(tmp_path / "run", [started(), session(), enqueued("a"), *failed_attempt], clock=at_times(iter(times)))
     if end == "torn":
-        file = tmp_path / "run" / "journal-000001.jsonl"
-        file.chmod(0o600)
-        file.write_bytes(file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
+        file = segment(tmp_path / "run")
+        overwrite(file, file.read_bytes()[:-20])  # The seal is torn: recovery comes first.
     write_sync(tmp_path / "run", [session(2)], new=False, clock=at_times(iter([0.25] * 4)))
 
     assert 40.0 == fold(read(tmp_path / "run")).backing_off["a"]

@@ -8,10 +8,11 @@ import pytest
 from evaljournal.journal.events import AttemptInterrupted, AttemptStarted, Event
 from evaljournal.replay import RunState, load
 from evaljournal.replay.render.ending import final_report
-from evaljournal.replay.render.screen import line, panel
+from evaljournal.replay.render.screen import line
 from evaljournal.replay.results.summary import summarize
 from tests.journal.samples import session
 from tests.replay.agent_run import USAGE, agent_run, completed
+from tests.replay.screens import screen_lines
 from tests.replay.trial_events import answered, enqueued, state_of
 
 
@@ -19,12 +20,6 @@ from tests.replay.trial_events import answered, enqueued, state_of
 def state(tmp_path: Path) -> RunState:
     """Return the state of the run of an agent."""
     return load(agent_run(tmp_path / "run")).state
-
-
-def screen(state: RunState, now: float) -> list[str]:
-    """Return the lines of the live screen."""
-    shown = panel(state, now=now, durable=0, total=3, width=120)
-    return [str(text) for text in shown.renderables]
 
 
 def test_summary(state: RunState) -> None:
@@ -41,7 +36,7 @@ def test_a_run_without_steps_has_none() -> None:
     state = state_of(answered("a", {"exact": True}))
 
     assert summarize(state).steps is None
-    assert "step" not in final_report(state, path="r") + "".join(screen(state, 5.0))
+    assert "step" not in final_report(state, path="r") + "".join(screen_lines(state, now=5.0))
 
 
 def test_final_report(state: RunState) -> None:
@@ -86,7 +81,7 @@ def test_repeated_calls_are_calls(reuses: int, calls: int, text: str) -> None:
 
 def test_screen(state: RunState) -> None:
     """The screen shows the steps of this session per second, and how far the longest attempts are."""
-    shown = screen(state, now=2.007)
+    shown = screen_lines(state, now=2.007, total=3, width=120)
 
     assert any("10 steps (1 error), 0.5/s · 3 steps reused, $0.500 not paid again" in text for text in shown)
     assert any("attempt 2  2 s · 2 steps, the last 2 s ago: walk" in text for text in shown)
@@ -97,4 +92,4 @@ def test_untrusted_names_are_escaped(state: RunState) -> None:
     """The name of a step cannot control the terminal."""
     state.running["route"].end_step("\x1b[31m", 0.008)
 
-    assert not any("\x1b" in text for text in screen(state, now=1.0))
+    assert not any("\x1b" in text for text in screen_lines(state, now=1.0))

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from typing import get_args
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from evaljournal.journal import Event, Record
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
-    AttemptStarted,
     AttemptSucceeded,
     IntakePaused,
     IntakeResumed,
@@ -23,12 +21,17 @@ from evaljournal.journal.events import (
     SegmentOpened,
     TrialCompleted,
 )
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import RunState, Span, Timeline, Times
 from evaljournal.replay.runs.timeline import Point, SeriesName
 from tests.journal.samples import enqueued, examples, session, started
 from tests.replay.random_runs import random_records
+from tests.replay.trial_events import TimedEvent, attempt_started
 
 NAMES: tuple[SeriesName, ...] = get_args(SeriesName)
+
+
+AT = "2026-11-15T00:00:00Z"
 
 
 def apply_all(records: Iterable[Record]) -> Timeline:
@@ -39,13 +42,14 @@ def apply_all(records: Iterable[Record]) -> Timeline:
     return timeline
 
 
-def timeline_of(*timed_events: tuple[float, Event], at: str = "2026-11-15T00:00:00Z") -> Timeline:
+def timeline_at(*timed_events: tuple[str, float, Event]) -> Timeline:
+    """Return the timeline of events, each with its wall time and `t`."""
+    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(timed_events, start=1))
+
+
+def timeline_of(*timed_events: TimedEvent) -> Timeline:
     """Return the timeline of events, each with its `t`."""
-    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (t, event) in enumerate(timed_events, start=1))
-
-
-def start(trial: str = "a", attempt: int = 1, slot: int = 0) -> AttemptStarted:
-    return AttemptStarted(trial=trial, attempt=attempt, slot=slot)
+    return timeline_at(*((AT, t, event) for t, event in timed_events))
 
 
 def success(trial: str = "a", attempt: int = 1) -> AttemptSucceeded:
@@ -61,10 +65,10 @@ RETRIED = (
     (0.0, session()),
     (0.5, LimitChanged(before=0, after=2, reason="start")),
     (1.0, enqueued("a")),
-    (3.0, start()),
+    (3.0, attempt_started("a")),
     (4.0, failure()),
     (4.0, RetryScheduled(trial="a", attempt=2, delay=5.0, reason="unavailable")),
-    (9.5, start(attempt=2, slot=1)),
+    (9.5, attempt_started("a", 2, 1)),
     (11.5, success(attempt=2)),
     (12.0, TrialCompleted(trial="a", attempts=2)),
 )
@@ -163,10 +167,10 @@ def test_limits_of_several_keys_add_up() -> None:
 INTERRUPTED = (
     *RETRIED[:4],
     (2.0, enqueued("b")),
-    (3.0, start()),
+    (3.0, attempt_started("a")),
     (4.0, failure()),
     (4.0, RetryScheduled(trial="a", attempt=2, delay=5.0, reason="unavailable")),
-    (5.0, start("b")),
+    (5.0, attempt_started("b")),
     (6.0, enqueued("c")),
 )
 """A run whose process dies at 6 s: `a` is in backoff for another 3 s, `b` in flight, `c` in the queue."""
@@ -174,15 +178,9 @@ INTERRUPTED = (
 
 def resumed_timeline(at: str) -> Timeline:
     """Return the timeline of the interrupted run after it was resumed at this time."""
-    timeline = timeline_of(*INTERRUPTED)
-    remainder: tuple[tuple[float, Event], ...] = (
-        (0.2, SegmentOpened(format="", version="", run="", segment=2)),
-        (0.5, session(2)),
-        (4.0, enqueued("d")),
-    )
-    for seq, (t, event) in enumerate(remainder, start=timeline.seq + 1):
-        timeline.apply(Record(seq, at, t, event, 0, "", 2, 0))
-    return timeline
+    opened = SegmentOpened(format="", version="", run="", segment=2)
+    resumed = ((at, 0.2, opened), (at, 0.5, session(2)), (at, 4.0, enqueued("d")))
+    return timeline_at(*((AT, t, event) for t, event in INTERRUPTED), *resumed)
 
 
 def test_attempt_of_a_dead_process() -> None:
@@ -191,9 +189,7 @@ def test_attempt_of_a_dead_process() -> None:
 
     assert (1, 5.0, 6.0, "interrupted", 9, 12) == timeline.spans[1][3:9]
     assert [(0.5, 0, 12)] == timeline.points("in_flight", session=2)
-    timeline.apply(
-        Record(14, "2026-11-15T00:00:00Z", 5.0, AttemptInterrupted(trial="b", attempt=1, reason="process_died"), 0, "", 2, 0)
-    )
+    timeline.apply(Record(14, AT, 5.0, AttemptInterrupted(trial="b", attempt=1, reason="process_died"), 0, "", 2, 0))
     assert (1, 5.0, 6.0, "interrupted", 9, 14) == timeline.spans[1][3:9]
 
 
@@ -238,11 +234,11 @@ def test_missing_session() -> None:
     ("timed_events", "missing"),
     [
         ([(0.0, enqueued("a"))], "a session"),
-        ([(0.0, session()), (0.0, start())], "'a'"),
+        ([(0.0, session()), (0.0, attempt_started("a"))], "'a'"),
         ([(0.0, session()), (0.0, enqueued("a")), (0.0, success())], "an attempt at a"),
     ],
 )
-def test_unknown_references(timed_events: list[tuple[float, Event]], missing: str) -> None:
+def test_unknown_references(timed_events: list[TimedEvent], missing: str) -> None:
     """A record that refers to a missing session, trial or attempt is an error."""
     with pytest.raises(KeyError, match=missing):
         timeline_of(*timed_events)
@@ -250,7 +246,7 @@ def test_unknown_references(timed_events: list[tuple[float, Event]], missing: st
 
 def test_time_does_not_go_back() -> None:
     """A record whose `t` goes back counts as simultaneous with the previous one."""
-    timeline = timeline_of((0.0, session()), (5.0, enqueued("a")), (2.0, start()), (1.0, success()))
+    timeline = timeline_of((0.0, session()), (5.0, enqueued("a")), (2.0, attempt_started("a")), (1.0, success()))
 
     assert (5.0, 5.0) == (timeline.spans[0].start, timeline.spans[0].end)
 
@@ -321,23 +317,22 @@ def test_points_are_in_order_and_within_their_session(seed: int) -> None:
         assert axis == pytest.approx(sorted(axis))
 
 
-def merged_timeline(*sessions: tuple[str, Sequence[tuple[float, Event]]], shards: int) -> Timeline:
+def merged_timeline(*sessions: tuple[str, Sequence[TimedEvent]], shards: int) -> Timeline:
     """Return the timeline of a merged run: the first sessions are those of one shard each, with their wall times."""
     entries = [{"shard": f"{number}/{shards}", "sessions": 1} for number in range(1, shards + 1)]
-    start: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # an event is an attrs class
-    timed_events: list[tuple[str, float, Event]] = [(sessions[0][0], 0.0, start)]
+    timed_events: list[tuple[str, float, Event]] = [(sessions[0][0], 0.0, evolve_fact(started(), merged_from=entries))]
     for number, (at, events) in enumerate(sessions, 1):
         timed_events += [(at, t, event) for t, event in [(0.0, session(number)), *events]]
-    return apply_all(Record(seq, at, t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(timed_events, start=1))
+    return timeline_at(*timed_events)
 
 
 def test_open_trials_of_a_shard_do_not_wait_in_others() -> None:
     """A trial that a shard left open is not queued in other shards, but in the session that resumes the merged run."""
     at = "2026-11-15T00:00:{:02}Z".format
     timeline = merged_timeline(
-        (at(0), [(1.0, enqueued("a")), (2.0, start()), (5.0, enqueued("b"))]),
-        (at(2), [(1.0, enqueued("c")), (9.0, start("c"))]),
-        (at(4), [(3.0, start("a", 2))]),
+        (at(0), [(1.0, enqueued("a")), (2.0, attempt_started("a")), (5.0, enqueued("b"))]),
+        (at(2), [(1.0, enqueued("c")), (9.0, attempt_started("c"))]),
+        (at(4), [(3.0, attempt_started("a", 2))]),
         shards=2,
     )
 
@@ -354,10 +349,9 @@ def test_open_trials_of_a_shard_do_not_wait_in_others() -> None:
 
 def test_sessions_of_one_shard_do_not_overlap() -> None:
     """A shard that was resumed on a machine with an earlier clock is placed after its first session."""
-    entries = [{"shard": "1/1", "sessions": 2}]
-    start_event: Any = attrs.evolve(started(), merged_from=entries)  # type: ignore[misc]  # an event is an attrs class
-    events = [("10", 0.0, start_event), ("10", 0.0, session(1)), ("14", 4.0, enqueued("a")), ("11", 0.0, session(2))]
-    records = (
-        Record(seq, f"2026-11-15T00:00:{at}Z", t, event, 0, "", 1, 0) for seq, (at, t, event) in enumerate(events, start=1)
+    run, at = evolve_fact(started(), merged_from=[{"shard": "1/1", "sessions": 2}]), "2026-11-15T00:00:{:02}Z".format
+    timeline = timeline_at(
+        (at(10), 0.0, run), (at(10), 0.0, session(1)), (at(14), 4.0, enqueued("a")), (at(11), 0.0, session(2))
     )
-    assert [0.0, 4.0] == [session.offset for session in apply_all(records).sessions]
+
+    assert [0.0, 4.0] == [session.offset for session in timeline.sessions]
