@@ -212,13 +212,6 @@ def test_images_are_not_decoded() -> None:
     assert 1 == len(read(images.remove_columns("image"))[1])
 
 
-def test_nan_as_null() -> None:
-    """`nan="null"` applies to DataFrames."""
-    assert [None] == [
-        case.expected for case in read(pl.DataFrame({"question": ["a"], "answer": [float("nan")]}), nan="null")[1]
-    ]
-
-
 def test_a_streamed_dataset_is_read_lazily(tmp_path: Path) -> None:
     """A streamed dataset is not read ahead."""
     read_rows: list[int] = []

@@ -21,46 +21,32 @@ from tests.runs import define_real, events, run_real
 from tests.server import Server
 
 PRICES = {"small": Price(input=1.0, output=2.0, cached=0.5)}
-
-
+CHAT = {"prompt_tokens": 1000, "completion_tokens": 0}
+RESPONSE = {"input_tokens": 1000, "output_tokens": 0}
+UNPRICED = {"unpriced_calls": 1, "unpriced_model": "small"}
 NO_USAGE = {"unpriced_calls": 1, "unpriced_model": "small without usage"}
+
+
+def tokens(sent: int, received: int, **others: Any) -> dict[str, Any]:
+    """Return a usage."""
+    return {"input_tokens": sent, "output_tokens": received, **others}
 
 
 @pytest.mark.parametrize(
     ("reported", "expected"),
     [
-        ({"prompt_tokens": 1000, "completion_tokens": 500}, {"input_tokens": 1000, "output_tokens": 500, "cost": 0.002}),
-        ({"input_tokens": 1000, "output_tokens": 500}, {"input_tokens": 1000, "output_tokens": 500, "cost": 0.002}),
+        ({**CHAT, "completion_tokens": 500}, tokens(1000, 500, cost=0.002)),
+        ({**RESPONSE, "output_tokens": 500}, tokens(1000, 500, cost=0.002)),
+        ({**CHAT, "prompt_tokens_details": {"cached_tokens": 400}}, tokens(1000, 0, cached_tokens=400, cost=0.0008)),
         (
-            {"prompt_tokens": 1000, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 400}},
-            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 400, "cost": 0.0008},
+            {**RESPONSE, "output_tokens": 90, "cache_read_input_tokens": 400, "output_tokens_details": {"thinking_tokens": 60}},
+            tokens(1400, 90, cached_tokens=400, reasoning_tokens=60, cost=0.00138),
         ),
+        ({**RESPONSE, "cache_creation_input_tokens": 400}, tokens(1400, 0, cache_write_tokens=400, **UNPRICED)),
+        ({**CHAT, "cost": 0.25, "cost_details": {"upstream_inference_cost": 1}}, tokens(1000, 0, cost=0.25)),
         (
-            {
-                "input_tokens": 600,
-                "output_tokens": 90,
-                "cache_read_input_tokens": 400,
-                "output_tokens_details": {"thinking_tokens": 60},
-            },
-            {"input_tokens": 1000, "output_tokens": 90, "cached_tokens": 400, "reasoning_tokens": 60, "cost": 0.00098},
-        ),
-        (
-            {"input_tokens": 600, "output_tokens": 0, "cache_creation_input_tokens": 400},
-            {
-                "input_tokens": 1000,
-                "output_tokens": 0,
-                "cache_write_tokens": 400,
-                "unpriced_calls": 1,
-                "unpriced_model": "small",
-            },
-        ),
-        (
-            {"prompt_tokens": 1000, "completion_tokens": 9, "cost": 0.25, "cost_details": {"upstream_inference_cost": 1}},
-            {"input_tokens": 1000, "output_tokens": 9, "cost": 0.25},
-        ),
-        (
-            {"input_tokens": 1000, "output_tokens": 500, "output_tokens_details": {"reasoning_tokens": 400}},
-            {"input_tokens": 1000, "output_tokens": 500, "reasoning_tokens": 400, "cost": 0.002},
+            {**RESPONSE, "output_tokens": 500, "output_tokens_details": {"reasoning_tokens": 400}},
+            tokens(1000, 500, reasoning_tokens=400, cost=0.002),
         ),
         (
             {
@@ -70,26 +56,15 @@ NO_USAGE = {"unpriced_calls": 1, "unpriced_model": "small without usage"}
                 "candidatesTokenCount": 100,
                 "thoughtsTokenCount": 400,
             },
-            {"input_tokens": 1050, "output_tokens": 500, "cached_tokens": 400, "reasoning_tokens": 400, "cost": 0.00185},
+            tokens(1050, 500, cached_tokens=400, reasoning_tokens=400, cost=0.00185),
         ),
-        ({"promptTokenCount": 1000, "totalTokenCount": 1000}, {"input_tokens": 1000, "output_tokens": 0, "cost": 0.001}),
+        ({"promptTokenCount": 1000, "totalTokenCount": 1000}, tokens(1000, 0, cost=0.001)),
+        ({**RESPONSE, "service_tier": "priority"}, tokens(1000, 0, **UNPRICED)),
         (
-            {"input_tokens": 1000, "output_tokens": 500, "service_tier": "priority"},
-            {"input_tokens": 1000, "output_tokens": 500, "unpriced_calls": 1, "unpriced_model": "small"},
+            {**CHAT, "prompt_tokens_details": {"cached_tokens": 800}, "cache_read_input_tokens": 800},
+            tokens(1000, 0, cached_tokens=800, cost=0.0006),
         ),
-        (
-            {
-                "prompt_tokens": 1000,
-                "completion_tokens": 0,
-                "prompt_tokens_details": {"cached_tokens": 800},
-                "cache_read_input_tokens": 800,
-            },
-            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 800, "cost": 0.0006},
-        ),
-        (
-            {"input_tokens": 1000, "output_tokens": 0, "input_tokens_details": {"cached_tokens": 800}},
-            {"input_tokens": 1000, "output_tokens": 0, "cached_tokens": 800, "cost": 0.0006},
-        ),
+        ({**RESPONSE, "input_tokens_details": {"cached_tokens": 800}}, tokens(1000, 0, cached_tokens=800, cost=0.0006)),
         ({"cost": float("nan"), "prompt_tokens": 10**30}, NO_USAGE),
         ({"prompt_tokens": True, "completion_tokens": -1}, NO_USAGE),
         ("1000", NO_USAGE),
@@ -103,9 +78,9 @@ def test_usage_of_providers(reported: Any, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("reported", "tier", "cost"),
     [
-        ({"prompt_tokens": 1000, "completion_tokens": 0, "prompt_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
-        ({"input_tokens": 1000, "output_tokens": 0, "input_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
-        ({"prompt_tokens": 1000, "completion_tokens": 0}, "flex", 0.001),
+        ({**CHAT, "prompt_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
+        ({**RESPONSE, "input_tokens_details": {"cache_write_tokens": 1000}}, None, 0.0025),
+        (CHAT, "flex", 0.001),
         (
             {
                 "input_tokens": 0,
