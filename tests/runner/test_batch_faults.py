@@ -48,7 +48,8 @@ def check(disk: SimulatedDisk, outcome: Outcome) -> None:
     starts = [event for event in events(disk, AttemptStarted) if (event.trial, event.attempt) not in interrupted]
     assert {1} >= set(Counter((event.batch, event.line) for event in starts if event.batch).values())
     assert verify(PATH, files=disk, expect_head=outcome.head).ok
-    assert () == audited(disk).findings
+    result = audited(disk)
+    assert ((), ()) == (result.findings, result.notes)
 
 
 FAULTS = {
@@ -117,6 +118,7 @@ async def test_a_run_survives_a_fault(disk: SimulatedDisk, server: BatchServer, 
     assert times == submitted(server)
     assert expected_states[dialect == "anthropic"] == states(disk)
     assert [] == server.ledger("t", "live")
+    assert [] == list(outcome.state.latencies)
     check(disk, outcome)
 
 
