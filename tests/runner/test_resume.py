@@ -11,16 +11,14 @@ import pytest
 import trio
 import trio.lowlevel
 
-from evaljournal import Case, Fatal, Retry, UsageError
+from evaljournal import Case, UsageError
 from evaljournal.journal import read, verify
-from evaljournal.journal.errors import JournalExists, JournalLocked
 from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptStarted,
     AttemptSucceeded,
     LimitChanged,
-    RunFinished,
     RunStarted,
     RunStopped,
     SessionStarted,
@@ -34,12 +32,11 @@ from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.phrases import score_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.summary_types import Adoption
-from evaljournal.runner.api import arun
 from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.errors import RunChanged
 from evaljournal.runner.signals import handle_signals
-from evaljournal.runner.testing import Fail, Hang, Return, Scripted, deterministic_options, events_of
+from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -173,32 +170,6 @@ async def test_the_third_signal_interrupts_a_blocked_loop(disk: SimulatedDisk) -
 
     assert 1 == count(disk, AttemptStarted)
     assert verify(PATH, files=disk).ok
-
-
-async def test_run_and_resume_reject_an_unsuitable_run() -> None:
-    """A run does not start where one exists; a finished one is not run again; one that is being written is not changed."""
-    defined = define(Scripted(lambda *_: Return(1)), numbered_cases(2))
-    disk = SimulatedDisk()
-    await run_virtual(defined, disk)
-
-    with pytest.raises(JournalExists, match="resume"):
-        await run_virtual(defined, disk)
-    outcome = await run_virtual(defined, disk, resume=True)
-    assert ("", "already finished") == (outcome.stop_reason, outcome.detail)
-    assert 2 == outcome.state.completed
-
-    waiting = define(Scripted(lambda *_: Return(1, 5)), numbered_cases(1))
-    disk = SimulatedDisk()
-
-    async def second(_: Any) -> None:
-        await trio.sleep(1)
-        with pytest.raises(JournalLocked, match="is being written by"):
-            await arun(waiting, PATH, **{**deterministic_options(), "files": disk, "resume": True})
-        errors.append("locked")
-
-    errors: list[str] = []
-    await run_virtual(waiting, disk, observer=second)
-    assert ["locked"] == errors
 
 
 def results(disk: SimulatedDisk) -> dict[str, Any]:
@@ -398,30 +369,6 @@ async def test_settings_that_select_other_trials_are_rejected(disk: SimulatedDis
     assert before == len(events_of(PATH, files=disk))
 
 
-async def test_other_settings_may_change(disk: SimulatedDisk) -> None:
-    """Settings that do not select trials may change when a run is resumed, and the change is recorded."""
-    task = Scripted(lambda *_: Return(1, 10))
-    await run_virtual(define(task, numbered_cases(9), slots=1, deadline=5), disk, grace=0)
-    changed = define(task, numbered_cases(9), slots=2, deadline=5, retry=Retry(errors=9))
-    observed: dict[str, Any] = {}
-
-    async def look(live: Any) -> None:
-        observed.update(live.changed_settings)
-        await trio.lowlevel.checkpoint()
-
-    outcome = await run_virtual(changed, disk, resume=True, deadline=None, policy="fixed", observer=look)
-
-    assert ("", 9, 2) == (outcome.stop_reason, outcome.state.completed, task.max_in_flight)
-    first, second = settings_of_sessions(disk)
-    assert first is None
-    assert second is not None
-    assert {"slots", "deadline", "policy", "retry", "overridden"} == set(second)
-    assert (2, None, "fixed", 9) == (second["slots"], second["deadline"], second["policy"], second["retry"]["errors"])
-    assert {"slots": (1, 2), "deadline": (5.0, None), "policy": ("adaptive", "fixed")} == {
-        name: values for name, values in observed.items() if name != "retry"
-    }
-
-
 async def test_overridden_settings_hold_for_every_session(disk: SimulatedDisk) -> None:
     """Settings that were overridden for a run are in its journal, and a resumed run takes them from there."""
     task = Scripted(lambda *_: Return(1, 10))
@@ -492,16 +439,3 @@ def test_an_ambiguous_attempt_is_retried_or_failed(choice: str, failed: int, cal
     assert outcome is not None
     assert AttemptInterrupted(trial="case-0", attempt=1, reason="process_died") in events_of(PATH, files=disk)
     assert (failed, calls) == (outcome.state.failed, task.calls["case-0"])
-
-
-async def test_failed_trials_can_be_retried(disk: SimulatedDisk) -> None:
-    """`retry_failed` retries failed trials with a new budget, and no other trial."""
-    task = Scripted({"case-0": [Fail(Fatal("no")), Return(1)], "case-1": [Return(1)]})
-    defined = define(task, numbered_cases(2))
-    await run_virtual(defined, disk)
-    outcome = await run_virtual(defined, disk, resume=True, retry_failed=True)
-
-    assert (2, 0) == (outcome.state.completed, outcome.state.failed)
-    assert {"case-0": 2, "case-1": 1} == dict(task.calls)
-    assert 2 == count(disk, SessionStarted)
-    assert 2 == count(disk, RunFinished)
