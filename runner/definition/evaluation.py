@@ -23,7 +23,7 @@ from evaljournal.runner.data.dataset import Dataset, Source
 from evaljournal.runner.data.fingerprint import definition_of, digest, fingerprint_function
 from evaljournal.runner.definition.hooks import Hook, Role, check_parameters, hook_parameters
 from evaljournal.runner.definition.settings import DURATION_PROBLEM, SettingOptions, Settings, as_float, is_duration
-from evaljournal.runner.definition.variants import Variant, VariantOptions, selected_variants, variants_of
+from evaljournal.runner.definition.variants import Variant, VariantOptions, check_signature, selected_variants, variants_of
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.retry import Retry
 from evaljournal.runner.scorers.scorer import Scorer, Verdicts
@@ -356,16 +356,8 @@ def _check_task(task: Callable[..., Any], name: str, settings: Settings, *, has_
     _check_function(task, name, "task")
     if settings.loop and not is_async(task):
         raise UsageError(f"{name!r} is not an `async def`; omit the option", setting="loop", value=settings.loop)
-    if has_variants:
-        return  # The signature is checked with the parameters of each.
-    try:
-        signature = inspect.signature(task)
-    except ValueError:
-        return  # Some builtins have no signature.
-    try:
-        signature.bind_partial(None)  # A set-up, which is added later, may pass further parameters.
-    except TypeError as exc:
-        raise UsageError(f"task {name!r} is called with one argument, the case's input, but takes {signature}: {exc}") from exc
+    if not has_variants:  # Otherwise, the signature is checked with the parameters of each.
+        check_signature(task, {}, f"task {name!r}")
 
 
 def _check_function(function: Callable[..., Any], name: str, role: str) -> None:

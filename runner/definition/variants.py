@@ -69,7 +69,7 @@ def variants_of(
         return values
     parameters_by_variant, target = _parameters_by_variant(options), cast("Any", task)
     is_function = not isinstance(task, OpenableTask)
-    check, bind = (_check_signature, functools.partial) if is_function else (_check_fields, attrs.evolve)
+    check, bind = (check_signature, functools.partial) if is_function else (_check_fields, attrs.evolve)
     for name, parameters in parameters_by_variant.items():
         check(target, parameters, f"variant {name!r} of {evaluation!r}")
         canonical(parameters, f"variant {name!r} of {evaluation!r}: parameters")
@@ -190,7 +190,8 @@ def _check_fields(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
             raise UsageError(f"{label}: {task_type.__name__} has no field {name!r}{suggest(str(name), fields, limit=1)}")
 
 
-def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
+def check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> None:
+    """Raise a `UsageError` if a function cannot be called with the case's input and these parameters."""
     try:
         signature = inspect.signature(task)
     except ValueError:
@@ -209,5 +210,5 @@ def _check_signature(task: Any, parameters: Mapping[Any, Any], label: str) -> No
     try:
         signature.bind_partial(None, **parameters)  # A set-up, which is added later, may pass further parameters.
     except TypeError as exc:
-        call = "the task is called with the case's input and the parameters"
-        raise UsageError(f"{label}: {call}, but its signature is {signature}: {exc}") from exc
+        arguments = "the case's input and the parameters" if parameters else "one argument, the case's input"
+        raise UsageError(f"{label} is called with {arguments}, but takes {signature}: {exc}") from exc
