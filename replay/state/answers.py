@@ -30,14 +30,13 @@ class Answers:
     """Reads the notes of answers, and keeps each different one once."""
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[str, str], NotedAnswer] = {}
-        self._models: set[str] = set()
+        self._answers: dict[NotedAnswer, NotedAnswer] = {}
+        self._models = {""}
         self._excluded_outcomes: frozenset[str] = frozenset()
 
     def use_settings(self, settings: Mapping[str, Any]) -> None:
         """Exclude answers from now on according to the settings of a run."""
         self._excluded_outcomes = frozenset(name for name in _OUTCOMES if settings.get(f"on_{name}") == "exclude")
-        self._answers.clear()
 
     def read(self, name: str, value: Any) -> NotedAnswer | None:
         """Return the answer in a note; None if the note is about something else."""
@@ -46,14 +45,10 @@ class Answers:
         outcome, model = value.get("outcome"), value.get("model")
         outcome = outcome if outcome in _OUTCOMES else ""
         model = model[:_MAX_NAME] if isinstance(model, str) else ""
-        answer = self._answers.get((outcome, model))
-        if answer is None:
-            if model and model not in self._models:
-                if len(self._models) == _MAX_MODELS:
-                    return self._add(outcome, OTHER_MODELS)
+        if model not in self._models:
+            if len(self._models) > _MAX_MODELS:
+                model = OTHER_MODELS
+            else:
                 self._models.add(model)
-            answer = self._add(outcome, model)
-        return answer
-
-    def _add(self, outcome: str, model: str) -> NotedAnswer:
-        return self._answers.setdefault((outcome, model), NotedAnswer(outcome, model, outcome in self._excluded_outcomes))
+        answer = NotedAnswer(outcome, model, outcome in self._excluded_outcomes)
+        return self._answers.setdefault(answer, answer)

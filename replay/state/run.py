@@ -9,7 +9,7 @@ import itertools
 import math
 import sys
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -94,7 +94,7 @@ class RunState(Totals):
     """`finished`, or the reason the last session stopped; empty while it runs or if it crashed."""
 
     trials: dict[str, TrialState] = attrs.field(factory=dict[str, TrialState])
-    workers: dict[str, WorkerTotals] = attrs.field(factory=dict[str, WorkerTotals])
+    workers: defaultdict[str, WorkerTotals] = attrs.field(factory=lambda: defaultdict(WorkerTotals))
     """By name; empty if all attempts ran in the process of the run."""
     variants: Variants = attrs.field(factory=Variants)
     running: dict[str, RunningAttempt] = attrs.field(factory=dict[str, RunningAttempt])
@@ -422,16 +422,10 @@ class RunState(Totals):
             self.interrupted_trials.remove(event.trial)
             self.repeated_calls += 1 + repeated_calls
 
-    def _worker(self, name: str) -> WorkerTotals:
-        totals = self.workers.get(name)
-        if totals is None:
-            totals = self.workers[name] = WorkerTotals()
-        return totals
-
     def _on_attempt_succeeded(self, event: events.AttemptSucceeded, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
-            self._worker(event.worker).count(event, record.t, len(self.sessions))
+            self.workers[event.worker].count(event, record.t, len(self.sessions))
         if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
@@ -483,7 +477,7 @@ class RunState(Totals):
     def _on_attempt_failed(self, event: events.AttemptFailed | events.AttemptTimedOut, record: Record) -> None:
         trial = self.trials[event.trial]
         if event.worker:
-            self._worker(event.worker).count(event, record.t, len(self.sessions))
+            self.workers[event.worker].count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "unsettled")
         trial.answer = None
         history = trial.retry_history = trial.retry_history or RetryHistory()
@@ -512,7 +506,7 @@ class RunState(Totals):
         start = self.running[event.trial].start
         trial = self.trials[event.trial]
         if event.worker:
-            self._worker(event.worker).count(event, record.t, len(self.sessions))
+            self.workers[event.worker].count(event, record.t, len(self.sessions))
         self._move(event.trial, trial, "interrupted")
         trial.answer = None
         is_uncalled = self.batch_lines.is_in_use(event.trial)
@@ -679,7 +673,7 @@ class RunState(Totals):
             scorer, message = str(event.value.get("scorer", "")), str(event.value.get("message", ""))
             self.stopping_scorer = StoppingScorer(scorer, message[:ERROR_CHARS])
         elif event.name == WORKER_ENDED and isinstance(event.value, dict):
-            self._worker(str(event.value.get("worker", ""))).count_end(event.value)
+            self.workers[str(event.value.get("worker", ""))].count_end(event.value)
         elif event.name == BLOCKING_CALLS and isinstance(event.value, dict) and isinstance(event.value.get("calls"), int):
             self.blocking_calls = event.value["calls"]
         elif event.name == SHORT_PROMPT:
