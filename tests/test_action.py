@@ -73,6 +73,19 @@ esac
 """
 
 
+def github_variables(event: str, branch: str) -> dict[str, str]:
+    """Return the variables that GitHub sets for a job of a branch."""
+    return {
+        "GITHUB_REPOSITORY": "me/mine",
+        "GITHUB_RUN_ID": str(RUN),
+        "GITHUB_SHA": SHA,
+        "GITHUB_EVENT_NAME": event,
+        "GITHUB_HEAD_REF": branch if event == "pull_request" else "",
+        "GITHUB_REF_NAME": "7/merge" if event == "pull_request" else branch,
+        "GITHUB_REF_TYPE": "branch",
+    }
+
+
 @attrs.define
 class Job:
     """A job that uses the action."""
@@ -126,13 +139,7 @@ class Job:
             "CALLS": str(self.root / "calls"),
             "ANSWERS": str(self.root / "answers"),
             "GITHUB_OUTPUT": str(file),
-            "GITHUB_REPOSITORY": "me/mine",
-            "GITHUB_RUN_ID": str(RUN),
-            "GITHUB_SHA": SHA,
-            "GITHUB_EVENT_NAME": self.event,
-            "GITHUB_HEAD_REF": self.branch if self.event == "pull_request" else "",
-            "GITHUB_REF_NAME": "7/merge" if self.event == "pull_request" else self.branch,
-            "GITHUB_REF_TYPE": "branch",
+            **github_variables(self.event, self.branch),
             "GITHUB_STEP_SUMMARY": str(self.root / "summary.md"),
             "RUNNER_TEMP": str(self.root / "temp"),
             **codes,
@@ -390,20 +397,8 @@ def test_no_other_run_is_resumed(listed: dict[str, Any], job: dict[str, str], mo
 
     Jobs of forks and privileged events resume none.
     """
-    variables = {
-        "ARTIFACT": "evaljournal-run",
-        "BASELINE": "",
-        "BASELINE_BRANCH": "",
-        "GITHUB_EVENT_NAME": "pull_request",
-        "GITHUB_HEAD_REF": "feature",
-        "GITHUB_REF_NAME": "7/merge",
-        "GITHUB_REF_TYPE": "branch",
-        "GITHUB_REPOSITORY": "me/mine",
-        "GITHUB_RUN_ID": str(RUN),
-        "GITHUB_SHA": SHA,
-        "HEAD_REPOSITORY": "me/mine",
-        "RESUME": "true",
-    }
+    inputs = {"ARTIFACT": "evaljournal-run", "BASELINE": "", "BASELINE_BRANCH": "", "RESUME": "true"}
+    variables = {**github_variables("pull_request", "feature"), **inputs, "HEAD_REPOSITORY": "me/mine"}
     artifacts: list[dict[str, Any]] = [UNFINISHED]
     monkeypatch.setattr(find_artifacts, "_get", lambda path, *_: answers(artifacts).get(path, {}))
     find_artifacts._workflow.cache_clear()

@@ -5,11 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import orjson
 import pytest
 
 from tests.processes import TIMEOUT
-from tests.runner_cli.commands import evaljournal, run_process
+from tests.runner_cli.commands import evaljournal, printed, run_process
 
 EVALUATION = """
 import os, signal
@@ -73,7 +72,7 @@ def calls() -> list[str]:
 
 def passed(run: str) -> int:
     """Return how many of the six answers passed."""
-    return sum(trial["scores"]["exact"] for trial in orjson.loads(evaljournal("show", run, "--json").stdout)["trials"])
+    return sum(trial["scores"]["exact"] for trial in printed("show", run)["trials"])
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +107,7 @@ def test_a_changed_prompt_is_rejected_and_can_be_adopted(way: str, monkeypatch: 
     assert (0, ["0", "1", "2", "3", "3", "4", "5"]) == (code, calls()), err
     assert 3 == passed("run")
     assert f"session 2 adopted changes: file {name}\n  3 of 6 outputs are from an older version of the task\n" in out
-    trials = orjson.loads(evaljournal("show", "run", "--json").stdout)["trials"]
+    trials = printed("show", "run")["trials"]
     assert [1, 1, 1, 2, 2, 2] == [trial["task_version"] for trial in trials]
     assert f"version   1 of 2 of the task; session 2 adopted file {name}\n" in evaljournal("show", "run", "t0").stdout
 

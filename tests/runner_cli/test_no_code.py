@@ -290,12 +290,9 @@ def test_a_missing_key_on_resume(server: Server, name: str, monkeypatch: pytest.
     url = server.url(name, "401", "v1")
     evaljournal("run", "--data", "qa.jsonl", "--chat", "m", "--base-url", url, "--key-env", "SOME_KEY")
     monkeypatch.delenv("SOME_KEY")
-    result = evaljournal("resume")
 
-    assert 2 == result.exit_code
-    assert [line for line in result.stderr.splitlines() if line] == [
-        "Error: the header 'Authorization' needs the environment variable SOME_KEY; set it: export SOME_KEY=…"
-    ]
+    error = "the header 'Authorization' needs the environment variable SOME_KEY; set it: export SOME_KEY=…"
+    assert f"Error: {error}\n" == rejected("resume")
 
 
 def test_retry_options(server: Server, name: str) -> None:
@@ -450,36 +447,21 @@ def test_a_changed_configuration_file_is_not_resumed() -> None:
         ("exact>=0.9", 1, "gate did not pass: exact>=0.9: the mean of exact is 0.6667"),
         ("exact>=0.6@lower", 1, "the lower end of exact is 0.20"),
         ("exact>=0.2@lower", 0, ""),
+        ("one>=0.9@lower", 1, "the lower end of one is 0.4385"),
+        ("one>=0.9", 0, ""),
+        ("five>=4@lower", 1, "five is 5 for every case, which gives no confidence interval; omit @lower, or score from 0 to 1"),
     ],
 )
 def test_a_gate_decides_the_exit_code(gate: str, code: int, message: str) -> None:
-    """A gate that is not reached exits with 1 and is printed last; '@lower' uses the end of the interval."""
-    result = evaljournal(*COMMANDED, "--fail-under", gate)
+    """A gate that is not reached exits with 1 and is printed last; '@lower' uses the end of the interval.
+
+    Equal scores from 0 to 1 have the interval of a proportion; others have none, and do not pass a gate with '@lower'.
+    """
+    Path("mine.py").write_text("def one(output):\n    return 1.0\n\ndef five(output):\n    return 5.0\n")
+    result = evaljournal(*COMMANDED, "--score", "mine.py:one", "--score", "mine.py:five", "--fail-under", gate)
 
     assert code == result.exit_code
     assert message in result.stdout.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("score", "gate", "code", "reason"),
-    [
-        ("1.0", "mine>=0.9@lower", 1, "the lower end of mine is 0.4385"),
-        ("1.0", "mine>=0.9", 0, ""),
-        (
-            "5.0",
-            "mine>=4@lower",
-            1,
-            "mine is 5 for every case, which gives no confidence interval; omit @lower, or score from 0 to 1",
-        ),
-    ],
-)
-def test_a_gate_on_an_interval_of_equal_scores(score: str, gate: str, code: int, reason: str) -> None:
-    """Equal scores from 0 to 1 have the interval of a proportion; others have none, and do not pass a gate with '@lower'."""
-    Path("mine.py").write_text(f"def mine(output, case):\n    return {score}\n")
-    result = evaljournal(*COMMANDED, "--score", "mine.py:mine", "--fail-under", gate)
-
-    assert code == result.exit_code
-    assert reason in result.stdout.splitlines()[-1]
 
 
 def test_images_in_a_worker(server: Server, name: str) -> None:

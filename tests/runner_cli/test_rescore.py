@@ -17,7 +17,7 @@ from evaljournal.replay import fold
 from evaljournal.replay.auditing.auditor import audit
 from evaljournal.runner.retries.rules import retry_rules
 from tests.processes import Process, wait_until
-from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, printed, scores
+from tests.runner_cli.commands import COMMAND, COMMANDED, evaljournal, printed, rejected, scores
 from tests.runs import events
 from tests.server import Server
 
@@ -86,11 +86,10 @@ def test_rescore_of_a_run_in_progress() -> None:
     """A run that is being written cannot be re-scored."""
     evaljournal(*COMMANDED)
     lock = Lock(Path("runs/qa/0001"), DISK)
-    result = evaljournal("rescore", "--score", "f1")
+    error = rejected("rescore", "--score", "f1")
     lock.release()
 
-    assert 2 == result.exit_code
-    assert "is a run in progress" in result.stderr
+    assert "is a run in progress" in error
 
 
 def test_rescore_with_a_judge(server: Server, name: str) -> None:
@@ -120,13 +119,13 @@ def test_an_unauthorized_judge_stops_the_rescoring(server: Server, name: str) ->
     """An unauthorized key is reported once, with exit code 3; the same command continues."""
     evaljournal(*COMMANDED)
     line = ("rescore", "--judge", "m", "--judge-url", server.url(name, "401,reply:verdict: correct", "v1"), "--slots", 1)
-    rejected = evaljournal(*line)
+    unauthorized = evaljournal(*line)
     repeated = evaljournal(*line)
 
-    assert 3 == rejected.exit_code
-    assert "0 outputs re-scored by judge; 3 not scored; run the same command again" in rejected.stderr
-    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in rejected.stdout
-    assert "\n  scorer judge: unauthorized\n" in rejected.stdout
+    assert 3 == unauthorized.exit_code
+    assert "0 outputs re-scored by judge; 3 not scored; run the same command again" in unauthorized.stderr
+    assert "every other call would fail in the same way: evaljournal.BadStatus: 401" in unauthorized.stdout
+    assert "\n  scorer judge: unauthorized\n" in unauthorized.stdout
     assert "unauthorized" == events("runs/qa/0001", RunStopped)[-1].reason
     assert 0 == repeated.exit_code, repeated.stderr
     assert "qa finished: 3 of 3 trials done" in repeated.stdout

@@ -14,7 +14,7 @@ from evaljournal.runner.cli import cli
 from evaljournal.runner.cli.arguments import find_run, run_and_trial
 from evaljournal.runner.errors import UsageError
 from tests.journal.samples import complete_run, write_sync
-from tests.runner_cli.commands import evaljournal
+from tests.runner_cli.commands import evaljournal, rejected
 
 
 @pytest.fixture(autouse=True)
@@ -69,10 +69,7 @@ def test_a_run_and_a_trial(arguments: tuple[str | None, str | None], expected: t
 @pytest.mark.parametrize("command", ["log", "show"])
 def test_a_path_is_never_a_trial(command: str) -> None:
     """An argument with a path separator that does not exist is an error."""
-    result = evaljournal(command, "runs/capitals/0009")
-
-    assert 2 == result.exit_code
-    assert "runs/capitals/0009 does not exist" in result.stderr
+    assert "runs/capitals/0009 does not exist" in rejected(command, "runs/capitals/0009")
 
 
 def completed(name: str, parameter: str, incomplete: str, **params: str) -> list[str]:

@@ -296,7 +296,7 @@ LITERAL_KEYS: Final = (
     ],
 )
 def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key in a header, a URL or a command is a usage error that shows how to pass it; nothing is written."""
+    """A key in a header, a URL or a command is a usage error that shows how to pass it, without the key; nothing is written."""
     monkeypatch.setenv("VENDOR_API_KEY", VALUE)
     target = () if {"--endpoint", "--chat", "--command"} & {*arguments} else ("--endpoint", "http://127.0.0.1:1/")
     result = invoke(*target, *arguments)
@@ -307,6 +307,7 @@ def test_a_literal_key_is_rejected(arguments: tuple[str, ...], form: str, monkey
         in result.output
     )
     assert form in result.output
+    assert [] == [key for key in (VALUE, "0123456789ab", "abcdefgh12", "hunter2") if key in result.output]
     assert not Path("run").exists()
 
 
