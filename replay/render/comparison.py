@@ -73,11 +73,8 @@ def answer_lines(comparison: Comparison, a: str = "A", b: str = "B") -> Iterator
         yield f"{a} and {b} requested the same model, but different models answered:"
     for name, answers in sides.items():
         by_variant = answers.models if comparison.model_drift else answers.mixed_models
-        yield from (f"{name}{_of_variant(variant)} was {served_text(models)}" for variant, models in by_variant.items())
-
-
-def _of_variant(variant: str) -> str:
-    return f"@{_name(variant)}" if variant else ""
+        for variant, models in by_variant.items():
+            yield f"{name}{f'@{_name(variant)}' if variant else ''} was {served_text(models)}"
 
 
 def _datasets(comparison: Comparison) -> str:

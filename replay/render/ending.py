@@ -348,7 +348,7 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
             count = "" if attempts == state.interrupted else f"{attempts:,} "
             consequence = f" and {count}repeated; {_repeated_calls(state)} may have been paid for twice"
         yield f"{plural(state.interrupted, 'attempt')} {verb} interrupted{consequence}"
-    shown_scorers = () if state.variants else [scorer for scorer in state.scorer_errors if _has_failures(state, scorer)]
+    shown_scorers = set() if state.variants else {scorer for scorer, tally in state.scores.items() if tally.failed}
     scorer_errors = {scorer: error for scorer, error in state.scorer_errors.items() if scorer not in shown_scorers}
     problem = {"unauthorized": "unauthorized", "quota": "quota used up"}.get(state.outcome)
     if problem is not None and (stopping_scorer := state.stopping_scorer) is not None:
@@ -370,11 +370,6 @@ def _events(state: RunState, detail: str) -> Iterator[str]:
         yield f"{plural(state.late_returns, 'attempt')} returned late; results discarded"
     if state.recoveries:
         yield f"the journal was repaired {plural(state.recoveries, 'time')} after a crash; unfinished bytes are in torn/"
-
-
-def _has_failures(state: RunState, scorer: str) -> bool:
-    """Return whether the scores show the last error of a scorer."""
-    return (tally := state.scores.get(scorer)) is not None and tally.failed > 0
 
 
 def _reusable_steps(state: RunState) -> int:

@@ -68,7 +68,8 @@ def listed_cases(state: RunState) -> ListedCases | None:
         return None
     case_count = len(cases) or count
     outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
-    heading = f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{_in_cases(case_count) if case_count < count else ''}"
+    in_cases = f", in {plural(case_count, 'case')}" if case_count < count else ""
+    heading = f"{count:,} of {outputs} {'fails' if count == 1 else 'fail'}{in_cases}"
     suffixes = dict.fromkeys(names.values(), "")
     if sum(tally.booleans > 0 for tally in state.scores.values()) > 1:
         scorers = {
@@ -90,10 +91,6 @@ def _lowest_cases(state: RunState) -> ListedCases | None:
         return None
     suffixes = {name: f"  ({score_value_text(value)})" for name, value in lowest}
     return ListedCases(f"lowest {printable(scorer, _NAME_CHARS)}", suffixes)
-
-
-def _in_cases(count: int) -> str:
-    return f", in {plural(count, 'case')}"
 
 
 def _has_failing(state: RunState) -> bool:

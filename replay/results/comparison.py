@@ -240,7 +240,7 @@ def compare(a: Side, b: Side, *, groups: Mapping[str, str] | None = None) -> Com
         answers_b=b.answers,
         model_drift=a.variant == b.variant
         and _TASK_CHANGES.isdisjoint(change.partition(" ")[0] for change in definition_changes)
-        and _have_different_models(a.answers.models, b.answers.models),
+        and any(b.answers.models.get(variant, models).keys() != models.keys() for variant, models in a.answers.models.items()),
         scorers_only_a=[scorer for scorer in a.totals.scores if not b.has_scorer(scorer)],
         scorers_only_b=[scorer for scorer in b.totals.scores if not a.has_scorer(scorer)],
         scores=decide(pairing.scores(scorers)),
@@ -289,10 +289,6 @@ def _definition_changes(a: Side, b: Side) -> list[str]:
             run_identity["variants"] = {name: value for name, value in variants if name == a.variant == b.variant}
         identities.append(run_identity)
     return list(changes(*identities))
-
-
-def _have_different_models(a: Mapping[str, Mapping[str, int]], b: Mapping[str, Mapping[str, int]]) -> bool:
-    return any(a[variant].keys() != b[variant].keys() for variant in a.keys() & b.keys())
 
 
 def _classify(

@@ -7,6 +7,7 @@ probability, and differences below it would probably not be seen.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import lru_cache
 from statistics import NormalDist
@@ -148,14 +149,8 @@ def _power(n: int, differing_share: float, difference: float, alpha: float) -> f
 @lru_cache(maxsize=4096)
 def _min_broken(differing_cases: int, alpha: float) -> int:
     """Return the minimum number of broken cases, among those that differ, with which the test is below `alpha`."""
-    low, high = differing_cases // 2 + 1, differing_cases + 1
-    while low < high:
-        broken_cases = (low + high) // 2
-        if mcnemar(differing_cases - broken_cases, broken_cases) < alpha:
-            high = broken_cases
-        else:
-            low = broken_cases + 1
-    return low
+    numbers = range(differing_cases // 2 + 1, differing_cases + 1)
+    return numbers.start + bisect_left(numbers, 1, key=lambda broken: mcnemar(differing_cases - broken, broken) < alpha)
 
 
 def _binomial(n: int, count: int, share: float) -> float:

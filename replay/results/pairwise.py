@@ -103,19 +103,14 @@ def order_scorers(state: RunState) -> set[str]:
 def _notes(state: RunState) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the notes of pairwise judges that have the expected form; a journal may be foreign."""
     for scorer, note in state.pairwise.items():
-        judge, against, orders, versions = (note.get(name) for name in ("judge", "against", "orders", "versions"))
-        if (
-            isinstance(judge, dict)
-            and {"model", "version"} <= judge.keys()
-            and isinstance(against, dict)
-            and {"run", "path", "variant", "head"} <= against.keys()
-            and isinstance(orders, list)
-            and len(orders) == 2  # noqa: PLR2004
-            and all(isinstance(order, str) for order in orders)
-            and isinstance(versions, dict)
-            and {scorer, *orders} <= versions.keys()
-        ):
-            yield scorer, note
+        match note:
+            case {
+                "judge": {"model": _, "version": _},
+                "against": {"run": _, "path": _, "variant": _, "head": _},
+                "orders": [str(), str()] as orders,
+                "versions": {**versions},
+            } if {scorer, *orders} <= versions.keys():
+                yield scorer, note
 
 
 def _verdict(trial: TrialState, scorer: str, note: Mapping[str, Any]) -> str | None:

@@ -79,12 +79,13 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
     """Compare runs or variants, each under the name of its row, with one of them."""
     results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
     differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})
-    score = _main_score(sides)
+    tallies = (item for side in sides.values() for item in side.totals.scores.items())
+    score = main_scorer((scorer, tally.kind) for scorer, tally in tallies if tally.kind in {"pass", "number"})
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
     rows: list[Row] = []
     for name, side in sides.items():
         totals, cost, orders = side.totals, total(side.totals.usage, "cost"), order_scorers(side.state)
-        tallies = {scorer: tally for scorer, tally in totals.scores.items() if scorer not in orders or tally.failed}
+        shown_tallies = {scorer: tally for scorer, tally in totals.scores.items() if scorer not in orders or tally.failed}
         row = Row(
             name=name,
             trials=totals.total,
@@ -93,7 +94,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
             open=totals.total - totals.done,
             answers=side.answers,
             from_older_task=side.state.from_older_task,
-            scores={scorer: score_of(tally) for scorer, tally in tallies.items()},
+            scores={scorer: score_of(tally) for scorer, tally in shown_tallies.items()},
             latency=side.latency,
             tokens=total(totals.usage, "tokens"),
             cost=cost,
@@ -119,11 +120,6 @@ def _overlap_and_differences(baseline: Side, side: Side) -> tuple[Overlap, dict[
         different_content=[ids_b[key] for key in pairing.different_content],
     )
     return overlap, pairing.scores(common_scorers(baseline, side))
-
-
-def _main_score(sides: Mapping[str, Side]) -> str | None:
-    tallies = (item for side in sides.values() for item in side.totals.scores.items())
-    return main_scorer((scorer, tally.kind) for scorer, tally in tallies if tally.kind in {"pass", "number"})
 
 
 def _mean_and_cost(side: Side, score: str | None) -> tuple[float, float] | None:

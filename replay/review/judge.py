@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
@@ -14,7 +14,6 @@ from evaljournal.replay.results.comparison import Side, add_digest
 from evaljournal.replay.results.pairing import score
 from evaljournal.replay.results.pairwise import pairwise_summaries
 from evaljournal.replay.review.agreement import (
-    Cases,
     Coefficient,
     Measure,
     Unit,
@@ -26,9 +25,9 @@ from evaljournal.replay.review.agreement import (
     kappa,
     slope,
 )
-from evaljournal.replay.review.correction import Case, CorrectedScore, Observation, labels_alone
+from evaljournal.replay.review.correction import CorrectedScore, Observation, labels_alone
 from evaljournal.replay.review.labels import Label
-from evaljournal.replay.review.reviewed import Reviewed
+from evaljournal.replay.review.reviewed import Reviewed, by_case
 from evaljournal.replay.runs.values import read_values
 from evaljournal.replay.state.tally import is_summable
 from evaljournal.replay.state.trial import TrialState
@@ -173,7 +172,7 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
     ratings = {trial: Unit((scores[trial], *unit.values), unit.weight) for trial, unit in people.items() if scores}
     measures: dict[str, Measure] = {} if kind == "number" else {"ac1": ac1, "kappa": kappa}
     alpha_measure = {"alpha": alpha_of_numbers if kind == "number" else alpha}
-    pairs = coefficients(_by_case(units, trials), measures) if units else {}
+    pairs = coefficients(by_case(units, trials), measures) if units else {}
     errors = _errors(units, kind)
     details = _read_details(reviewed, side, name, errors)
     return Agreement(
@@ -221,16 +220,9 @@ def _consensus(labels: Sequence[Label], kind: str) -> Value | None:
     return None if len(counts) > 1 and counts[0][1] == counts[1][1] else counts[0][0]
 
 
-def _by_case(units: Mapping[str, Unit], trials: Mapping[str, TrialState]) -> Cases:
-    cases: defaultdict[str, list[Unit]] = defaultdict(list)
-    for trial, unit in units.items():
-        cases[trials[trial].case].append(unit)
-    return Counter(map(tuple, cases.values()))
-
-
 def _alpha(units: Mapping[str, Unit], trials: Mapping[str, TrialState], measure: Mapping[str, Measure]) -> Coefficient | None:
     pairable_units = {trial: unit for trial, unit in units.items() if len(unit.values) > 1}
-    return coefficients(_by_case(pairable_units, trials), measure)["alpha"] if pairable_units else None
+    return coefficients(by_case(pairable_units, trials), measure)["alpha"] if pairable_units else None
 
 
 def _confusion(units: Iterable[Unit]) -> list[Cell]:
@@ -240,13 +232,13 @@ def _confusion(units: Iterable[Unit]) -> list[Cell]:
 
 def _rate(units: Mapping[str, Unit], trials: Mapping[str, TrialState], *, is_pass: bool) -> Rate | None:
     """Return the share of outputs with this label on which the scorer agrees."""
-    cases: defaultdict[str, list[Observation]] = defaultdict(list)
-    for trial, ((judge, label), weight) in units.items():
-        if label is is_pass:
-            cases[trials[trial].case].append(Observation(0.0, float(judge == label), weight))
-    counted_cases: Counter[Case] = Counter(map(tuple, cases.values()))
-    estimate = labels_alone(counted_cases, "pass")
-    return None if estimate is None else Rate(estimate.mean, estimate.low, estimate.high, sum(map(len, cases.values())))
+    observations = {
+        trial: Observation(0.0, float(judge == label), weight)
+        for trial, ((judge, label), weight) in units.items()
+        if label is is_pass
+    }
+    estimate = labels_alone(by_case(observations, trials), "pass")
+    return None if estimate is None else Rate(estimate.mean, estimate.low, estimate.high, len(observations))
 
 
 def _errors(units: Mapping[str, Unit], kind: str) -> dict[str, tuple[float, float]]:
@@ -313,14 +305,12 @@ def _own_family(
     errors: Mapping[str, tuple[float, float]], trials: Mapping[str, TrialState], judges: Iterable[str]
 ) -> Bias | None:
     families = {_family(model) for model in judges}
-
-    def rows() -> Iterator[tuple[str, float, float, float]]:
-        for trial, (error, weight) in errors.items():
-            answer = trials[trial].answer
-            if answer is not None and answer.model:
-                yield trials[trial].case, float(_family(answer.model) in families), error, weight
-
-    return _bias(rows()) if families else None
+    rows = (
+        (trials[trial].case, float(_family(answer.model) in families), *error)
+        for trial, error in errors.items()
+        if (answer := trials[trial].answer) is not None and answer.model
+    )
+    return _bias(rows) if families else None
 
 
 def _family(model: str) -> str:

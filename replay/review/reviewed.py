@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
+from typing import TypeVar
 
 import attrs
 
@@ -23,7 +24,10 @@ from evaljournal.replay.review.labels import Label, Review, Sample, labels_of_ou
 from evaljournal.replay.review.sampling import population
 from evaljournal.replay.runs.loaded_run import LoadedRun
 from evaljournal.replay.state.tally import is_summable
+from evaljournal.replay.state.trial import TrialState
 from evaljournal.replay.statistics import Estimate
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -118,10 +122,7 @@ class Reviewed:
         tally = side.totals.scores.get(name)
         if kind is None or tally is None or not observations:
             return None
-        cases: defaultdict[str, list[Observation]] = defaultdict(list)
-        for trial, observation in observations.items():
-            cases[side.state.trials[trial].case].append(observation)
-        correction = correct(Counter(map(tuple, cases.values())), kind)
+        correction = correct(by_case(observations, side.state.trials), kind)
         if correction is None:
             correction = CorrectedScore(method="none", kind=kind, judge=tally.mean, trials=len(observations))
         samples = [use for use, _ in self.uses(name) if use.labeled]
@@ -142,6 +143,14 @@ class Reviewed:
             label = math.fsum(numbers) / len(numbers) if numbers else None
             observations[trial] = Observation(float(value), label, weights[trial] if numbers else 0.0)
         return observations, "pass" if all(isinstance(value, bool) for value in values) else "number"
+
+
+def by_case(items: Mapping[str, T], trials: Mapping[str, TrialState]) -> Counter[tuple[T, ...]]:
+    """Return what trials have, grouped by their case → number of cases that are equal."""
+    cases: defaultdict[str, list[T]] = defaultdict(list)
+    for trial, item in items.items():
+        cases[trials[trial].case].append(item)
+    return Counter(map(tuple, cases.values()))
 
 
 def open_review(run: LoadedRun) -> Reviewed | None:

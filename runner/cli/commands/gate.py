@@ -363,7 +363,7 @@ def _sentence(check: Check) -> str:
     if check.rule != "max_drop":
         relation = {"at_least": "≥", "at_most": "≤", "at_most_ratio": "≤"}[check.rule]
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
-        return f"{name} {_text(check.value)}{unit} (required: {relation} {digits(check.bound, 4)})"
+        return f"{name} {digits(check.value or 0.0, 3)}{unit} (required: {relation} {digits(check.bound, 4)})"
     means = f"{mean_text(check.kind, check.baseline)} → {mean_text(check.kind, check.value)}"
     difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0)
     parts = [f"{name} {means}: {difference}", f"drop tolerated: {size_text(check.kind, check.bound)}"]
@@ -372,7 +372,3 @@ def _sentence(check: Check) -> str:
     if check.more_cases is not None:
         parts.append(f"about {plural(check.more_cases, 'more case')} would decide")
     return "; ".join(parts)
-
-
-def _text(value: float | None) -> str:
-    return "unknown" if value is None else digits(value, 3)

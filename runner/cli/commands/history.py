@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import attrs
 import click
@@ -55,8 +55,7 @@ def history(evaluation: str | None, count: int, scorer: str | None, as_json: boo
     if scorer is not None:
         _check_scorer(scorer, entries)
     if as_json:
-        corrected = [{point.path: _corrected(point.path) for point in item.points} for item in items]
-        reviews = [{path: scores for path, scores in runs.items() if scores is not None} for runs in corrected]
+        reviews = [{path: corrected_json(load(path)) for path in _reviewed_paths(item)} for item in items]
         print_json([{**view_json(item), "corrected": scores} for item, scores in zip(items, reviews, strict=True)])
         return
     if not items:
@@ -129,16 +128,15 @@ def _check_scorer(scorer: str, entries: list[Entry]) -> None:
         raise UsageError(f"no run has a numeric score {scorer!r}{suggest(scorer, scorers)}")
 
 
-def _corrected(path: str) -> dict[str, Any] | None:
-    """Return the corrected scores of a run as JSON; None without a review. Only a run with one is read."""
-    return corrected_json(load(path)) if is_run(Path(path) / REVIEW) else None
+def _reviewed_paths(history: History) -> list[str]:
+    """Return the runs that have a review; no other run is read."""
+    return [path for path in dict.fromkeys(point.path for point in history.points) if is_run(Path(path) / REVIEW)]
 
 
 def _corrected_rows(history: History) -> Iterator[str]:
     """Yield the corrected scores of each run that has a review."""
-    for path in dict.fromkeys(point.path for point in history.points):
-        if is_run(Path(path) / REVIEW):
-            yield from (f"{printable(Path(path).name, 40)}: {line}" for line in corrected_lines(load(path)))
+    for path in _reviewed_paths(history):
+        yield from (f"{printable(Path(path).name, 40)}: {line}" for line in corrected_lines(load(path)))
 
 
 def _print_history(history: History) -> None:
