@@ -12,7 +12,7 @@ import attrs
 from evaljournal.replay.render import summary as summary_text
 from evaljournal.replay.render.batches import batch_lines, waiting_text
 from evaljournal.replay.render.failing import DEFAULT_WIDTH, failing_lines
-from evaljournal.replay.results.budget_text import budget_lines, budget_options
+from evaljournal.replay.results.budget_text import budget_lines
 from evaljournal.replay.results.summary import crashes, forked_sessions, summarize
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.state.run import RunState
@@ -52,7 +52,6 @@ def final_report(
     *,
     path: Path | str,
     head: str = "",
-    total: int | None = None,
     stop_reason: str = "",
     detail: str = "",
     verbose: bool = False,
@@ -71,7 +70,7 @@ def final_report(
     summary = summarize(state)
     name = printable(state.started.evaluation) if state.started else "the run"
     name += f", shard {printable(state.started.shard, 24)}," if state.started and state.started.shard else ""
-    progress, directory = progress_text(state, total), printable(str(path), 500)
+    progress, directory = progress_text(state), printable(str(path), 500)
     lines = [f"{name} {ending_text(state, stop_reason)}: {progress} done, in {directory}"]
     if detail:
         lines.append(f"  {one_line(detail, 500)}")
@@ -110,17 +109,23 @@ def ending_text(state: RunState, stop_reason: str = "") -> str:
     return _OUTCOMES.get(outcome, printable(outcome)) if outcome else CRASHED
 
 
-def progress_text(state: RunState, total: int | None = None) -> str:
+def progress_text(state: RunState) -> str:
     """Return how many trials are done, of how many if that is known."""
-    trials = total_trials(state, total)
+    trials = total_trials(state)
     return plural(state.done, "trial") if trials is None else f"{state.done:,} of {plural(trials, 'trial')}"
 
 
-def total_trials(state: RunState, total: int | None = None) -> int | None:
+def total_trials(state: RunState) -> int | None:
     """Return how many trials a run has, including those not enqueued yet; None if unknown."""
     if state.outcome == "finished":
-        return max(total or 0, state.total)
-    return max(total or 0, state.total, state.planned) if total or state.planned else None
+        return state.total
+    return max(state.total, state.planned) if state.planned else None
+
+
+def larger_limits(state: RunState) -> dict[str, float]:
+    """Return a larger budget that is probably enough for the open trials of a run; empty if a larger one does not help."""
+    open_trials = (total_trials(state) or state.total) - state.done
+    return {} if state.budget is None else state.budget.larger_limits(open_trials, state.done)
 
 
 def next_step(state: RunState, path: Path | str, causes: "Sequence[_Cause] | None" = None) -> str:
@@ -151,7 +156,8 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
         if open_batches and _has_command(state):
             options.append("--wait")
         if state.outcome == "budget":
-            options += [budget_options(state, (total_trials(state) or state.total) - state.done)]
+            limits = larger_limits(state)  # Empty if usage was not reported: then the task must be changed.
+            options += [f"--budget {unit}={amount:.12g}" for unit, amount in limits.items()] or ["--adopt"]
         return _resume_command(state, path, options)
     return _resume_command(state, path, ("--retry-failed",)) if state.failed else report_command(path)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from evaljournal.replay.render.ending import ending_text, total_trials
+from evaljournal.replay.render.ending import ending_text, larger_limits, total_trials
 from evaljournal.replay.render.phrases import mean_text
 from evaljournal.replay.render.screen import progress_line, seconds_left
 from evaljournal.replay.results.budget_text import quantity
@@ -125,12 +125,6 @@ def larger_budget(states: Sequence[RunState]) -> dict[str, float]:
         needs = (max(0.0, own_limits.get(unit, 0.0) - amount) for (_, own_limits), amount in zip(budgets, used, strict=True))
         limits[unit] = round_up(spent + sum(needs))
     return limits
-
-
-def larger_limits(state: RunState) -> dict[str, float]:
-    """Return a larger budget that is probably enough for the open trials of a run; empty if a larger one does not help."""
-    open_trials = (total_trials(state) or state.total) - state.done
-    return {} if state.budget is None else state.budget.larger_limits(open_trials, state.done)
 
 
 def suite_panel(rows: Sequence[SuiteRow], *, title: str, width: int, height: int) -> "Group":

@@ -1,4 +1,4 @@
-"""The budget of a run as text: the amounts spent, why no attempt starts, and the options to resume with a larger budget."""
+"""The budget of a run as text: the amounts spent, and why no attempt starts."""
 
 from collections.abc import Iterator, Mapping
 
@@ -80,12 +80,3 @@ def over_budget_text(budget: Budget, trial: str, usage: object = None) -> str:
     amounts = budget.over_trial_limit(trial, usage)
     parts = (_share(unit, amount, budget.trial_limits[unit]) for unit, amount in amounts.items())
     return f"the budget per trial is exceeded: {', '.join(parts)}"
-
-
-def budget_options(state: RunState, open_trials: int) -> str:
-    """Return the options with which a run that was stopped by its budget can be resumed: ` --budget cost=8`.
-
-    If usage was not reported, the task must be changed first, and ` --adopt` is returned.
-    """
-    limits = {} if state.budget is None else state.budget.larger_limits(open_trials, state.done)
-    return "".join(f" --budget {unit}={amount:.12g}" for unit, amount in limits.items()) or " --adopt"

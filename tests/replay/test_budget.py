@@ -24,7 +24,7 @@ from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.auditing.findings import Audit
 from evaljournal.replay.render.ending import next_command
 from evaljournal.replay.render.screen import line
-from evaljournal.replay.results.budget_text import budget_options, spent_text
+from evaljournal.replay.results.budget_text import spent_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.state.budget import Budget, round_up
@@ -181,7 +181,8 @@ def test_a_budget_without_trials() -> None:
     budget = Budget(limits={"cost": 1.5, "output_tokens": 2e6})
 
     assert (None, {"cost": 3.0, "output_tokens": 4e6}) == (budget.more_trials(0), budget.larger_limits(3, 0))
-    assert " --budget cost=3 --budget output_tokens=4000000" == budget_options(RunState(budget=budget), 3)
+    command = "evaljournal resume r --budget cost=3 --budget output_tokens=4000000 --task FILE.py:NAME"
+    assert command == next_command(RunState(budget=budget, outcome="budget"), "r")
 
 
 def test_unrelated_usage() -> None:

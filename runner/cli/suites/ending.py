@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from evaljournal.replay import RunState
+from evaljournal.replay.render.ending import larger_limits
 from evaljournal.replay.render.ending import next_command as next_command_of_run
-from evaljournal.replay.render.suite import SuiteRow, larger_budget, larger_limits, table_lines, totals_text
+from evaljournal.replay.render.suite import SuiteRow, larger_budget, table_lines, totals_text
 from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.text import one_line, printable, quote
