@@ -77,22 +77,9 @@ def test_shares_are_those_of_ppi_py() -> None:
     low, high = (float(np.squeeze(end)) for end in ppi_py.ppi_mean_ci(labels, scores, np.array(unlabeled), alpha=0.05))
     mean = float(np.squeeze(ppi_py.ppi_mean_pointestimate(labels, scores, np.array(unlabeled))))
 
+    assert (200, 1_200, 200, "ppi") == (correction.labels, correction.trials, correction.cases, correction.method)
     assert is_close(mean, correction.mean, abs_tol=1e-12)
     assert 1.0 < ((correction.high or 0) - (correction.low or 0)) / (high - low) < 1.02
-
-
-def test_the_formulas_of_the_documentation() -> None:
-    """λ and the mean are the documented ones: mean_N and N are over the trials without a label."""
-    pairs, unlabeled = verdicts(30, 5, 7, 18), [1.0] * 90 + [0.0] * 50
-    y, f = np.array([label for _, label in pairs]), np.array([judge for judge, _ in pairs])
-    n, rest = len(y), np.array(unlabeled)
-    covariance = float(np.mean((y - y.mean()) * (f - f.mean())))
-    weight = covariance / ((1 + n / len(rest)) * float(np.var(np.concatenate([f, rest]), ddof=1)))
-    correction = corrected(uniform(pairs, unlabeled))
-
-    assert is_close(weight, correction.weight)
-    assert is_close(weight * rest.mean() + float((y - weight * f).mean()), correction.mean)
-    assert (n, n + len(rest), n, "ppi") == (correction.labels, correction.trials, correction.cases, correction.method)
 
 
 @pytest.mark.parametrize(
@@ -152,23 +139,21 @@ def test_one_label_of_a_number() -> None:
     assert (3.0, None, None) == (estimate.mean, estimate.low, estimate.high)
 
 
-def test_everything_labeled() -> None:
-    """If every trial has a label, the corrected mean is that of the labels, whatever the judge says."""
-    assert is_close(0.7, corrected(uniform(verdicts(65, 5, 15, 15), [])).mean)
+@pytest.mark.parametrize(
+    ("pairs", "unlabeled", "mean"),
+    [
+        (verdicts(65, 5, 15, 15), [], 0.7),  # Every trial has a label.
+        (verdicts(0, 40, 0, 20), [0.0] * 100, 2 / 3),  # The judge always gives the same verdict.
+        (verdicts(40, 0, 20, 0), [1.0] * 100, 2 / 3),
+        (verdicts(5, 35, 35, 5), [1.0] * 50 + [0.0] * 50, 0.5),  # It is wrong more often than right.
+    ],
+)
+def test_a_judge_without_weight(pairs: list[tuple[float, float]], unlabeled: list[float], mean: float) -> None:
+    """If the judge adds nothing, the corrected mean is that of the labels."""
+    correction = corrected(uniform(pairs, unlabeled))
 
-
-@pytest.mark.parametrize("verdict", [0.0, 1.0])
-def test_a_judge_with_one_verdict(verdict: float) -> None:
-    """A judge that always gives the same verdict has no weight."""
-    correction = corrected(uniform([(verdict, 1.0)] * 40 + [(verdict, 0.0)] * 20, [verdict] * 100))
-
-    assert (0.0, "ppi") == (correction.weight, correction.method)
-    assert is_close(2 / 3, correction.mean)
-
-
-def test_an_inverted_judge_has_no_weight() -> None:
-    """A judge whose verdicts are wrong more often than right has no weight: λ is not negative."""
-    assert corrected(uniform(verdicts(5, 35, 35, 5), [1.0] * 50 + [0.0] * 50)).weight == 0.0
+    assert ("ppi", 0.0) == (correction.method, correction.weight)
+    assert is_close(mean, correction.mean)
 
 
 def test_perfect_agreement_has_an_interval() -> None:

@@ -84,14 +84,6 @@ def test_too_few_labels(tmp_path: Path) -> None:
     )
 
 
-def test_an_open_sample(tmp_path: Path) -> None:
-    """A sample that is not completely labeled is used as far as it goes, and the text says how far."""
-    names = write_run(tmp_path / "run", [True, False] * 100)
-    write_review(tmp_path / "run", [sampled(dict.fromkeys(names[:100], 0.5)), *labels(names, [True, False] * 20, sample=1)])
-
-    assert "40 of 200 reviewed, uniform sample 1 (40 of 100 labeled)" in corrected_text(corrected(tmp_path / "run"))
-
-
 def write_sampled_run(path: Path, scores: list[bool], labeled: list[int], **fields: Any) -> list[str]:
     """Write a run and a sample of its first 100 trials, of which those with these numbers have the label of their score."""
     names = write_run(path, scores)
@@ -112,38 +104,31 @@ def test_labels_after_a_gap_do_not_count(tmp_path: Path) -> None:
     assert corrected_text(score).endswith("; not used: 61 labels that count for no random sample")
 
 
-def test_nothing_counts_before_the_first_output_is_labeled(tmp_path: Path) -> None:
-    """Without a label of the first output of a sample, no label counts."""
-    write_sampled_run(tmp_path / "run", [True, False] * 100, list(range(1, 100)))
-    score = corrected(tmp_path / "run")
+@pytest.mark.parametrize(
+    ("labeled", "fields", "text"),
+    [
+        (range(40), {}, "40 of 200 reviewed, uniform sample 1 (40 of 100 labeled)"),
+        (range(1, 100), {}, "not corrected: uniform sample 1 (99 of 100 labeled, 0 count: label them in order, next is c0)"),
+        *(
+            (range(99), {"method": method}, f"not corrected: {method} sample 1 (99 of 100 labeled, none counts before all are")
+            for method in ("stratified", "disagreements")
+        ),
+        (range(100), {"method": "stratified"}, "100 of 200 reviewed, stratified sample 1)"),
+        (
+            range(100),
+            {"population": 120},
+            "not corrected: uniform sample 1 (drawn when 120 of 200 outputs existed: draw another sample)",
+        ),
+    ],
+)
+def test_an_open_sample(tmp_path: Path, labeled: range, fields: dict[str, Any], text: str) -> None:
+    """The labels of a uniform sample count as far as they go, those of strata when all are labeled.
 
-    assert ("none", 99) == (score.method, score.unsampled)
-    assert corrected_text(score) == (
-        "not corrected: uniform sample 1 (99 of 100 labeled, 0 count: label them in order, next is c0)"
-    )
+    A sample that was drawn before all outputs existed corrects nothing.
+    """
+    write_sampled_run(tmp_path / "run", [True, False] * 100, list(labeled), **fields)
 
-
-@pytest.mark.parametrize("method", ["stratified", "disagreements"])
-def test_an_open_sample_with_strata(tmp_path: Path, method: str) -> None:
-    """A sample with strata counts when all of its outputs are labeled: its order does not mix the strata evenly."""
-    write_sampled_run(tmp_path / "open", [True, False] * 100, list(range(99)), method=method)
-    write_sampled_run(tmp_path / "complete", [True, False] * 100, list(range(100)), method=method)
-
-    assert ["none", "ppi"] == [corrected(tmp_path / name).method for name in ("open", "complete")]
-    assert corrected_text(corrected(tmp_path / "open")) == (
-        f"not corrected: {method} sample 1 (99 of 100 labeled, none counts before all are, next is c99)"
-    )
-
-
-def test_a_sample_of_an_unfinished_run(tmp_path: Path) -> None:
-    """A sample that was drawn before all outputs existed does not apply to the later ones, so it corrects nothing."""
-    write_sampled_run(tmp_path / "run", [True, False] * 100, list(range(100)), population=120)
-    score = corrected(tmp_path / "run")
-
-    assert ("none", 100) == (score.method, score.unsampled)
-    assert corrected_text(score) == (
-        "not corrected: uniform sample 1 (drawn when 120 of 200 outputs existed: draw another sample)"
-    )
+    assert text in corrected_text(corrected(tmp_path / "run"))
 
 
 def test_labels_of_equal_outputs_do_not_extend_a_sample(tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ def reviewed_run(path: Path) -> Path:
 
 
 def forged(path: Path, change: Any) -> RunVerification:
-    """Write the review again, with some of its events changed, and verify the run."""
+    """Write the review again, with its list of events changed, and verify the run."""
     run = reviewed_run(path)
-    events = [change(event) for event in events_of(run / "review")]
+    events = change(events_of(run / "review"))
     for file in (run / "review").iterdir():
         file.unlink()
     write_sync(run / "review", events, run="7" * 32)
@@ -54,11 +54,7 @@ def findings(verification: RunVerification) -> list[tuple[str, str]]:
 
 def changing(kind: type[Event], **fields: Any) -> Any:
     """Return a function that changes these fields in all events of this kind."""
-
-    def change(event: Event) -> Event:
-        return evolve_fact(event, **fields) if type(event) is kind else event
-
-    return change
+    return lambda events: [evolve_fact(event, **fields) if type(event) is kind else event for event in events]
 
 
 def test_a_review_is_verified(tmp_path: Path) -> None:
@@ -122,15 +118,14 @@ def test_a_forged_review_is_reported(tmp_path: Path, change: Any, check: str, me
 
 def test_a_sample_after_its_labels_is_reported(tmp_path: Path) -> None:
     """A sample that was drawn after its outputs were labeled does not have these labels."""
-    run = reviewed_run(tmp_path / "run")
-    events = events_of(run / "review")
-    sample = next(event for event in events if isinstance(event, ReviewSampled))
-    events.remove(sample)
-    for file in (run / "review").iterdir():
-        file.unlink()
-    write_sync(run / "review", [*events[:-1], sample], run="7" * 32)
 
-    assert ("label", "it was given for sample 1, but its trial was last drawn for sample 0") in findings(verify(run))
+    def move_sample(events: list[Event]) -> list[Event]:
+        sample = next(event for event in events if isinstance(event, ReviewSampled))
+        events.remove(sample)
+        return [*events[:-1], sample]
+
+    problem = "it was given for sample 1, but its trial was last drawn for sample 0"
+    assert ("label", problem) in findings(forged(tmp_path / "run", move_sample))
 
 
 @pytest.mark.parametrize("trials", [["case-1"], {"case-1": 0}, {"case-1": 1.5}, {"case-1": True}, {"case-1": "1"}, None])
