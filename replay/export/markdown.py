@@ -20,10 +20,10 @@ from evaljournal.replay.results.summary import summarize
 from evaljournal.replay.review.judge import agreement
 from evaljournal.replay.review.reviewed import open_review
 from evaljournal.replay.review.text import agreement_rows, basis_text, confusion_table, corrected_lines
-from evaljournal.replay.runs.trial import TrialDetails
+from evaljournal.replay.runs.values import TrialValues, read_values
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.trial import outcome_of
-from evaljournal.replay.text import as_text, plural, printable
+from evaljournal.replay.text import as_text, plural, printable, reason_text
 
 MAX_CHARS: Final = 65_000
 _VALUE_CHARS: Final = 160
@@ -84,16 +84,16 @@ def markdown(
     """
     if baseline is None:
         document = _Document(_head("run", source))
-        _add_summary(document, source.state)
+        _add_summary(document, source.run.state)
         _add_review(document, source, variant)
         _add_trials_not_passed(document, source)
     else:
-        side_a = Side(baseline.state, output_digests(baseline.records()), baseline_variant)
-        side_b = Side(source.state, output_digests(source.records()), variant)
+        side_a = Side(baseline.run.state, output_digests(baseline.records()), baseline_variant)
+        side_b = Side(source.run.state, output_digests(source.records()), variant)
         comparison = compare(side_a, side_b)
         document = _Document(_head("run", source, variant), _head("baseline", baseline, baseline_variant))
         baseline_ids = {name: side_a.ids[key] for key, name in side_b.ids.items() if key in side_a.ids}
-        _add_summary(document, source.state)
+        _add_summary(document, source.run.state)
         _add_differences(document, comparison)
         _add_review(document, source, variant)
         for kind, changes, share in (("broken", comparison.broken, 0.7), ("fixed", comparison.fixed, 1.0)):
@@ -104,7 +104,7 @@ def markdown(
 
 
 def _head(name: str, source: Source, variant: str | None = None) -> str:
-    state, variant_text = source.state, "" if variant is None else f", variant {_cell(variant)}"
+    state, variant_text = source.run.state, "" if variant is None else f", variant {_cell(variant)}"
     return f"{name} {_cell(source.run_id)}{variant_text}, seq {state.seq:,}, head `{state.head}`"
 
 
@@ -145,7 +145,7 @@ def _add_review(document: _Document, source: Source, variant: str | None) -> Non
     """Add the corrected scores, and how well scorers agree with human labels, if the run has a review."""
     if (reviewed := open_review(source.run)) is None:
         return
-    side = Side(source.state, variant=variant)
+    side = Side(source.run.state, variant=variant)
     for name in reviewed.names:
         result = agreement(reviewed, side, name)
         document.add("", _line(f"{name}: {basis_text(result)}"))
@@ -171,10 +171,10 @@ def _difference_cells(difference: PairedDifference, unit: str) -> list[str]:
 
 def _add_trials_not_passed(document: _Document, source: Source) -> None:
     """Add the trials that did not pass: errors first, then false scores."""
-    outcomes = {name: outcome_of(trial) for name, trial in source.state.trials.items() if trial.stage != "withdrawn"}
+    outcomes = {name: outcome_of(trial) for name, trial in source.run.state.trials.items() if trial.stage != "withdrawn"}
     names = [name for kind in ("error", "failure") for name, outcome in outcomes.items() if outcome == kind]
-    trials = map(source.trial, names)
-    rows = ([*map(_cell, (trial.trial, trial.input, trial.expected, _result(trial)))] for trial in trials)
+    trials = read_values(source.run.path, source.run.state.trials, names)
+    rows = ([*_case_cells(source, trial), _result_cell(source, trial)] for trial in trials)
     title = f"{len(names):,} of {len(outcomes):,} trials did not pass"
     document.add_table(title, ("trial", "input", "expected", "output or error"), rows, len(names))
 
@@ -183,13 +183,23 @@ def _changed_trials(
     changes: Iterable[TrialChange], baseline: Source, source: Source, baseline_ids: Mapping[str, str]
 ) -> Iterator[Sequence[str]]:
     """Yield the cells of trials that broke or were fixed, with both outputs; `baseline_ids` has their ids in the baseline."""
-    for change in changes:
-        trial, baseline_trial = source.trial(change.trial), baseline.trial(baseline_ids[change.trial])
-        yield [*map(_cell, (change.trial, trial.input, trial.expected, _result(baseline_trial), _result(trial)))]
+    names = [change.trial for change in changes]
+    trials = read_values(source.run.path, source.run.state.trials, names)
+    baseline_trials = read_values(baseline.run.path, baseline.run.state.trials, (baseline_ids[name] for name in names))
+    for trial, baseline_trial in zip(trials, baseline_trials, strict=True):
+        yield [*_case_cells(source, trial), _result_cell(baseline, baseline_trial), _result_cell(source, trial)]
 
 
-def _result(trial: TrialDetails) -> Any:
-    return trial.failure if trial.stage == "failed" else trial.output
+def _case_cells(source: Source, trial: TrialValues) -> Iterator[str]:
+    return map(_cell, (trial.trial, source.load(trial.input), source.load(trial.expected)))
+
+
+def _result_cell(source: Source, trial: TrialValues) -> str:
+    """Return the output of a trial, or why it failed and its last error."""
+    state = source.run.state.trials[trial.trial]
+    if state.stage != "failed":
+        return _cell(source.load(trial.output))
+    return _cell(": ".join(filter(None, (reason_text(state.reason), state.error))))
 
 
 def _cell(value: Any) -> str:

@@ -43,7 +43,7 @@ class Source:
 
     @cached_property
     def run(self) -> LoadedRun:
-        """The run as it was when it was loaded; read `index` or `state` first if they are needed, so that it is loaded once."""
+        """The run as it was when it was loaded, without its index; `state` is the same if the index is needed."""
         return self._loaded(load(self._path, self._at))
 
     @cached_property

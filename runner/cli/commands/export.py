@@ -120,7 +120,6 @@ def _check_comparison(name: str, format_: Format, run: RunReference, *, has_base
 def _add_comparison(format_: Format, run: tuple[Source, str | None], baseline: tuple[Source, str | None]) -> Format:
     """Return the format with a comparison of these variants; None is a whole run."""
     for source, variant in (run, baseline):
-        source.index  # noqa: B018  # loads the run, which is not loaded again for its index
         check_variant(source.run, variant)
     assert isinstance(format_, File)
     assert format_.compare is not None
