@@ -7,7 +7,7 @@ a tool call; a step that calls others, or is of kind `other`, is a span.
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -61,7 +61,7 @@ def sample_messages(source: Source, trial: TrialDetails, call: ModelCall) -> lis
     if model_steps:
         step = model_steps[-1]
         reply = reply_of(step.output)
-        messages = _step_messages(source, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
+        messages = _messages(source, trial, [*messages_of(step.input), *([] if reply is None else [reply])])
     else:
         messages = _request_messages(source, trial, call)
     if last_attempt is not None and last_attempt.has_output and trial.stage == "completed":
@@ -132,14 +132,14 @@ def _model_step(source: Source, trial: TrialDetails, step: StepDetails) -> dict[
     if not step.error:
         reply = Message("assistant", as_text(step.output)) if reply is None else attrs.evolve(reply, role="assistant")
         stop_reason = _STOP_REASONS.get(finish_reason_of(step.output), "unknown")
-        message = _step_messages(source, trial, [*messages, reply])[-1]
+        message = _messages(source, trial, [*messages, reply])[-1]
         output |= {"choices": [{"message": message, "stop_reason": stop_reason}], "completion": reply.text}
     step_usage: dict[str, float] = {}
     add(step_usage, None if step.is_reused else step.usage)
     output |= {"usage": usage} if (usage := usage_of(model, step_usage).get(model)) else {}
     return {
         "model": model,
-        "input": _step_messages(source, trial, messages),
+        "input": _messages(source, trial, messages),
         "tools": [],
         "tool_choice": "auto",
         "config": _config(call),
@@ -161,15 +161,15 @@ def _tool_step(key: str, step: StepDetails) -> dict[str, Any]:
     }
 
 
-def _step_messages(source: Source, trial: TrialDetails, messages: list[Message]) -> list[dict[str, Any]]:
-    """Return messages in Inspect's form; the same message at the same position in several steps has the same id."""
+def _messages(source: Source, trial: TrialDetails, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return messages in Inspect's form; the same message at the same position in several calls has the same id."""
     return [
-        _step_message(uuid_of(source, trial.trial, str(position), message.role, message.text), message)
+        _message(uuid_of(source, trial.trial, str(position), message.role, message.text), message)
         for position, message in enumerate(messages)
     ]
 
 
-def _step_message(message_id: str, message: Message) -> dict[str, Any]:
+def _message(message_id: str, message: Message) -> dict[str, Any]:
     role = _ROLES.get(message.role, "user")
     result: dict[str, Any] = {"id": message_id, "role": role, "content": message.text}
     result["source"] = "generate" if role == "assistant" else "input"
@@ -192,15 +192,7 @@ def _config(call: ModelCall) -> dict[str, Any]:
 
 def _request_messages(source: Source, trial: TrialDetails, call: ModelCall) -> list[dict[str, Any]]:
     """Return the messages that were sent; without a recorded request, the input."""
-    return [
-        {
-            "id": uuid_of(source, trial.trial, "input", str(position)),
-            "role": _ROLES.get(role, "user"),
-            "content": text,
-            "source": "input",
-        }
-        for position, (role, text) in enumerate(call.messages or (("user", as_text(trial.input)),))
-    ]
+    return _messages(source, trial, call.messages or [Message("user", as_text(trial.input))])
 
 
 def _output_message(source: Source, trial: TrialDetails, attempt: AttemptDetails) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 The request of the attempt has precedence over the definition of the task. Both are untrusted: any field may have any type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import attrs
 
 from evaljournal.replay.definition import load_definition
-from evaljournal.replay.text import as_text
+from evaljournal.replay.model_messages import Message, messages_of
 
 _PROVIDERS: Final = {
     "openai.com": "openai",
@@ -40,8 +40,8 @@ class ModelCall:
     provider: str = ""
     """Name in OpenTelemetry's conventions; empty without a model."""
     host: str = ""
-    messages: tuple[tuple[str, str], ...] = ()
-    """Role and text of each message; empty if they are not recorded."""
+    messages: Sequence[Message] = ()
+    """Empty if they are not recorded."""
     parameters: Mapping[str, float] = attrs.field(factory=dict[str, float])
     """Numbers among the other fields of the request; `max_completion_tokens` is `max_tokens` here."""
 
@@ -92,7 +92,7 @@ class TaskModel:
             for name, value in body.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        return ModelCall(model, _provider(self.host), self.host, _messages(body.get("messages")), numbers)
+        return ModelCall(model, _provider(self.host), self.host, messages_of(body), numbers)
 
 
 def call_of_step(step_input: Any) -> ModelCall:
@@ -104,22 +104,6 @@ def call_of_step(step_input: Any) -> ModelCall:
 def _provider(host: str) -> str:
     names = (name for suffix, name in _PROVIDERS.items() if host == suffix or host.endswith(f".{suffix}"))
     return next(names, _DEFAULT_PROVIDER)
-
-
-def _messages(messages: Any) -> tuple[tuple[str, str], ...]:
-    if not isinstance(messages, list):
-        return ()
-    fields = [_fields(message) for message in messages]
-    return tuple((_text(message.get("role")) or "user", _content(message.get("content"))) for message in fields)
-
-
-def _content(content: Any) -> str:
-    """Return the text of a message; text in parts is joined, anything else is JSON."""
-    if isinstance(content, list):
-        texts = [_fields(part).get("text") for part in content]
-        if all(isinstance(text, str) for text in texts):
-            return "".join(cast("list[str]", texts))
-    return "" if content is None else as_text(content)
 
 
 def _fields(value: Any) -> Mapping[str, Any]:

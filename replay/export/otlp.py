@@ -123,7 +123,7 @@ def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, 
         "evaljournal.seq": span.seq,
         "evaljournal.steps": len(attempt.steps) or None,
         "evaljournal.reused_steps": attempt.reused_steps or None,
-        "gen_ai.input.messages": _messages(*(call.messages or [("user", trial.input)])),
+        "gen_ai.input.messages": [*map(_message, call.messages or [Message("user", as_text(trial.input))])],
         **_content("input", trial.input),
     }
     events: list[dict[str, Any]] = []
@@ -133,7 +133,8 @@ def _attempt_span(source: Source, trial: TrialDetails, attempt: AttemptDetails, 
         status = {"code": _OK}
         finish_reason = "length" if trial.truncated and is_last else "content_filter" if trial.declined and is_last else "stop"
         attributes["gen_ai.response.model"] = attempt.served_model or None
-        attributes["gen_ai.output.messages"] = _messages(("assistant", attempt.output), finish_reason=finish_reason)
+        output_message = _message(Message("assistant", as_text(attempt.output)))
+        attributes["gen_ai.output.messages"] = [output_message | {"finish_reason": finish_reason}]
         attributes |= _content("output", attempt.output)
         if is_last:  # Scores belong to the last output.
             scores = sorted(trial.scores.values(), key=lambda score: score.seq)
@@ -201,11 +202,11 @@ def _model_step_attributes(step: StepDetails, call: ModelCall, operation: str) -
     attributes: dict[str, Any] = _call_attributes(call) if call.model else {"openinference.span.kind": "LLM"}
     attributes["gen_ai.operation.name"] = operation
     if messages:
-        attributes["gen_ai.input.messages"] = as_text([_message(message) for message in messages])
+        attributes["gen_ai.input.messages"] = [*map(_message, messages)]
     if reply is not None and operation == "chat":
         reason = finish_reason_of(step.output)
         output_message = _message(reply) | {"role": "assistant", "finish_reason": reason or "stop"}
-        attributes["gen_ai.output.messages"] = as_text([output_message])
+        attributes["gen_ai.output.messages"] = [output_message]
         attributes["gen_ai.response.finish_reasons"] = [reason] if reason else None
     return attributes
 
@@ -307,10 +308,3 @@ def _score(time: int, score: ScoreDetails) -> dict[str, Any]:
 
 def _event(name: str, time: int, attributes: dict[str, Any]) -> dict[str, Any]:
     return {"timeUnixNano": time, "name": name, "attributes": attributes}
-
-
-def _messages(*messages: tuple[str, Any], **attributes: str) -> str:
-    """Return roles and contents as a JSON list of messages."""
-    return as_text(
-        [{"role": role, "parts": [{"type": "text", "content": as_text(content)}], **attributes} for role, content in messages]
-    )
