@@ -3,12 +3,16 @@
 Without a browser these tests are skipped, or fail in CI; see `tests.programs`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
 import pytest
 
+from evaljournal.journal import Event
+from tests.browser.pages import write_report
+from tests.journal.samples import session, started, write_sync
 from tests.programs import find_program, import_optional
 
 if TYPE_CHECKING:
@@ -73,7 +77,7 @@ class Tab:
         )
 
 
-OpenTab = Callable[..., Tab]
+OpenTab = OpenReport = Callable[..., Tab]
 
 
 def browser_path() -> str:
@@ -117,3 +121,20 @@ def open_tab(browser: "Browser") -> Iterator[OpenTab]:
     yield open_address
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def open_report(tmp_path: Path, open_tab: OpenTab) -> OpenReport:
+    """Return a function that writes the report of some runs, each a path or the events of its trials, and opens it."""
+    directories = (tmp_path / f"report-{number}" for number in range(100))
+
+    def open_runs(*runs: Path | Sequence[Event], fragment: str = "", **options: Any) -> Tab:
+        directory, paths = next(directories), list[Path]()
+        directory.mkdir()
+        for number, run in enumerate(runs):
+            paths.append(run if isinstance(run, Path) else directory / str(number))
+            if not isinstance(run, Path):
+                write_sync(paths[-1], [started(), session(), *run])
+        return open_tab(write_report(directory / "report.html", *paths) + fragment, **options)
+
+    return open_runs

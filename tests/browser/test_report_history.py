@@ -21,8 +21,8 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.results.summary import summarize
-from tests.browser.conftest import OpenTab
-from tests.browser.pages import capitals, command_json, random_run, write_report
+from tests.browser.conftest import OpenReport
+from tests.browser.pages import capitals, command_json, random_run
 from tests.journal.samples import session, started, write_sync
 from tests.replay.agent_run import agent_run
 from tests.replay.eventful_run import eventful_run
@@ -38,11 +38,11 @@ def stages(trials: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTab) -> None:
+def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_report: OpenReport) -> None:
     """The counters at ten random records are those of `replay --at SEQ --json`."""
     run = random_run(tmp_path / "run", seed)
     last = command_json("status", str(run))["seq"]
-    tab = open_tab(write_report(tmp_path / "report.html", run), execution=True)
+    tab = open_report(run, execution=True)
 
     for seq in random.Random(seed).sample(range(2, last + 1), 10):
         replayed = command_json("replay", str(run), "--at", str(seq))
@@ -60,10 +60,10 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_tab: OpenTa
 
 
 @pytest.mark.parametrize("write", [eventful_run, agent_run])
-def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: Path, open_tab: OpenTab) -> None:
+def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: Path, open_report: OpenReport) -> None:
     """At every record of a run with a crash, retries, pauses and a withdrawal, or with steps, the page has that state."""
     run = write(tmp_path / "run")
-    tab = open_tab(write_report(tmp_path / "report.html", run), execution=True)
+    tab = open_report(run, execution=True)
 
     states = tab.evaluate("() => Array.from({length: page.run.seq}, (_, index) => page.run.stateAt(index + 1))")
 
@@ -77,9 +77,9 @@ def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: P
         assert {"completed": steps.completed, "failed": steps.failed, "reused": steps.reused} == state["steps"]
 
 
-def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_report: OpenReport) -> None:
     """Arrow keys move by one record; dragging over the lanes moves to the pointer."""
-    tab = open_tab(write_report(tmp_path / "report.html", eventful_run(tmp_path / "run")), execution=True)
+    tab = open_report(eventful_run(tmp_path / "run"), execution=True)
     last = tab.evaluate("() => page.run.seq")
 
     tab.page.keyboard.press("ArrowLeft")
@@ -98,9 +98,9 @@ def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_tab: OpenTab) 
     assert 10 > tab.evaluate("() => page.history.seq")
 
 
-def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_report: OpenReport) -> None:
     """Zooming shows the time around the scrubber and follows it; `0` shows all of it again."""
-    tab = open_tab(write_report(tmp_path / "report.html", random_run(tmp_path / "run", 5)), execution=True)
+    tab = open_report(random_run(tmp_path / "run", 5), execution=True)
     full = tab.evaluate("() => page.history.view")
 
     tab.go_to(100)
@@ -120,9 +120,9 @@ def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_tab: OpenTab) -> N
     assert [] == tab.messages
 
 
-def test_labels_of_the_time_axis(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_labels_of_the_time_axis(tmp_path: Path, open_report: OpenReport) -> None:
     """The labels have one form, with enough decimals to differ."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")), execution=True)
+    tab = open_report(capitals(tmp_path / "run"), execution=True)
 
     for expected, splits in {
         ("0 s", "10 s"): [0, 10],
@@ -136,11 +136,11 @@ def test_labels_of_the_time_axis(tmp_path: Path, open_tab: OpenTab) -> None:
     assert 15 < tab.evaluate("() => EDGE")
 
 
-def test_last_decision(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_last_decision(tmp_path: Path, open_report: OpenReport) -> None:
     """Each record shows the last policy decision with its evidence; the pointer over a pause shows its reason."""
     run = eventful_run(tmp_path / "run")
     pause = next(record for record in read(run) if isinstance(record.event, IntakePaused))
-    tab = open_tab(write_report(tmp_path / "report.html", run), execution=True)
+    tab = open_report(run, execution=True)
 
     tab.go_to(pause.seq)
     assert f"last decision: seq {pause.seq} · paused for" in tab.text("#decision")
@@ -198,9 +198,9 @@ def limited_run(path: Path) -> Path:
     return path
 
 
-def test_rate_limits(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_rate_limits(tmp_path: Path, open_report: OpenReport) -> None:
     """The chart of rate limits has a line for the used share of each, and the one that is used most kept slots idle."""
-    tab = open_tab(write_report(tmp_path / "report.html", limited_run(tmp_path / "run")), execution=True)
+    tab = open_report(limited_run(tmp_path / "run"), execution=True)
 
     shares = tab.evaluate("() => page.run.rateLimits.map(({ name }) => page.run.series[name].value.at(-1))")
     labels = tab.evaluate("() => [...page.history.limitKey.querySelectorAll('.key')].map((key) => key.textContent)")
@@ -211,16 +211,16 @@ def test_rate_limits(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_no_rate_limits(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_no_rate_limits(tmp_path: Path, open_report: OpenReport) -> None:
     """Without known rate limits there is no chart of them."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")), execution=True)
+    tab = open_report(paused_run(tmp_path / "run"), execution=True)
 
     assert tab.evaluate("() => page.history.limits.hidden && page.history.limitKey.hidden")
 
 
-def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_report: OpenReport) -> None:
     """The chart names a pause, an open breaker as one range, and the pace at the pointer; causes are shown as text."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")), execution=True)
+    tab = open_report(paused_run(tmp_path / "run"), execution=True)
     hover = """x => {
         const { history } = page, box = history.upper.getBoundingClientRect(), view = history.view;
         const left = box.left + GUTTER + ((x - view[0]) / (view[1] - view[0])) * (box.width - GUTTER - EDGE);
@@ -246,9 +246,9 @@ def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_tab: OpenTab) -> No
     assert [] == tab.messages
 
 
-def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_why_slots_were_idle(tmp_path: Path, open_report: OpenReport) -> None:
     """Below the chart are the reasons for idle slots, with the numbers; each label fits on the chart in full or short."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run", queued=3)), execution=True)
+    tab = open_report(paused_run(tmp_path / "run", queued=3), execution=True)
 
     assert (
         f"Slots were idle: pace: 4.2 starts/s, 36 s · endpoint unavailable; probing: 20 s · Retry-After: 12 s · {MARKUP}: 10 s"
@@ -261,13 +261,13 @@ def test_why_slots_were_idle(tmp_path: Path, open_tab: OpenTab) -> None:
         return texts;
     }""")
     assert ["Retry-After: 12 s", "endpoint unavailable; probing", "20 s", "pace: 4.2 starts/s"] == labels
-    other = open_tab(write_report(tmp_path / "other.html", paused_run(tmp_path / "other")), execution=True)
+    other = open_report(paused_run(tmp_path / "other"), execution=True)
     assert "rate limit" not in other.text("#idle")
 
 
-def test_record_shows_pause_and_pace(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_record_shows_pause_and_pace(tmp_path: Path, open_report: OpenReport) -> None:
     """A record shows the pause and the pace in force; the list of decisions has the pace."""
-    tab = open_tab(write_report(tmp_path / "report.html", paused_run(tmp_path / "run")), execution=True)
+    tab = open_report(paused_run(tmp_path / "run"), execution=True)
 
     tab.go_to(8)
     assert tab.text("#event").endswith("· Retry-After: 12 s · pace: 4.2 starts/s")

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from tests.browser.conftest import OpenTab
-from tests.browser.pages import capitals, write_report
+from tests.browser.conftest import OpenReport
+from tests.browser.pages import capitals
 from tests.browser.test_report_page import HOSTILE, assert_harmless
 from tests.journal.samples import flip, segment
 from tests.replay.reviewed_run import annotation, sampled, write_review, write_reviewed_run, write_run
 
 
-def test_review(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_review(tmp_path: Path, open_report: OpenReport) -> None:
     """The tile of the judge has the corrected score; the section has the tables, and a disagreement opens its trial."""
     names = write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (70, 30))
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(tmp_path / "run")
     tiles = dict(zip(tab.texts(".tile h3"), tab.texts(".tile"), strict=True))
 
     assert "corrected 6" in tiles["judge"]
@@ -24,30 +24,30 @@ def test_review(tmp_path: Path, open_tab: OpenTab) -> None:
     assert names[40] in tab.text("#drawer")
 
 
-def test_no_review(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_no_review(tmp_path: Path, open_report: OpenReport) -> None:
     """A run without a review has no such section."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
+    tab = open_report(capitals(tmp_path / "run"))
 
     assert 0 == tab.page.locator("#review-title").count()
 
 
-def test_hostile_labels(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_hostile_labels(tmp_path: Path, open_report: OpenReport) -> None:
     """Notes, names and labels of reviewers are shown as text, never as markup."""
     names = write_run(tmp_path / "run", ["good"] * len(HOSTILE))
     pairs = [(name, text[:5_000]) for name, text in zip(names, HOSTILE, strict=True)]
     events = [annotation(name, text, output=f"out {name} 1", note=text, reviewer=text) for name, text in pairs]
     write_review(tmp_path / "run", [sampled(dict.fromkeys(names, 1.0)), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(tmp_path / "run")
 
     assert len(HOSTILE) == len(tab.texts("table.disagreements td:first-child"))
     assert_harmless(tab)
 
 
-def test_a_damaged_review(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_a_damaged_review(tmp_path: Path, open_report: OpenReport) -> None:
     """The report of a run with a damaged review shows the run, and the damage."""
     write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (70, 30))
     flip(segment(tmp_path / "run" / "review"), 400)
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(tmp_path / "run")
 
     assert "judge" in tab.texts(".tile h3")
     assert "review" in tab.texts(".review .hint")[0]

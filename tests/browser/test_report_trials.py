@@ -15,7 +15,7 @@ from evaljournal.journal.events import (
     TrialEnqueued,
     TrialScored,
 )
-from tests.browser.conftest import OpenTab
+from tests.browser.conftest import OpenReport, OpenTab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.journal.samples import session, started, write_sync
 from tests.replay.eventful_run import eventful_run
@@ -35,10 +35,10 @@ def trial(name: str, *, output: str, expected: str, passed: bool = False, questi
     ]
 
 
-def test_results_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_results_come_first(tmp_path: Path, open_report: OpenReport) -> None:
     """The summary is followed by errors and results; how the run was executed is folded at the end."""
     headings = "h1, #summary h3:first-child, h2"
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
+    tab = open_report(capitals(tmp_path / "run"))
 
     titles = [title for title in tab.texts(headings) if title]
     assert ["exact", "trials", "latency", "attempts"] == titles[1:5]
@@ -47,15 +47,15 @@ def test_results_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [False, False] == [tab.page.is_visible(name) for name in ("#history-title", "#execution footer")]
     tab.page.click("#execution > summary")
     assert tab.page.is_visible("#history-title")
-    both = open_tab(write_report(tmp_path / "both.html", capitals(tmp_path / "a"), capitals(tmp_path / "b")))
+    both = open_report(capitals(tmp_path / "a"), capitals(tmp_path / "b"))
     assert ["What are A and B?", "Results", "Results by level"] == both.texts("h2")[:3]
 
 
-def test_columns_of_the_table(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_columns_of_the_table(tmp_path: Path, open_report: OpenReport) -> None:
     """A row has input, expected output, output, scores and status; a trial without an output shows its error."""
     path = tmp_path / "run"
     write_sync(path, [started(), session(), *trial("peru", output="Cusco", expected="Lima")])
-    tab = open_tab(write_report(tmp_path / "report.html", path))
+    tab = open_report(path)
 
     cells = tab.cells("peru")
     assert ["number", "input", "expected", "output", "score-exact", "status"] == list(cells)[:6]
@@ -64,16 +64,15 @@ def test_columns_of_the_table(tmp_path: Path, open_tab: OpenTab) -> None:
     )
     assert "Cuscoexact: another city" == cells["output"]  # With the reason why it fails.
 
-    failed = open_tab(write_report(tmp_path / "failed.html", capitals(tmp_path / "other"))).cells("gone")
+    failed = open_report(capitals(tmp_path / "other")).cells("gone")
     assert ("ValueError: no such city", "✕ error") == (failed["output"], failed["status"])
     assert "expected" not in failed
 
 
-def test_long_text_shows_its_beginning_and_its_end(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_long_text_shows_its_beginning_and_its_end(open_report: OpenReport) -> None:
     """Of a long output, a cell has the first and the last lines; nothing scrolls inside the page, and `full text` shows all."""
     output = "\n".join(f"line {number}" for number in range(200))
-    write_sync(tmp_path / "run", [started(), session(), *trial("peru", output=output, expected="Lima")])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(trial("peru", output=output, expected="Lima"))
     visible = """text => {
         const box = page.results.body.querySelector('.clamped').getBoundingClientRect(), range = document.createRange();
         return [...page.results.body.querySelectorAll('.clamped > *')].some(part => {
@@ -98,7 +97,7 @@ def test_long_text_shows_its_beginning_and_its_end(tmp_path: Path, open_tab: Ope
     assert 200 < len(tab.page.inner_text("[data-trial=peru] .text >> nth=2").splitlines()) + 1
 
 
-def test_failing_trials_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_failing_trials_come_first(open_report: OpenReport) -> None:
     """Trials that fail most scores come first, then errors and scorer errors; the others keep their order."""
     events = [
         *answered("fine", {"exact": True, "polite": True}),
@@ -108,8 +107,7 @@ def test_failing_trials_come_first(tmp_path: Path, open_tab: OpenTab) -> None:
         *answered("two", {"exact": False, "polite": False}),
         *answered("good", {"exact": True, "polite": True}),
     ]
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     assert ["two", "one", "gone", "unscored", "fine", "good"] == tab.rows()
     assert "6 trials, failing first" == tab.text("#count")
@@ -134,9 +132,9 @@ def many_scores(path: Path) -> Path:
     return path
 
 
-def test_all_scores_are_columns(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_all_scores_are_columns(tmp_path: Path, open_report: OpenReport) -> None:
     """Every score that has room is a column; the page names how many have none, and a chosen column is shown."""
-    tab = open_tab(write_report(tmp_path / "report.html", many_scores(tmp_path / "run")), width=1000)
+    tab = open_report(many_scores(tmp_path / "run"), width=1000)
 
     shown = len(tab.texts("[data-sort^=score]"))
     assert 6 <= shown < 12
@@ -147,13 +145,13 @@ def test_all_scores_are_columns(tmp_path: Path, open_tab: OpenTab) -> None:
     tab.page.uncheck("[data-column='output']")
     assert "output" not in tab.cells("case-3")
     assert 1000 >= tab.evaluate("() => document.documentElement.scrollWidth")
-    wide = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), width=2400)
+    wide = open_report(tmp_path / "run", width=2400)
     assert 12 == len(wide.texts("[data-sort^=score]"))
 
 
-def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) -> None:
     """Results are filtered by the label of a score and by a range of numbers; several labels are alternatives."""
-    tab = open_tab(write_report(tmp_path / "report.html", many_scores(tmp_path / "run")))
+    tab = open_report(many_scores(tmp_path / "run"))
 
     tab.page.select_option("#filter", label="tone is warm (2)")
     assert ["case-0", "case-2"] == tab.rows()
@@ -174,7 +172,7 @@ def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_search_in_reasons_labels_and_judge_replies(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_search_in_reasons_labels_and_judge_replies(open_report: OpenReport) -> None:
     """A search finds the reason of a score, a label, the error of a scorer and the reply of a judge."""
     events = [
         *trial("peru", output="Cusco", expected="Lima"),
@@ -184,8 +182,7 @@ def test_search_in_reasons_labels_and_judge_replies(tmp_path: Path, open_tab: Op
     ]
     reply = {"model": "judge", "prompt": "Is it polite?", "reply": "A greeting is missing."}
     events.insert(-2, Noted(name="evaljournal.judge", value=reply, trial="rome", attempt=1))
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     for text, expected in {
         "another CITY": ["peru"],
@@ -198,15 +195,14 @@ def test_search_in_reasons_labels_and_judge_replies(tmp_path: Path, open_tab: Op
         assert expected == tab.rows()
 
 
-def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_report: OpenReport) -> None:
     """Outputs that the token limit truncated, or that the model declined, can be selected; without any there is no chip."""
     events: list[Event] = []
     for name, outcome in {"peru": "truncated", "chad": "declined", "oslo": ""}.items():
         first, *others = answered(name)
         note = Noted(name="evaljournal.answer", value={"outcome": outcome}, trial=name, attempt=1)
         events += [first, others[0], note, *others[1:]]
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     for name, expected in {"truncated": ["peru"], "declined": ["chad"]}.items():
         tab.page.click(f"[data-filter={name}]")
@@ -215,15 +211,15 @@ def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_tab: Op
         tab.page.click(f"[data-row={expected[0]}]")
         assert f"latency 0.25 s · {name}" in tab.text("#drawer .status")
         tab.page.keyboard.press("Escape")
-    other = open_tab(write_report(tmp_path / "other.html", capitals(tmp_path / "other")))
+    other = open_report(capitals(tmp_path / "other"))
     assert ["all", "errors", "retried", "slowest"] == other.evaluate(
         "() => [...document.querySelectorAll('[data-filter]')].map(each => each.dataset.filter)"
     )
 
 
-def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_filters_search_and_sort(tmp_path: Path, open_report: OpenReport) -> None:
     """The results are filtered by result, text and metadata, and sorted by a column."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
+    tab = open_report(capitals(tmp_path / "run", wrong=["chad"]))
     assert ["chad", "gone", "peru", "oslo", "rome"] == tab.rows()
 
     for name, expected in {"fails": ["chad"], "errors": ["gone"], "retried": ["oslo"]}.items():
@@ -251,22 +247,21 @@ def test_filters_search_and_sort(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_report: OpenReport) -> None:
     """The columns of scorers do not depend on which one scored first."""
     run_started = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *answered("a", {"tone": "rude", "exact": True})])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
+    tab = open_report(tmp_path / "run", fragment="#trial=a")
 
     assert ["exact", "tone"] == tab.texts("[data-sort^=score]")
     assert ("✓ pass", "rude") == (tab.cells("a")["score-exact"], tab.cells("a")["score-tone"])
     assert ["exact", "tone"] == tab.texts("#drawer .scores th")
 
 
-def test_large_runs_have_pages(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_large_runs_have_pages(open_report: OpenReport) -> None:
     """Of many rows only one page is in the document; buttons and keys turn it."""
     events = [event for number in range(120) for event in answered(f"case-{number:03}", {"exact": True})]
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     assert ["case-000", "case-049"] == [tab.rows()[0], tab.rows()[-1]]
     tab.page.click("[aria-label='Next page']")
@@ -279,9 +274,9 @@ def test_large_runs_have_pages(tmp_path: Path, open_tab: OpenTab) -> None:
     assert (10, False) == (len(tab.rows()), tab.page.is_visible(".pager"))
 
 
-def test_rows_by_keyboard(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_rows_by_keyboard(tmp_path: Path, open_report: OpenReport) -> None:
     """Tab reaches a row, arrow keys move between rows, Enter opens one, and closing returns the focus to it."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
+    tab = open_report(capitals(tmp_path / "run"))
     focused = "() => document.activeElement.dataset.trial"
 
     tab.page.locator("[data-sort]").last.focus()
@@ -300,9 +295,9 @@ def test_rows_by_keyboard(tmp_path: Path, open_tab: OpenTab) -> None:
     assert "rome" == tab.evaluate(focused)
 
 
-def test_selection_keys(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_selection_keys(tmp_path: Path, open_report: OpenReport) -> None:
     """`j` and `k` select a row, Enter opens it, Esc closes it; the address names the open trial."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")))
+    tab = open_report(capitals(tmp_path / "run"))
 
     for key in "jjjj":
         tab.page.keyboard.press(key)
@@ -323,9 +318,9 @@ def test_selection_keys(tmp_path: Path, open_tab: OpenTab) -> None:
     assert tab.page.is_hidden("#keys")
 
 
-def test_drawer_steps_by_buttons(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_drawer_steps_by_buttons(tmp_path: Path, open_report: OpenReport) -> None:
     """Two buttons in the drawer open the previous and the next trial, where there is no keyboard."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run")), width=400)
+    tab = open_report(capitals(tmp_path / "run"), width=400)
 
     tab.page.click("[data-trial=chad]")
     tab.page.click("[aria-label='Next trial']")
@@ -334,9 +329,9 @@ def test_drawer_steps_by_buttons(tmp_path: Path, open_tab: OpenTab) -> None:
     assert "chad" == tab.text("#drawer h2")
 
 
-def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_controls_keep_the_focus(tmp_path: Path, open_report: OpenReport) -> None:
     """A control that is used by keyboard keeps the focus, and closing the drawer returns it."""
-    tab = open_tab(write_report(tmp_path / "report.html", capitals(tmp_path / "run", wrong=["chad"])))
+    tab = open_report(capitals(tmp_path / "run", wrong=["chad"]))
     focused = "() => document.activeElement.textContent"
 
     tab.page.focus("[data-filter=fails]")
@@ -351,27 +346,20 @@ def test_controls_keep_the_focus(tmp_path: Path, open_tab: OpenTab) -> None:
     assert "fails 1" == tab.evaluate(focused)
 
 
-def test_difference_is_marked(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The drawer marks the words that differ between expected and actual output."""
-    events = trial("a", output="Cusco is the capital", expected="Lima is the capital")
-    write_sync(tmp_path / "run", [started(), session(), *events])
+@pytest.mark.parametrize(
+    ("output", "passed", "marked"),
+    [("Cusco is the capital", False, (["Lima"], ["Cusco"])), ("The capital: Lima", True, ([], []))],
+)
+def test_differences_are_marked(output: str, marked: object, open_report: OpenReport, *, passed: bool) -> None:
+    """The drawer marks the words that differ between expected and actual output, unless the output passed."""
+    events = trial("a", output=output, expected="Lima is the capital", passed=passed)
+    tab = open_report(events, fragment="#trial=a")
 
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
-
-    assert ["Lima"] == tab.texts("mark.removed")
-    assert ["Cusco"] == tab.texts("mark.added")
+    assert marked == (tab.texts("mark.removed"), tab.texts("mark.added"))
     assert "another city" in tab.text("#drawer .scores")
 
 
-def test_no_difference_is_marked_in_a_passed_trial(tmp_path: Path, open_tab: OpenTab) -> None:
-    """An output that passed may differ from the expected one; nothing is struck through."""
-    events = trial("a", output="The capital is Lima", expected="Lima", passed=True)
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
-    assert ([], []) == (tab.texts("mark.removed"), tab.texts("mark.added"))
-
-
-def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_report: OpenReport) -> None:
     """The request of an attempt is shown as text, and of several notes with one name each one; the definition is below."""
     events = trial("a", output="Lima", expected="Lima", passed=True)
     events[1] = AttemptStarted(trial="a", attempt=1, slot=0, request={"body": {"q": "<b>Peru</b>"}})
@@ -380,7 +368,7 @@ def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_tab: OpenTab) -
     run_started = attrs.evolve(started(), definition=definition)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *events])
 
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=a")
+    tab = open_report(tmp_path / "run", fragment="#trial=a")
     tab.page.keyboard.press("e")
     assert {"body": {"q": "<b>Peru</b>"}} == json.loads(tab.text(".attempts details .json"))
     assert "step search · step read · step answer" in tab.text("#drawer .records")
@@ -420,11 +408,11 @@ def test_address_has_the_filters(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 @pytest.mark.parametrize("key", ["level", "region"])
-def test_breakdown_by_metadata(key: str, tmp_path: Path, open_tab: OpenTab) -> None:
+def test_breakdown_by_metadata(key: str, tmp_path: Path, open_report: OpenReport) -> None:
     """The breakdown by a chosen key has the counts and means of `status --by`; a value filters the trials."""
     more = answered("lagos", {"exact": False}, metadata={"level": "hard", "region": "africa"})
     run = capitals(tmp_path / "run", wrong=["chad"], more=more)
-    tab = open_tab(write_report(tmp_path / "report.html", run))
+    tab = open_report(run)
 
     tab.page.select_option("#breakdown-key", key)
     rows = [[cell.strip() for cell in row.split("\t")] for row in tab.page.locator(".breakdown tbody tr").all_inner_texts()]
@@ -441,32 +429,30 @@ def test_breakdown_by_metadata(key: str, tmp_path: Path, open_tab: OpenTab) -> N
     assert {"level": ["chad", "lagos", "rome"], "region": ["lagos"]}[key] == tab.rows()
 
 
-def test_metadata_that_groups_no_cases_is_not_offered(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_metadata_that_groups_no_cases_is_not_offered(open_report: OpenReport) -> None:
     """A key with more values than half of the cases is neither a filter nor a breakdown; repeats are no further cases."""
     metadata = {f"case-{number}": {"facts": f"fact {min(number, 2)}", "level": number % 2} for number in range(4)}
     trials = [(case, values, repeat) for case, values in metadata.items() for repeat in (1, 2, 3)]
     events = [event for case, values, repeat in trials for event in answered(case, repeat=repeat, metadata=values)]
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     assert ["Add a filter …", "level: 0 (6)", "level: 1 (6)", "level: none"] == tab.texts("#filter option")
     assert ["level"] == tab.texts("#breakdown-key option")
 
 
-def test_no_breakdown_without_metadata(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_no_breakdown_without_metadata(open_report: OpenReport) -> None:
     """A run whose cases have no metadata has no breakdown."""
-    write_sync(tmp_path / "run", [started(), session(), *trial("peru", output="Lima", expected="Lima", passed=True)])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(trial("peru", output="Lima", expected="Lima", passed=True))
 
     assert tab.page.is_hidden("#breakdown-title")
     assert ["Add a filter …", "exact passes (1)"] == tab.texts("#filter option")
 
 
-def test_two_runs_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_two_runs_side_by_side(tmp_path: Path, open_report: OpenReport) -> None:
     """A comparison has the paired differences, and for each trial both outputs and what changed; broken trials come first."""
     a = capitals(tmp_path / "a", wrong=["chad", "oslo"], more=answered("only-a"))
     b = capitals(tmp_path / "b", wrong=["rome"], seconds=0.5)
-    tab = open_tab(write_report(tmp_path / "report.html", a, b))
+    tab = open_report(a, b)
 
     exact, latency, errors = tab.texts(".paired tbody tr")[:3]
     assert exact.startswith("exact50.0 %75.0 %+25.0 points")
@@ -497,10 +483,10 @@ def with_definition(path: Path, model: str, cost: float) -> Path:
     return path
 
 
-def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_report: OpenReport) -> None:
     """What differs is at the top, in words as in `history`, then in full; the rest is folded. Costs have a currency."""
     runs = [with_definition(tmp_path / "a", "mini", 0.5), with_definition(tmp_path / "b", "large", 1.5)]
-    tab = open_tab(write_report(tmp_path / "report.html", *runs))
+    tab = open_report(*runs)
 
     rows = [[cell.strip() for cell in row.split("\t")] for row in tab.page.locator(".facts tbody tr").all_inner_texts()]
     assert [
@@ -515,10 +501,10 @@ def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_tab: OpenTab) -> N
     assert ["+$1.00"] == tab.texts(".paired .worse")
 
 
-def test_drawer_of_two_runs(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_drawer_of_two_runs(tmp_path: Path, open_report: OpenReport) -> None:
     """The drawer of a comparison has both outputs with the difference marked, both scores and both lists of attempts."""
     a, b = capitals(tmp_path / "a"), capitals(tmp_path / "b", wrong=["rome"])
-    tab = open_tab(write_report(tmp_path / "report.html", a, b))
+    tab = open_report(a, b)
 
     tab.page.click("[data-trial=rome]")
     headings = tab.texts("#drawer h3")
@@ -527,7 +513,7 @@ def test_drawer_of_two_runs(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["exact in A✓ pass", "exact in B✗ fail"] == tab.texts("#drawer .scores tr")
 
 
-def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_report: OpenReport) -> None:
     """A case whose input or expected output differs between two runs shows both, in the table and in the drawer."""
     contents = {"a": ("Cusco", "capital"), "b": ("Lima", "largest city")}
     for name, (expected, question) in contents.items():
@@ -536,7 +522,7 @@ def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_tab: OpenT
             trial("peru", output="Lima", expected=expected, question=question),
         )
         write_sync(tmp_path / name, [started(), session(), *same, *different])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "a", tmp_path / "b"))
+    tab = open_report(tmp_path / "a", tmp_path / "b")
 
     cells = tab.cells("peru")
     assert ("A: Cusco\nB: Lima", "A: capital of peru?\nB: largest city of peru?") == (cells["expected"], cells["input"])
@@ -546,10 +532,10 @@ def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_tab: OpenT
     assert [*blocks, "Input in Acapital of peru?", "Input in Blargest city of peru?"] == tab.texts("#drawer .block")
 
 
-def test_chosen_run(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_chosen_run(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) -> None:
     """A switch chooses the run of the sections below the trials; the trials keep their filter."""
     a, b = capitals(tmp_path / "a", wrong=["chad", "oslo"]), capitals(tmp_path / "b")
-    tab = open_tab(write_report(tmp_path / "report.html", a, b))
+    tab = open_report(a, b)
     assert "100.0 %" == tab.texts("#summary .figure")[0]
 
     tab.page.click("[data-filter=fixed]")
@@ -560,43 +546,36 @@ def test_chosen_run(tmp_path: Path, open_tab: OpenTab) -> None:
     assert "50.0 %" == open_tab(tab.page.url).texts("#summary .figure")[0]
 
 
-def test_scores_of_several_versions(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_scores_of_several_versions(tmp_path: Path, open_report: OpenReport) -> None:
     """The summary shows how many scores and outputs are from an older version."""
     path = tmp_path / "run"
     adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
     second = attrs.evolve(session(2), adopted=adopted)  # type: ignore[misc]  # an event is an attrs class
     write_sync(path, [started(), session(), *answered("peru", {"exact": True})])
     write_sync(path, [second, *answered("oslo", {"exact": False}, version="v2")], new=False)
-    tab = open_tab(write_report(tmp_path / "report.html", path))
+    tab = open_report(path)
 
     summary = tab.text("#summary")
     assert "from 2 versions of the scorer, 1 from an older one" in summary
     assert "1 from an older version of the task" in summary
 
 
-def test_unscored_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary of a scorer has the number of outputs without its score."""
-    path = tmp_path / "run"
-    write_sync(path, [started(), session(), *answered("peru", {"exact": True}), *answered("oslo")])
-
-    assert "excluded: 1 unscored" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")
-
-
-def test_truncated_outputs_are_counted(tmp_path: Path, open_tab: OpenTab) -> None:
-    """The summary has the number of outputs that the token limit truncated."""
-    path, note = tmp_path / "run", Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="peru", attempt=1)
+def test_unscored_and_truncated_outputs_are_counted(open_report: OpenReport) -> None:
+    """The summary has the number of outputs without a score, and of those that the token limit truncated."""
+    note = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="peru", attempt=1)
     events = answered("peru")
-    write_sync(path, [started(), session(), *events[:2], note, *events[2:]])
+    summary = open_report([*events[:2], note, *events[2:], *answered("oslo", {"exact": True})]).text("#summary")
 
-    assert "1 truncated by the token limit" in open_tab(write_report(tmp_path / "report.html", path)).text("#summary")
+    assert "excluded: 1 unscored" in summary
+    assert "1 truncated by the token limit" in summary
 
 
-def test_labels_in_the_drawer(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_labels_in_the_drawer(tmp_path: Path, open_report: OpenReport) -> None:
     """The drawer shows human labels with reviewer and note below the scores; markup in them is text."""
     path = capitals(tmp_path / "run")
     note = "<img src=x onerror=alert(1)>"
     evaljournal("annotate", path, "peru", "exact=no", "tone=polite", "--reviewer", "ada", "--note", note)
-    tab = open_tab(write_report(tmp_path / "report.html", path) + "#trial=peru")
+    tab = open_report(path, fragment="#trial=peru")
 
     assert ["label exact", "label tone"] == tab.texts("#drawer .label-row th")
     assert [f"ada: {note}"] * 2 == tab.texts("#drawer .label-row .reason")

@@ -14,7 +14,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.runner.page import PageReader
-from tests.browser.conftest import OpenTab, Tab
+from tests.browser.conftest import OpenReport, OpenTab, Tab
 from tests.browser.pages import command_json, write_report
 from tests.browser.test_report_page import HOSTILE, assert_harmless
 from tests.journal.samples import finished, session, started, write_sync
@@ -41,14 +41,13 @@ def three_variants(path: Path) -> Path:
     return path
 
 
-def test_warnings_have_a_tile(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_warnings_have_a_tile(tmp_path: Path, open_report: OpenReport) -> None:
     """What makes the results doubtful is in a tile, as the end of the run prints it; without a warning there is none."""
     reply = {"outcome": "truncated", "model": "m"}
     note = Noted(name=ANSWER, value=reply, trial="peru", attempt=1)
     output = AttemptSucceeded(trial="peru", attempt=1, output="", elapsed=0.1)
-    write_sync(tmp_path / "run", [started(), session(), enqueued("peru"), attempt_started("peru"), note, output])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
-    other_tab = open_tab(write_report(tmp_path / "other.html", three_variants(tmp_path / "other")))
+    tab = open_report([enqueued("peru"), attempt_started("peru"), note, output])
+    other_tab = open_report(three_variants(tmp_path / "other"))
 
     tiles = dict(zip(tab.texts(".tile h3"), tab.texts(".tile"), strict=True))
     assert "warnings11 answer is empty: the token limit was reached before any text; raise --max-tokens" == tiles["warnings"]
@@ -71,11 +70,11 @@ def cells(tab: Tab, selector: str) -> list[list[str]]:
     return [[text.replace("\u00a0", " ") for text in row] for row in rows]
 
 
-def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_table_of_variants(tmp_path: Path, open_report: OpenReport) -> None:
     """The table has the figures of `compare`, best, baseline and front are marked, and a name filters the trials."""
     run = three_variants(tmp_path / "run")
     table = command_json("compare", str(run))
-    tab = open_tab(write_report(tmp_path / "report.html", run))
+    tab = open_report(run)
 
     names = ["mini", "large", "slow"]
     assert names == tab.texts("table.variants thead .link") == [row["name"] for row in table["rows"]]
@@ -99,24 +98,24 @@ def test_table_of_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_a_phone_clips_nothing(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_a_phone_clips_nothing(tmp_path: Path, open_report: OpenReport) -> None:
     """On a narrow screen, rows are cards with all scores, and no cell of a table ends outside the screen."""
     run = three_variants(tmp_path / "run")
     pages = [[run], [Path(f"{run}@large"), Path(f"{run}@mini")]]
     outside = """() => [...document.querySelectorAll('main :is(td, th, .cell, .text, .chips > *)')]
         .filter(each => each.offsetParent && each.getBoundingClientRect().right > 400).map(each => each.textContent)"""
-    for number, runs in enumerate(pages):
-        tab = open_tab(write_report(tmp_path / f"{number}.html", *runs), width=400)
+    for runs in pages:
+        tab = open_report(*runs, width=400)
 
         assert ([], False) == (tab.evaluate(outside), tab.page.is_visible(".row.head"))
         assert 400 >= tab.evaluate("() => document.documentElement.scrollWidth")
     assert "pass → fail" in tab.page.inner_text("[data-trial=chad]")
 
 
-def test_score_against_cost(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_score_against_cost(tmp_path: Path, open_report: OpenReport) -> None:
     """Each variant is a point with its name and interval; the front is a line; variants without a cost are not shown."""
     run = three_variants(tmp_path / "run")
-    tab = open_tab(write_report(tmp_path / "report.html", run))
+    tab = open_report(run)
 
     assert ["mini", "large", "slow"] == tab.texts(".scatter .name")
     assert (3, 3, 2) == tuple(tab.page.locator(f".scatter {name}").count() for name in (".dot", ".whisker", ".on-front"))
@@ -129,15 +128,14 @@ def test_score_against_cost(tmp_path: Path, open_tab: OpenTab) -> None:
     assert front[0][1] > front[1][1]
 
     free = [event for variant in ("a", "b") for event in answered("peru", {"exact": True}, variant=variant)]
-    write_sync(tmp_path / "free", [started(), session(), *free])
-    tab = open_tab(write_report(tmp_path / "free.html", tmp_path / "free"))
+    tab = open_report(free)
     assert 0 == tab.page.locator(".scatter").count()
     assert "No chart: the cost of every variant is unknown or incomplete." == tab.text(".scatter-chart .hint")
 
 
-def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) -> None:
     """The results show each case with each variant, those that differ first; a cell opens its trial."""
-    tab = open_tab(write_report(tmp_path / "report.html", three_variants(tmp_path / "run")))
+    tab = open_report(three_variants(tmp_path / "run"))
 
     assert ["case", "mini", "large", "slow"] == tab.texts(".table .head .cell")
     assert {
@@ -169,9 +167,9 @@ def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["peru@mini", "peru@large", "peru@slow", "chad@mini", "rome@slow"] == tab.rows()[:5]
 
 
-def test_keys_in_the_grid(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_keys_in_the_grid(tmp_path: Path, open_report: OpenReport) -> None:
     """Arrow keys move between cells, Enter opens one, and Esc returns to it."""
-    tab = open_tab(write_report(tmp_path / "report.html", three_variants(tmp_path / "run")))
+    tab = open_report(three_variants(tmp_path / "run"))
     seq = tab.evaluate("() => page.history.seq")
 
     tab.page.focus(".body [tabindex='0']")
@@ -186,10 +184,10 @@ def test_keys_in_the_grid(tmp_path: Path, open_tab: OpenTab) -> None:
     assert 1 == tab.page.locator(".body [tabindex='0']").count()
 
 
-def test_two_variants_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_two_variants_side_by_side(tmp_path: Path, open_report: OpenReport) -> None:
     """`report @A @B` compares two variants of a run: what they are, broken cases first, and both outputs of a case."""
     run = three_variants(tmp_path / "run")
-    tab = open_tab(write_report(tmp_path / "report.html", Path(f"{run}@large"), Path(f"{run}@mini")))
+    tab = open_report(Path(f"{run}@large"), Path(f"{run}@mini"))
 
     assert tab.text("h1").endswith("4 trials compared: 1 broken, 0 fixed, 3 changed, 0 unchanged.")
     assert ["A large", "B mini"] == tab.texts(".facts th[scope=col]")
@@ -204,7 +202,7 @@ def test_two_variants_side_by_side(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_repeats_and_kinds_of_scores(open_tab: OpenTab, open_report: OpenReport) -> None:
     """Repeats share a cell that counts them; another score can be shown, also by the URL; equal means do not differ."""
     events: list[Event] = []
     for variant, passes in {"a": (True, True, False), "b": (True, True, True)}.items():
@@ -212,8 +210,7 @@ def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
             scores = {"exact": passed, "near": 0.25 * repeat, "tone": "warm" if passed else "curt"}
             events += answered("peru", scores, variant=variant, repeat=repeat)
     events += answered("chad", {"exact": True}, variant="a") + failed("chad", variant="a", repeat=2)
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     assert {"peru": ["± 2 of 3 pass", "✓ 3 of 3 pass"], "chad": ["± 1 of 2 pass, 1 error", "–"]} == grid(tab)
     assert ["all 2", "differ 1"] == tab.texts("[data-filter]")[:2]
@@ -228,23 +225,22 @@ def test_repeats_and_kinds_of_scores(tmp_path: Path, open_tab: OpenTab) -> None:
     assert ["warm 2 of 3", "warm 3 of 3"] == grid(open_tab(tab.page.url))["peru"]
 
 
-def test_lowest_numbers_first_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_lowest_numbers_first_with_variants(open_report: OpenReport) -> None:
     """The table of variants has a link to the trials with the lowest numbers of a score first."""
     numbers = {"peru": (0.5, 1.0), "chad": (0.75, 0.0)}
     pairs = [(case, variant, number) for case, values in numbers.items() for variant, number in zip("ab", values, strict=True)]
     events = [event for case, variant, number in pairs for event in answered(case, {"near": number}, variant=variant)]
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     tab.page.click("table.variants .note .link")
     assert ["chad@b", "peru@a", "chad@a", "peru@b"] == tab.rows()
 
 
-def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_variants_of_a_live_page(tmp_path: Path, open_report: OpenReport) -> None:
     """Updates of a live page add variants, cases and results; the filter, the search and the focus stay."""
     first = [started(), session(), *cell("peru", "mini", passed=True), enqueued("chad", variant="mini")]
     write_sync(tmp_path / "run", first)
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(tmp_path / "run")
     assert [False, False] == [tab.page.is_visible(name) for name in ("[data-layout=cases]", "table.variants")]
 
     reader, run = PageReader(0), LoadedRun(tmp_path / "run")
@@ -266,11 +262,10 @@ def test_variants_of_a_live_page(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_changed_content_is_another_row(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_changed_content_is_another_row(open_report: OpenReport) -> None:
     """Trials of a case with different content are not in one row."""
     events = [*cell("peru", "mini", passed=True, fingerprint="old"), *cell("peru", "large", passed=False, fingerprint="new")]
-    write_sync(tmp_path / "run", [started(), session(), *events])
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"))
+    tab = open_report(events)
 
     assert [["–", "✗ fail"], ["✓ pass", "–"]] == tab.evaluate(
         "() => page.results.matches.map(row => row.results.map((result, at) => row.cells[at].length ? result.text : '–'))"
@@ -313,7 +308,7 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def test_two_runs_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_two_runs_with_variants(tmp_path: Path, open_report: OpenReport) -> None:
     """Two runs are compared by equal variants, as in `diff`, whatever the ids; a switch selects whose variants are shown."""
     runs = [tmp_path / "a", tmp_path / "b"]
     for run, passed in zip(runs, (True, False), strict=True):
@@ -322,7 +317,7 @@ def test_two_runs_with_variants(tmp_path: Path, open_tab: OpenTab) -> None:
         events += cell("oslo", "x", passed=True) if passed else answered("oslo@x", {"exact": True}, fingerprint="f-oslo")
         write_sync(run, [attrs.evolve(started(), evaluation=run.name), session(), *events])  # type: ignore[misc]  # an event is an attrs class
     comparison = command_json("diff", *map(str, runs))
-    tab = open_tab(write_report(tmp_path / "report.html", *runs))
+    tab = open_report(*runs)
 
     changes = {name: tab.cells(name)["change"] for name in tab.rows()}
     assert ["peru@mini"] == [change["trial"] for change in comparison["broken"]]

@@ -15,15 +15,14 @@ from evaljournal.journal.events import (
     TrialEnqueued,
 )
 from evaljournal.replay.state.workers import WORKER_ENDED
-from tests.browser.conftest import OpenTab
-from tests.browser.pages import write_report
+from tests.browser.conftest import OpenReport
 from tests.journal.samples import session, started, write_sync
 
 NAME = "<b>gpu</b>/4711"
 """The name of a worker on another machine, which may be anything."""
 
 
-def test_workers(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_workers(tmp_path: Path, open_report: OpenReport) -> None:
     """Workers that ended early come first; names are text. The drawer has the worker and why it ended."""
     seconds = itertools.count()
     write_sync(
@@ -42,7 +41,7 @@ def test_workers(tmp_path: Path, open_tab: OpenTab) -> None:
         ],
         clock=lambda: ("2026-11-15T00:00:00Z", float(next(seconds))),
     )
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run") + "#trial=peru", execution=True)
+    tab = open_report(tmp_path / "run", fragment="#trial=peru", execution=True)
     tab.page.wait_for_selector("#drawer:not([hidden])")
 
     assert [NAME, "1", "0.5 s", "1", "0", "signal 11", "process 1", "1", "0.25 s", "0", "0", ""] == tab.texts(
@@ -57,7 +56,7 @@ def test_workers(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_lanes(tmp_path: Path, open_tab: OpenTab) -> None:
+def test_lanes(tmp_path: Path, open_report: OpenReport) -> None:
     """A worker has as many lanes as attempts that it ran at once; those whose worker is unknown come last."""
     names = ["process 10", "process 2", "process 10", ""]
     trials = [f"t{number}" for number in range(4)]
@@ -77,7 +76,7 @@ def test_lanes(tmp_path: Path, open_tab: OpenTab) -> None:
         ],
         clock=lambda: ("2026-11-15T00:00:00Z", float(next(seconds))),
     )
-    tab = open_tab(write_report(tmp_path / "report.html", tmp_path / "run"), execution=True)
+    tab = open_report(tmp_path / "run", execution=True)
     labels = tab.page.locator(".lane-labels span")
     tops = [box["y"] for number in range(3) if (box := labels.nth(number).bounding_box())]
 

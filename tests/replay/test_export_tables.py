@@ -81,52 +81,32 @@ def test_trial_row(run: Path) -> None:
     } == rows_of(run)[0]
 
 
-def test_truncated_output(tmp_path: Path) -> None:
-    """`truncated` shows whether the token limit ended the output; it is null without an output."""
-    truncated = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="a", attempt=1)
-    events = trial("a")
-    write_sync(tmp_path / "run", [started(), session(), *events[:2], truncated, *events[2:], *trial("b"), enqueued("c")])
+def test_answers_and_served_model(tmp_path: Path) -> None:
+    """Rows have whether the token limit ended the output, whether the model declined, and which model answered."""
+    events = [enqueued("open")]
+    for name, outcome in (("a", "truncated"), ("b", "declined"), ("c", "")):
+        note = Noted(name="evaljournal.answer", value={"outcome": outcome, "model": f"m-{name}"}, trial=name, attempt=1)
+        events[-1:-1] = [*trial(name)[:2], note, *trial(name)[2:]]
+    write_sync(tmp_path / "run", [started(), session(), *events])
+    names = ("truncated", "declined", "served_model")
+    expected = [(True, False, "m-a"), (False, True, "m-b"), (False, False, "m-c"), (None, None, None)]
 
-    assert [True, False, None] == [row["truncated"] for row in rows_of(tmp_path / "run")]
-    assert ["true", "false", ""] == [row["truncated"] for row in cells_of(tmp_path / "run")]
-    assert [True, False, None] == [row["truncated"] for row in columns_of(tmp_path / "run")]
-
-
-def test_declined_output_and_served_model(tmp_path: Path) -> None:
-    """`declined` shows whether the model declined to answer, and `served_model` which model answered."""
-    declined = Noted(name="evaljournal.answer", value={"outcome": "declined", "model": "m-1"}, trial="a", attempt=1)
-    events = trial("a")
-    write_sync(tmp_path / "run", [started(), session(), *events[:2], declined, *events[2:], *trial("b"), enqueued("c")])
-
-    assert [(True, "m-1"), (False, None), (None, None)] == [
-        (row["declined"], row["served_model"]) for row in rows_of(tmp_path / "run")
-    ]
+    assert expected == [tuple(row[name] for name in names) for row in rows_of(tmp_path / "run")]
+    assert expected == [tuple(row[name] for name in names) for row in columns_of(tmp_path / "run")]
+    assert ["true", "false", "false", ""] == [row["truncated"] for row in cells_of(tmp_path / "run")]
 
 
 def test_every_trial_has_one_row(run: Path) -> None:
-    """Trials are in the order in which they were enqueued, whatever their stage."""
+    """Trials are in the order in which they were enqueued; failed ones have an error, and withdrawn ones no score."""
+    names = ("trial", "stage", "reason", "error", "message", "scores")
+
     assert [
-        ("peru", "completed"),
-        ("chad", "failed"),
-        ("chad#2", "completed"),
-        ("oslo", "completed"),
-        ("gone", "withdrawn"),
-        ("later", "running"),
-    ] == [(row["trial"], row["stage"]) for row in rows_of(run)]
-
-
-def test_failed_trial(run: Path) -> None:
-    """A failed trial has its cause and error, and neither an output nor a score."""
-    chad = rows_of(run)[1]
-
-    assert ("timed_out", "timeout", "timed out after 30 s", None, {}) == tuple(
-        chad[name] for name in ("reason", "error", "message", "output", "scores")
-    )
-
-
-def test_withdrawn_trial(run: Path) -> None:
-    """A withdrawn trial has no score."""
-    assert {} == rows_of(run)[4]["scores"]
+        ("chad", "failed", "timed_out", "timeout", "timed out after 30 s", {}),
+        ("chad#2", "completed", None, None, None, {"exact": False}),
+        ("oslo", "completed", None, None, None, {}),
+        ("gone", "withdrawn", "removed", None, None, {}),
+        ("later", "running", None, None, None, {}),
+    ] == [tuple(row[name] for name in names) for row in rows_of(run)[1:]]
 
 
 def test_large_values(run: Path) -> None:
@@ -277,14 +257,6 @@ def test_notes_of_mixed_types(tmp_path: Path) -> None:
     assert [{"model": 8, "cost": 0.5}] == [row["usage"] for row in rows_of(tmp_path / "run")]
 
 
-def test_attempts_agree_across_formats(run: Path) -> None:
-    """CSV and Parquet have the same attempts as JSONL, with the same outcomes."""
-    outcomes = [row["outcome"] for row in rows_of(run, "attempts")]
-
-    assert [outcome or "" for outcome in outcomes] == [row["outcome"] for row in cells_of(run, "attempts")]
-    assert outcomes == [row["outcome"] for row in columns_of(run, "attempts")]
-
-
 def test_event_rows(run: Path) -> None:
     """The row of an event equals its line, except for values in blobs."""
     lines = [orjson.loads(line) for line in lines_of(run)]
@@ -294,13 +266,20 @@ def test_event_rows(run: Path) -> None:
     ]
 
 
-def test_events_agree_across_formats(run: Path) -> None:
-    """CSV and Parquet have every event; fields that only some events have are JSON in one column."""
-    rows, cells, columns = rows_of(run, "events"), cells_of(run, "events"), columns_of(run, "events")
+@pytest.mark.parametrize(("rows", "names"), [("attempts", ("outcome", "trial")), ("events", ("type", "at"))])
+def test_rows_agree_across_formats(run: Path, rows: Rows, names: tuple[str, ...]) -> None:
+    """CSV and Parquet have the rows of JSONL."""
+    objects, cells = ([tuple(row[name] for name in names) for row in get(run, rows)] for get in (rows_of, cells_of))
+    columns = [tuple(row[name] for name in names) for row in columns_of(run, rows)]
 
-    assert [row["seq"] for row in rows] == [int(row["seq"]) for row in cells] == [row["seq"] for row in columns]
-    assert [row["type"] for row in rows] == [row["type"] for row in cells] == [row["type"] for row in columns]
-    scores = [orjson.loads(row["event"])["value"] for row in columns if row["type"] == "trial_scored"]
+    assert [tuple(value or "" for value in row) for row in objects] == cells
+    assert [row[0] for row in objects] == [row[0] for row in columns]
+
+
+def test_fields_of_events_are_one_column(run: Path) -> None:
+    """In Parquet, fields that only some events have are JSON in one column."""
+    scores = [orjson.loads(row["event"])["value"] for row in columns_of(run, "events") if row["type"] == "trial_scored"]
+
     assert [True, "polite", 1.0, False, False] == scores
 
 

@@ -51,10 +51,11 @@ def report(*args: object) -> Result:
 
 
 def data_of(file: Path) -> Any:
-    """Return the data that is embedded in a page."""
+    """Return the data of the run that is embedded in a page."""
     match = re.search(rb'id="data">([^<]*)</script>', file.read_bytes())
     assert match is not None
-    return orjson.loads(gzip.decompress(base64.b64decode(match[1])))
+    (run_data,) = orjson.loads(gzip.decompress(base64.b64decode(match[1])))["runs"]
+    return run_data
 
 
 def test_page_agrees_with_replay(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_page_agrees_with_replay(tmp_path: Path) -> None:
     run = eventful_run(tmp_path / "run")
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
 
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    run_data = data_of(tmp_path / "report.html")
     assert orjson.loads(orjson.dumps(attrs.asdict(summarize(load(run).state)))) == run_data["summary"]
     assert ("stopped", 50, 50) == (run_data["status"], run_data["columns"]["seq"], len(run_data["columns"]["events"]["t"]))
     limits = load(run).timeline().points("limit")
@@ -86,15 +87,18 @@ def test_values_at_one_time_are_merged(tmp_path: Path) -> None:
     times = iter([0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 2.0, 3.0, 4.0, 5.0])
     write_sync(tmp_path / "run", events, clock=lambda: ("2026-11-15T00:00:00.000000Z", next(times)))
 
-    page_content, loaded = _read(tmp_path / "run")
+    page_content = Content()
+    loaded = load(tmp_path / "run", apply=page_content.apply)
 
     flight = {name: list(column) for name, column in columns(page_content, loaded.state)["series"]["in_flight"]().items()}
     assert ([0, 1, 1], [0, 1_000_000, 2_000_000]) == (_cumulative(flight["value"]), _cumulative(flight["t"]))
 
 
-def _read(run: Path) -> tuple[Content, Any]:
-    page_content = Content()
-    return page_content, load(run, apply=page_content.apply)
+def _trials(run: Path, size: int = 0) -> dict[str, list[Any]]:
+    """Return the columns of trials of a journal with this size."""
+    page_content = Content(size)
+    loaded = load(run, apply=page_content.apply)
+    return {name: list(column) for name, column in columns(page_content, loaded.state)["trials"].items()}
 
 
 def test_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -171,34 +175,28 @@ def test_vendored_files_are_unchanged() -> None:
 
 
 def test_large_values_are_truncated(tmp_path: Path) -> None:
-    """A page has the beginning and the length of a value in a blob; only the length if the blob is missing."""
-    run = eventful_run(tmp_path / "run")
-    report(run, "-o", tmp_path / "report.html")
+    """A page has the beginning and the length of a value in a blob."""
+    report(eventful_run(tmp_path / "run"), "-o", tmp_path / "report.html")
 
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    run_data = data_of(tmp_path / "report.html")
     trials = run_data["columns"]["trials"]
     output = trials["output"][trials["name"].index("oslo")]
     assert {"beginning": LARGE[:VALUE_LENGTH], "bytes": len(LARGE) + 2} == output
 
-    for blob in run.glob("blobs/*/*.json"):
-        blob.unlink()
-    assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
-    assert {"beginning": "", "bytes": len(LARGE) + 2} in run_data["columns"]["trials"]["output"]
-
 
 @pytest.mark.skipif(os.name == "nt", reason="needs hard links")
-def test_a_blob_that_is_another_file_is_not_shown(tmp_path: Path) -> None:
-    """A page does not contain a private file that a foreign run has a hard link to, in place of a blob."""
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_missing_blob(tmp_path: Path, *, is_link: bool) -> None:
+    """Of a missing blob a page has the length, and nothing of a private file that a foreign run has a hard link to instead."""
     run = eventful_run(tmp_path / "run")
     (tmp_path / "private").write_text("sesame" * 1_000)
     for blob in run.glob("blobs/*/*.json"):
         blob.unlink()
-        os.link(tmp_path / "private", blob)
+        if is_link:
+            os.link(tmp_path / "private", blob)
     assert 0 == report(run, "-o", tmp_path / "report.html").exit_code
 
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
-    assert {"beginning": "", "bytes": len(LARGE) + 2} in run_data["columns"]["trials"]["output"]
+    assert {"beginning": "", "bytes": len(LARGE) + 2} in data_of(tmp_path / "report.html")["columns"]["trials"]["output"]
     assert "sesame" not in (tmp_path / "report.html").read_text()
 
 
@@ -208,9 +206,7 @@ def test_truncation_within_an_escape(tmp_path: Path) -> None:
         run = tmp_path / hashlib.sha256(text.encode()).hexdigest()[:8]
         write_sync(run, [started(), session(), *trial("a", text)])
 
-        page_content, loaded = _read(run)
-
-        (output,) = columns(page_content, loaded.state)["trials"]["output"]
+        (output,) = _trials(run)["output"]
         assert isinstance(output, dict)
         assert output["beginning"]
         assert text.startswith(output["beginning"])
@@ -220,29 +216,25 @@ def test_truncation_within_an_escape(tmp_path: Path) -> None:
 def test_values_of_small_journals_are_complete(size: int, length: int, tmp_path: Path) -> None:
     """A value in a record is complete on the page of a small journal, and shortened the more, the larger the journal is."""
     write_sync(tmp_path / "run", [started(), session(), enqueued("a", "x" * 100_000)])
-    page_content = Content(size)
-    loaded = load(tmp_path / "run", apply=page_content.apply)
 
-    (value,) = columns(page_content, loaded.state)["trials"]["input"]
+    (value,) = _trials(tmp_path / "run", size)["input"]
     assert length == len(visible_text(value))
 
 
-def test_pages_of_large_journals_have_shorter_values() -> None:
-    """The larger a journal, the shorter the values on its page, down to a minimum."""
-    assert [VALUE_LENGTH, VALUE_LENGTH // 4, MIN_VALUE_LENGTH] == [
-        value_length(FULL_SIZE),
-        value_length(4 * FULL_SIZE),
-        value_length(10_000 * FULL_SIZE),
-    ]
-
-
-def test_pages_of_many_trials_have_shorter_values() -> None:
-    """All inputs of a large journal have a limit; a small journal is shown in full, however many trials it has."""
-    assert [VALUE_LENGTH, FULL_SIZE // 1_000_000, MIN_VALUE_LENGTH] == [
-        value_length(FULL_SIZE, 1_000_000),
-        value_length(4 * FULL_SIZE, 1_000_000),
-        value_length(4 * FULL_SIZE, 1_000_000_000),
-    ]
+@pytest.mark.parametrize(
+    ("size", "trials", "length"),
+    [
+        (FULL_SIZE, 0, VALUE_LENGTH),
+        (4 * FULL_SIZE, 0, VALUE_LENGTH // 4),
+        (10_000 * FULL_SIZE, 0, MIN_VALUE_LENGTH),
+        (FULL_SIZE, 1_000_000, VALUE_LENGTH),
+        (4 * FULL_SIZE, 1_000_000, FULL_SIZE // 1_000_000),
+        (4 * FULL_SIZE, 1_000_000_000, MIN_VALUE_LENGTH),
+    ],
+)
+def test_pages_of_large_journals_have_shorter_values(size: int, trials: int, length: int) -> None:
+    """The larger a journal and the more trials it has, the shorter are its values; a small one is shown in full."""
+    assert length == value_length(size, trials)
 
 
 @pytest.mark.parametrize("planned", [0, 64])
@@ -252,11 +244,8 @@ def test_values_of_many_trials(planned: int, tmp_path: Path, monkeypatch: pytest
     events = [enqueued(f"t{number}", "x" * 1_000) for number in range(64)]
     start = attrs.evolve(started(), trials=planned)  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [start, session(), *events])
-    page_content = Content(12_800)
-    loaded = load(tmp_path / "run", apply=page_content.apply)
 
-    inputs = list(columns(page_content, loaded.state)["trials"]["input"])
-    assert [{"beginning": "x" * 100, "length": 1_000}] * 64 == inputs
+    assert [{"beginning": "x" * 100, "length": 1_000}] * 64 == _trials(tmp_path / "run", 12_800)["input"]
 
 
 def test_report_replaces_only_a_report(tmp_path: Path) -> None:
@@ -293,7 +282,7 @@ def test_damaged_run(tmp_path: Path) -> None:
 
     result = report(run, "-o", tmp_path / "report.html")
 
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    run_data = data_of(tmp_path / "report.html")
     assert (4, "damaged", 20) == (result.exit_code, run_data["status"], run_data["columns"]["seq"])
     assert f"evaljournal verify {run}" == run_data["next_command"]
     assert "shown up to the damage" in result.stderr
@@ -306,7 +295,7 @@ def test_headline_has_the_scorer_with_passes(tmp_path: Path) -> None:
 
     report(tmp_path / "run", "-o", tmp_path / "report.html")
 
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    run_data = data_of(tmp_path / "report.html")
     assert "1 trial done, 100.0 % exact, no errors." == run_data["headline"].partition(". ")[2]
 
 
@@ -322,7 +311,7 @@ def test_illegal_events(seed: int, tmp_path: Path) -> None:
 
     result = report(run, "-o", tmp_path / "report.html")
 
-    (run_data,) = data_of(tmp_path / "report.html")["runs"]
+    run_data = data_of(tmp_path / "report.html")
     assert result.exit_code in {0, 4}
     assert (4 if run_data["status"] == "damaged" else 0) == result.exit_code
     assert len(run_data["columns"]["events"]["t"]) == run_data["columns"]["seq"] <= len(events) + 1
