@@ -3,7 +3,6 @@
 import itertools
 import math
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -186,65 +185,6 @@ def test_limits_are_reported_when_they_are_new_or_have_changed() -> None:
         for t, size in ((0, 100), (70, 104), (80, 106), (90, 106), (100, 50), (110, 106), (120, 50), (140, 50))
     ]
     assert [[100], [], [106], [], [], [], [], [50]] == sizes
-
-
-def served_by(bucket_size: float, clients: Iterable[Limits], seconds: float) -> list[tuple[int, int]]:
-    """Run clients on one token bucket of a minute that advertises its level; return accepted and rejected calls of each.
-
-    A reply arrives 0.2 to 0.4 s after its request; clients have as many calls in flight as their limits allow.
-    """
-    rng = random.Random(5)
-    clients = list(clients)
-    counts = [[0, 0] for _ in clients]
-    level, filled_at, step = bucket_size, 0.0, 0.05
-    replies: list[tuple[float, int, AdmittedCall, list[AdvertisedLimit], bool]] = []
-    for tick in range(int(seconds / step)):
-        t = tick * step
-        for reply in sorted(reply for reply in replies if reply[0] <= t):
-            replies.remove(reply)
-            _, index, call, advertised, is_429 = reply
-            clients[index].read(call, advertised, t, is_429=is_429)
-            counts[index][is_429] += 1
-            if not is_429:
-                clients[index].end(call, None)
-        for index in rng.sample(range(len(clients)), len(clients)):
-            while clients[index].wait(REQUEST, t) <= 0 and len(replies) < 200:
-                level, filled_at = min(level + (t - filled_at) * bucket_size / MINUTE, bucket_size), t
-                is_429 = level < 1
-                level -= not is_429
-                call = clients[index].start(REQUEST, t)
-                reset = (bucket_size - level) / bucket_size * MINUTE
-                replies.append((t + rng.uniform(0.2, 0.4), index, call, requests(bucket_size, int(level), reset=reset), is_429))
-                if clients[index].recorded_need(call) is None:
-                    break
-    return [(accepted, rejected) for accepted, rejected in counts]
-
-
-def test_one_client_uses_an_advertised_limit() -> None:
-    """A client uses nearly all of what an advertised limit allows, without a 429."""
-    [(accepted, rejected)] = served_by(600, [Limits()], 180.0)
-    assert 0 == rejected
-    assert accepted > 0.95 * 600 * 3
-
-
-def test_clients_that_know_nothing_of_each_other_share_a_limit() -> None:
-    """What remains is the one counter that several machines share: together they use the limit, and have similar shares."""
-    counts = served_by(600, [Limits(), Limits()], 180.0)
-    accepted, rejected = [sum(column) for column in zip(*counts, strict=True)]
-    assert rejected <= 0.02 * accepted
-    assert accepted > 0.9 * 600 * 3
-    assert min(counts)[0] > 0.5 * max(counts)[0]
-
-
-def test_headers_that_are_always_empty_do_not_stop_a_run() -> None:
-    """If calls are accepted although nothing remains, others start."""
-    known, t, count = Limits(), 0.0, 0
-    while t < 100:
-        call = start_when_allowed(known, REQUEST, t)
-        t = call.t + 0.5
-        known.read(call, requests(60, 0), t, is_429=False)
-        count += 1
-    assert count > 10
 
 
 def test_a_429_for_which_there_was_room_spreads_a_limit_evenly() -> None:
