@@ -4,7 +4,6 @@ import itertools
 import random
 import re
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from evaljournal.journal import read, verify
 from evaljournal.journal.events import (
     AttemptInterrupted,
     AttemptReturnedLate,
-    AttemptStarted,
     AttemptSucceeded,
     LimitChanged,
     RunStarted,
@@ -35,14 +33,12 @@ from evaljournal.replay.results.summary_types import Adoption
 from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.errors import RunChanged
-from evaljournal.runner.signals import handle_signals
 from evaljournal.runner.testing import Hang, Return, Scripted, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
     AnyEvaluation,
     audited,
-    count,
     define,
     events,
     flaky_evaluation,
@@ -116,24 +112,6 @@ async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == reports
 
 
-async def test_a_stop_before_the_start_leaves_no_run(disk: SimulatedDisk) -> None:
-    """A session that is stopped before its journal is open, even while cases are read, writes nothing."""
-    early = Session(define(Scripted({}), numbered_cases(1)), PATH, **deterministic_options(), files=disk)
-    early.interrupt()
-    with pytest.raises(KeyboardInterrupt):
-        await early.run()
-
-    class Cases(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            reading.interrupt()
-            return super().__iter__()
-
-    reading = Session(define(Scripted({}), Cases(numbered_cases(1))), PATH, **deterministic_options(), files=disk)
-    with pytest.raises(KeyboardInterrupt):
-        await reading.run()
-    assert not disk.is_directory("/runs")
-
-
 async def test_a_stop_while_the_journal_is_opened(disk: SimulatedDisk) -> None:
     """A session that is stopped while it opens its journal makes no call, records the stop, and can be resumed."""
     task = Scripted(lambda *_: Return(1))
@@ -154,22 +132,6 @@ async def test_a_stop_while_the_journal_is_opened(disk: SimulatedDisk) -> None:
     assert [RunStarted, SessionStarted, LimitChanged, RunStopped] == [kind for kind in kinds if kind is not TrialEnqueued]
     assert not task.calls
     assert ("", 1) == ((await run_virtual(defined, disk, resume=True)).stop_reason, task.calls["case-0"])
-
-
-async def test_the_third_signal_interrupts_a_blocked_loop(disk: SimulatedDisk) -> None:
-    """If a task blocks the loop, the third unhandled signal raises KeyboardInterrupt in it."""
-
-    async def blocking(_: Any) -> None:
-        for _ in range(3):
-            signal.raise_signal(signal.SIGINT)
-
-    session = Session(define(blocking, numbered_cases(5), slots=5), PATH, **deterministic_options(), policy="fixed", files=disk)
-    stopping = handle_signals(lambda *_: session.interrupt(), signal.SIGINT)
-    with pytest.RaisesGroup(KeyboardInterrupt, flatten_subgroups=True), stopping:
-        await session.run()
-
-    assert 1 == count(disk, AttemptStarted)
-    assert verify(PATH, files=disk).ok
 
 
 def results(disk: SimulatedDisk) -> dict[str, Any]:

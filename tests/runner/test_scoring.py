@@ -116,17 +116,6 @@ async def test_a_judge_elsewhere_has_a_limit_of_its_own(disk: SimulatedDisk) -> 
     assert {"scorer:judge": 8} == dict(summarize(outcome.state).scoring.limits)
 
 
-async def test_limits_of_scorers_follow_their_kind() -> None:
-    """Unless `slots` is set, an async scorer makes 100 concurrent calls, and a plain function 32."""
-    defined = evaluation_of(answer_immediately, 1)
-    defined.score(name="judge")(Judging(0.0, "judge"))
-    defined.score(name="plain")(lambda output, case: True)  # noqa: ARG005
-    outcome = await run_fixed(defined)
-
-    assert {"judge": 100, "plain": 32} == outcome.state.settings["scorer_slots"]
-    assert 100 == outcome.state.settings["slots"]
-
-
 async def test_the_retry_after_of_a_judge_pauses_its_calls_alone(disk: SimulatedDisk) -> None:
     """While a judge asks to wait, none of its calls starts, and attempts continue."""
     script = Scripted(

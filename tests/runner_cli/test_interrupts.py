@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from evaljournal.journal import verify
+from evaljournal.journal.events import AttemptStarted
 from tests.runner_cli.commands import evaljournal, failing_writes, printed, process, rejected, run_in_terminal, wait_for
+from tests.runs import events
 
 pytestmark = pytest.mark.usefixtures("evaluations")
 
@@ -196,6 +198,7 @@ def test_repeated_ctrl_c_interrupts_a_blocking_task(tmp_path: Path) -> None:
         running.returncode,
         err.splitlines()[-1],
     )
+    assert 1 == len(events("runs/blocking/0001", AttemptStarted))
     assert verify("runs/blocking/0001").ok
 
 
