@@ -54,9 +54,7 @@ class Estimate:
 
 @lru_cache(maxsize=1024)
 def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """Return the half width of an interval of Student's t, in standard errors."""
-    if degrees < 1:
-        raise ValueError(f"Student's t has at least 1 degree of freedom, not {degrees!r}")
+    """Return the half width of an interval of Student's t with at least one degree of freedom, in standard errors."""
     z = NormalDist().inv_cdf((1 + level) / 2)
     g1 = (z**3 + z) / 4
     g2 = (5 * z**5 + 16 * z**3 + 3 * z) / 96

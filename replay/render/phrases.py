@@ -255,13 +255,13 @@ def p_text(difference: "PairedDifference") -> str:
     return "" if p is None else f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
 
 
-def power_text(difference: "PairedDifference", noun: str = "differences", unit: str = "") -> str:
+def power_text(difference: "PairedDifference", unit: str = "") -> str:
     """Return which differences were too small to be found; empty if one was found, or if there was nothing to find."""
     if difference.verdict != "no_difference_found" or (difference.kind == "number" and not difference.changed):
         return ""
     if difference.minimum_detectable is None:
         return "too few cases to find any difference"
-    return not_seen_text(difference.kind, difference.minimum_detectable, noun, unit)
+    return not_seen_text(difference.kind, difference.minimum_detectable, unit=unit)
 
 
 def not_seen_text(kind: str, minimum: float, noun: str = "differences", unit: str = "") -> str:
