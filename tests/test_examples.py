@@ -32,15 +32,17 @@ def run_in(directory: Path, *arguments: str, **environment: str) -> Path:
     return path
 
 
-def test_openai_sdk(tmp_path: Path, server: Server) -> None:
-    """The OpenAI SDK calls the chat completions API once for each case."""
-    import_optional("openai")
-    url = server.url("example-openai", "ok", "v1")
-    path = run_example("openai_sdk.py", tmp_path, OPENAI_BASE_URL=url, OPENAI_API_KEY="test-key-1234")
+@pytest.mark.parametrize(("package", "api"), [("openai", "v1"), ("anthropic", "api")])
+def test_sdks(tmp_path: Path, server: Server, package: str, api: str) -> None:
+    """The SDK calls its API once for each case; the usage is recorded."""
+    import_optional(package)
+    name = f"example-{package}"
+    variables = {f"{package.upper()}_BASE_URL": server.url(name, "ok", api), f"{package.upper()}_API_KEY": "test-key-1234"}
+    run = load(run_example(f"{package}_sdk.py", tmp_path, **variables))
 
-    assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
-    assert 3 == len(server.requests("example-openai"))
-    assert {"input_tokens": 3000, "output_tokens": 300} == load(path).state.usage
+    assert "WHAT IS THE CAPITAL OF PERU?" == dict(run.outputs())["peru"]
+    assert 3 == len(server.requests(name))
+    assert {"input_tokens": 3000, "output_tokens": 300} == run.state.usage
 
 
 def test_variants(tmp_path: Path, server: Server) -> None:
@@ -53,16 +55,6 @@ def test_variants(tmp_path: Path, server: Server) -> None:
     assert 3 * 4 == len(server.requests("example-variants"))
     assert [3, 3, 3, 3] == [totals.completed for totals in state.variants.values()]
     assert {"gpt-5.6-luna", "gpt-5.6-terra"} == set(state.attempt_limits)
-
-
-def test_anthropic_sdk(tmp_path: Path, server: Server) -> None:
-    """The Anthropic SDK calls the messages API once for each case."""
-    import_optional("anthropic")
-    url = server.url("example-anthropic", "ok", "api")
-    path = run_example("anthropic_sdk.py", tmp_path, ANTHROPIC_BASE_URL=url, ANTHROPIC_API_KEY="test-key-1234")
-
-    assert "WHAT IS THE CAPITAL OF PERU?" == dict(load(path).outputs())["peru"]
-    assert 3 == len(server.requests("example-anthropic"))
 
 
 def test_an_agent_in_javascript(tmp_path: Path, server: Server) -> None:

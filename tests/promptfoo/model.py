@@ -6,11 +6,11 @@ A if the text has the word outside the brackets, otherwise B, in the form that g
 
 import json
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.security.replies import Request, answering
 
 _DIRECTIVE = re.compile(r"\[(\w+) \? ([^:\]]+) : ([^\]]+)\]")
 
@@ -35,38 +35,21 @@ def _grade(verdict: str) -> str:
     return f"Verdict: {json.dumps({'reason': 'graded', 'pass': word == 'pass', 'score': float(score)})}"
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        message = {"role": "assistant", "content": answer(request["messages"])}
-        reply = {
-            "id": "reply",
-            "object": "chat.completion",
-            "model": request["model"],
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
-        }
-        content = json.dumps(reply).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
+def _reply(request: Request) -> tuple[int, Mapping[str, str], bytes]:
+    body = json.loads(request.body)
+    message = {"role": "assistant", "content": answer(body["messages"])}
+    reply = {
+        "id": "reply",
+        "object": "chat.completion",
+        "model": body["model"],
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100},
+    }
+    return 200, {}, json.dumps(reply).encode()
 
 
 @contextmanager
 def serving_model() -> Iterator[str]:
     """Serve the model; yields the address of its API."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(_reply) as server:
+        yield f"{server.url}v1"
