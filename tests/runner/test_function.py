@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from functools import partial
@@ -172,39 +172,23 @@ def test_asyncio_functions_share_one_loop_in_one_thread(path: Path, loop: str | 
     assert threading.get_ident() != next(iter(loops))[0]
 
 
-async def _sleeps(value: str) -> str:
-    await asyncio.sleep(0.01)
-    return value
-
-
-async def _yields(value: str) -> str:
-    await asyncio.sleep(0)
-    return value
-
-
-async def _waits_for_a_future(value: str) -> str:
-    await asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.01)
-    return value
-
-
-async def _sleeps_in_trio(value: str) -> str:
-    await trio.sleep(0.01)
-    return value
-
-
 @pytest.mark.parametrize(
-    ("task", "loop", "words"),
+    ("wait", "loop", "words"),
     [
-        (_sleeps, "trio", ["asyncio", "loop"]),
-        (_yields, "trio", ["asyncio", "loop"]),
-        (_waits_for_a_future, "trio", ["asyncio", "loop"]),
-        (_sleeps_in_trio, "asyncio", ["trio"]),
+        (lambda: asyncio.sleep(0.01), "trio", ["asyncio", "loop"]),
+        (lambda: asyncio.sleep(0), "trio", ["asyncio", "loop"]),
+        (lambda: asyncio.get_running_loop().run_in_executor(None, time.sleep, 0.01), "trio", ["asyncio", "loop"]),
+        (partial(trio.sleep, 0.01), "asyncio", ["trio"]),
     ],
 )
 def test_code_declared_for_the_other_loop_fails_clearly(
-    path: Path, task: Callable[[Any], Any], loop: str, words: list[str]
+    path: Path, wait: Callable[[], Awaitable[Any]], loop: str, words: list[str]
 ) -> None:
     """The attempt fails without a retry, and the record names the loop that the code is for."""
+
+    async def task(_: str) -> None:
+        await wait()
+
     outcome = run_and_verify(define(task, "a", loop=loop, retry=Retry(errors=1, base_delay=0.01)), path)
 
     assert all(word in failed.message for word in words for failed in events(path, AttemptFailed))
@@ -618,15 +602,15 @@ def test_errors_are_raised_in_the_caller(path: Path, caller: Caller) -> None:
     assert 1 == len(events(path, TrialCompleted))
 
 
-def test_contexts_do_not_mix(path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_contexts_do_not_mix(path: Path, kind: Kind) -> None:
     """Context variables that one attempt sets are not visible to others."""
-    for number, kind in enumerate(KINDS):
 
-        def act() -> str:
-            before = user.get()
-            user.set("another user")
-            return before
+    def act() -> str:
+        before = user.get()
+        user.set("another user")
+        return before
 
-        run_and_verify(define(kind(act), "abcd", slots=1), path.with_name(f"run-{number}"))
+    run_and_verify(define(kind(act), "abcd", slots=1), path)
 
-        assert dict.fromkeys("abcd", "nobody") == outputs(path.with_name(f"run-{number}"))
+    assert dict.fromkeys("abcd", "nobody") == outputs(path)
