@@ -21,7 +21,7 @@ from evaljournal.journal.events import (
     TrialFailed,
     TrialScored,
 )
-from evaljournal.runner.testing import events_of
+from evaljournal.runner.testing import Return, Scripted, events_of
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, numbered_cases
@@ -254,11 +254,7 @@ async def test_a_cancelled_attempt_cleans_up_and_its_worker_continues() -> None:
 async def test_no_attempt_starts_before_it_has_a_place() -> None:
     """Slots are not reduced to the places; the clock of an attempt does not run while it waits for a worker."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=2, concurrency=1)
-
-    async def slow(value: str) -> str:
-        await trio.sleep(4)
-        return value
-
+    slow = Scripted(lambda value, _: Return(value, 4))
     outcome = await run_in(pool, define(slow, numbered_cases(6), timeout=5, slots=6, retry=RETRY), disk)
 
     assert 6 == outcome.state.completed

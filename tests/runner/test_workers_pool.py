@@ -18,6 +18,7 @@ from evaljournal.runner.definition.loading import imports_for_worker
 from evaljournal.runner.engine.changes import effective_settings
 from evaljournal.runner.engine.session_workers import new_workers
 from evaljournal.runner.scorers import exact
+from evaljournal.runner.testing import Return, Scripted
 from evaljournal.runner.worker.calls import _load, open_evaluation
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied
 from evaljournal.runner.workers.streams import StderrPrinter
@@ -36,11 +37,7 @@ async def task(value: str) -> str:
 async def test_as_many_workers_as_the_attempts_need(workers: int, slots: int, count: int, disk: SimulatedDisk) -> None:
     """Without a number, workers are started while all places are taken; none is started that the slots cannot use."""
     pool = MemoryWorkers(workers=workers, concurrency=2, spares=0)
-
-    async def slow(value: str) -> str:
-        await trio.sleep(4)
-        return value
-
+    slow = Scripted(lambda value, _: Return(value, 4))
     await run_in(pool, define(slow, numbered_cases(2 * slots), slots=slots, retry=RETRY), disk)
 
     started = [round(record.t, 1) for record in read(PATH, files=disk) if isinstance(record.event, AttemptStarted)]

@@ -9,11 +9,13 @@ from evaljournal import Score, note
 from evaljournal.journal.events import AttemptSucceeded, ScorerCallFailed, ScoringFailed, TrialScored
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.notes import engine_note
-from evaljournal.runner.testing import inline
+from evaljournal.runner.testing import Return, Scripted, inline
 from tests import runs
 from tests.journal.disk import SimulatedDisk
 from tests.runs import PATH, define, numbered_cases
 from tests.workers import RETRY, MemoryWorkers, die, run_in, worker_name
+
+ECHO = Scripted(lambda value, _: Return(value, 0.1))
 
 
 async def test_a_scorer_runs_in_a_worker() -> None:
@@ -21,11 +23,7 @@ async def test_a_scorer_runs_in_a_worker() -> None:
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
     deaths = 1
 
-    async def task(value: str) -> str:
-        await trio.sleep(0.1)
-        return value
-
-    defined = define(task, numbered_cases(3), retry=RETRY)
+    defined = define(ECHO, numbered_cases(3), retry=RETRY)
 
     @defined.score(workers=True)
     async def unit_tests(output: str, expected: str) -> dict[str, Any]:
@@ -110,13 +108,9 @@ async def test_a_scorer_runs_in_a_worker_when_a_run_is_re_scored() -> None:
     """The workers of the evaluation are started, and only the scorer is called in them."""
     disk, pool = SimulatedDisk(), MemoryWorkers(workers=1)
 
-    async def task(value: str) -> str:
-        await trio.lowlevel.checkpoint()
-        return value
-
-    before = define(task, numbered_cases(2))
+    before = define(ECHO, numbered_cases(2))
     await run_in(None, before, disk)
-    pool.evaluation = defined = define(task, numbered_cases(2), workers=pool)
+    pool.evaluation = defined = define(ECHO, numbered_cases(2), workers=pool)
 
     @defined.score(workers=True)
     async def length(output: str) -> int:
