@@ -1,20 +1,18 @@
 """Groups of trials by a metadata key."""
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
-import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.journal import Blob, Event
-from evaljournal.replay import fold
+from evaljournal.journal import Event
+from evaljournal.replay import fold, load
 from evaljournal.replay.render.summary import group_lines
 from evaljournal.replay.results.summary import NO_GROUP, summarize
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.runs.loaded_run import Grouping
-from tests.journal.samples import examples
+from tests.journal.samples import examples, session, started, write_sync
 from tests.replay.summaries import chain
 from tests.replay.trial_events import answered, enqueued, failed, records
 
@@ -66,16 +64,10 @@ def test_groups_by_metadata() -> None:
 
 def test_metadata_in_a_blob(tmp_path: Path) -> None:
     """Metadata in a blob are read."""
-    text = orjson.dumps({"kind": "large", "pad": "x" * 99})
-    sha = hashlib.sha256(text).hexdigest()
-    file = tmp_path / "blobs" / sha[:2] / f"{sha}.json"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(text)
-    blob = Blob(sha256=sha, bytes=len(text), path=tmp_path)
+    metadata = {"kind": "large", "pad": "x" * 300_000}
+    write_sync(tmp_path / "run", [started(), session(), enqueued("a", metadata=metadata)])
 
-    groups = summary_by(answered("a", {"exact": PASS}, metadata=blob), "kind").groups
-    assert groups is not None
-    assert ["large"] == list(groups)
+    assert {"a": "large"} == load(tmp_path / "run").grouping("kind").groups
 
 
 TRIALS = st.lists(

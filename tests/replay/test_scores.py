@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaljournal.journal import Event
 from evaljournal.journal.events import TrialScored, TrialWithdrawn
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay import fold
 from evaljournal.replay.render.ending import final_report
 from evaljournal.replay.render.phrases import score_text, score_value_text
@@ -22,11 +22,10 @@ PASS, FAIL = True, False
 
 def test_scores_are_in_the_order_of_the_definition() -> None:
     """The order of the scorers is that of `run_started`, whichever scored first; adopted scorers change it."""
-    run_started = attrs.evolve(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})  # type: ignore[misc]  # an event is an attrs class
+    run_started = evolve_fact(started(), scorers={"exact": "v1", "judge": "v1", "tone": "v1"})
     scored = answered("a", {"tone": "rude", "other": 1, "judge.style": 0.5, "judge.length": 1, "exact": PASS})
-    adopted = attrs.evolve(session(), session=2, adopted={"scorers": {"tone": "v1", "exact": "v1"}})  # type: ignore[misc]  # an event is an attrs class
-    first = list(records(scored))
-    first[0] = first[0]._replace(event=run_started)
+    adopted = evolve_fact(session(2), adopted={"scorers": {"tone": "v1", "exact": "v1"}})
+    first = records(scored, run_started)
     later = first[-1]._replace(seq=len(first) + 1, event=adopted)
 
     assert ["exact", "judge.style", "judge.length", "tone", "other"] == list(summarize(fold(first)).scores)
