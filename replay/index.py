@@ -514,7 +514,7 @@ class Index:
             attempt_id if request is not None else earlier_request_id,
             trial.queue_time - trial.earlier_queue_time,
             trial.backoff_time - trial.earlier_backoff_time,
-            None if event.need is None else self._json(event.need),
+            self._json(event.need),
             seq,
             batch=event.batch,
             line=event.line,
@@ -590,26 +590,20 @@ class Index:
         attempt = self._attempt(trial, event.attempt)
         if attempt is None:
             return
-        position = (record.seq, trial.id, attempt.id, record.t, record.at, event.step, event.parent)
-
-        def needs(event: events.StepCompleted | events.StepFailed) -> tuple[Any, float]:
-            return None if event.need is None else self._json(event.need), event.waited
-
-        match event:
-            case events.StepReused():
-                row: tuple[Any, ...] = (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "", None, 0.0)
-            case events.StepCompleted():
+        row: tuple[Any, ...] = (record.seq, trial.id, attempt.id, record.t, record.at, event.step, event.parent)
+        if isinstance(event, events.StepReused):
+            row += (event.completed_seq, "", "", 0.0, 0, True, None, None, None, None, "", None, 0.0)
+        else:
+            row += (0, event.name, event.kind, event.elapsed, event.continues)
+            if isinstance(event, events.StepCompleted):
                 values = self._step_value(event.input), self._step_value(event.output), self._step_value(event.usage)
-                row = (0, event.name, event.kind, event.elapsed, event.continues, event.reusable, *values, None, "")
-                row += needs(event)
+                row += (event.reusable, *values, None, "")
                 self._add_usage_names(event.usage)
-            case events.StepFailed():
-                values = self._step_value(event.input), None, None
-                row = (0, event.name, event.kind, event.elapsed, event.continues, False, *values, event.error, event.message)
-                row += needs(event)
-        self._pending["steps"].append((*position, *row))
-        if not isinstance(event, events.StepReused):
+            else:
+                row += (False, self._step_value(event.input), None, None, event.error, event.message)
+            row += (self._json(event.need), event.waited)
             self._add_need(event, record.t - event.elapsed, record.seq)
+        self._pending["steps"].append(row)
 
     def _add_need(
         self,
