@@ -88,7 +88,8 @@ class Auditor:
         """Check the next record."""
         if self._is_over:
             return
-        self._seq, is_file_event = record.seq, record.event.__class__ in _FILE_EVENTS
+        self._seq = record.seq
+        is_file_event = record.event.__class__ in _FILE_EVENTS
         try:
             if not is_file_event:
                 if self._owns_lifecycle:
@@ -264,7 +265,8 @@ class Auditor:
             self._check_end(event, record)
 
     def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
-        self._add("budget", *end_problems(self._state, event) if self._state.budget is not None else ())
+        if self._state.budget is not None:
+            self._add("budget", *end_problems(self._state, event))
         self._check_end(event, record)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
