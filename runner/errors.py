@@ -119,11 +119,11 @@ class RunChanged(UsageError):
 
 @contextmanager
 def unwrap_exception_groups() -> Generator[None]:
-    """Unwrap an exception from the groups that nurseries put around it."""
+    """Unwrap an exception from the groups that nurseries put around it; of several usage errors, raise the first."""
     try:
         yield
     except BaseExceptionGroup as group:
         exc: BaseException = group
-        while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        while isinstance(exc, BaseExceptionGroup) and (len(exc.exceptions) == 1 or exc.split(UsageError)[1] is None):
             exc = exc.exceptions[0]
         raise exc from exc.__cause__

@@ -22,6 +22,7 @@ from evaljournal.runner.cli.options.table import OPTIONS, is_setting, overrides
 from evaljournal.runner.cli.suites.discovery import command_line_settings
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.engine.session import Session
+from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from tests.processes import wait_until
 from tests.runner_cli.commands import (
     evaljournal,
@@ -211,6 +212,15 @@ def test_mistakes(files: dict[str, str], arguments: str, message: str) -> None:
     assert re.search(message, error), error
     assert "Traceback" not in error or "broken.py" in error
     assert (False, False) == (Path("runs").exists(), Path("calls").exists())
+
+
+def test_mistakes_of_several_runs() -> None:
+    """Of runs that are rejected at the same moment, the first is named."""
+    errors = [UsageError("first"), ExceptionGroup("", [UsageError("second")])]
+    with pytest.raises(UsageError, match=r"^first$"), unwrap_exception_groups():
+        raise ExceptionGroup("", [ExceptionGroup("", errors)])
+    with pytest.raises(ExceptionGroup), unwrap_exception_groups():
+        raise ExceptionGroup("", [*errors, OSError()])
 
 
 def test_settings_survive_the_file() -> None:
