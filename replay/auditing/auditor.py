@@ -50,8 +50,7 @@ class Auditor:
         self._lifecycle = Lifecycle() if lifecycle is None else lifecycle
         self._state = RunState() if state is None else state
         self._findings = Findings()
-        self._seq = 0
-        """The record that is checked."""
+        self._add, self._add_all = self._findings.add, self._findings.add_all
         self._before_run = 1, 0, 0
         """The first record of the run, or of the current shard of a merged run, and the findings kept and counted before it."""
         self._is_over = False
@@ -68,7 +67,7 @@ class Auditor:
         self._slots: dict[int, str] = {}
         """Slot → trial in it."""
         self._starts = StartRules(self._state)
-        self._limits = LimitRules(self._state, self._findings.add)
+        self._limits = LimitRules(self._state, self._findings.add_at)
         self._hung_attempts = 0
         """Attempts in flight when an endpoint stopped responding, in this session."""
         self._highest_limit = 0
@@ -88,7 +87,6 @@ class Auditor:
         """Check the next record."""
         if self._is_over:
             return
-        self._seq = record.seq
         is_file_event = record.event.__class__ in _FILE_EVENTS
         try:
             if not is_file_event:
@@ -98,9 +96,9 @@ class Auditor:
             if self._owns_state:
                 self._state.apply(record)
         except IllegalEvent as exc:
-            self._stop(str(exc))
+            self._stop(record, str(exc))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-            self._stop(f"invalid record ({type(exc).__name__}: {exc})")
+            self._stop(record, f"invalid record ({type(exc).__name__}: {exc})")
         if not is_file_event:
             self._hash = record.h
 
@@ -136,7 +134,7 @@ class Auditor:
         )
 
     def _on_step_completed(self, event: events.StepEvent, record: Record) -> None:
-        self._add("steps", *self._steps.end(event))
+        self._add_all(record, "steps", self._steps.end(event))
         if not isinstance(event, events.StepReused) and event.need is not None:
             self._limits.step(event, record)
 
@@ -148,13 +146,9 @@ class Auditor:
     def _on_noted(self, event: events.Noted, record: Record) -> None:
         self._limits.note(event, record)
 
-    def _add(self, check: str, *messages: str) -> None:
-        """Add a finding about the current record for each message."""
-        self._findings.add(self._seq, check, *messages)
-
-    def _stop(self, message: str) -> None:
-        self._add("lifecycle", message)
-        self._findings.note(f"nothing after record {self._seq:,} was checked")
+    def _stop(self, record: Record, message: str) -> None:
+        self._add(record, "lifecycle", message)
+        self._findings.note(f"nothing after record {record.seq:,} was checked")
         self._is_over, self._open_trials = True, self._lifecycle.open_trials
 
     def _check(self, record: Record) -> None:
@@ -165,7 +159,8 @@ class Auditor:
             self._note_gaps(event, record)
         elif self._lifecycle.stage == "in_session" or isinstance(event, events.RunStopped | events.RunFinished):
             if record.t < self._t:
-                self._add("time", f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s")
+                message = f"its time, {record.t:.6f} s, is earlier than the previous record's, {self._t:.6f} s"
+                self._add(record, "time", message)
             check = _CHECKS.get(event.__class__)
             if check is not None:
                 check(self, event, record)
@@ -212,7 +207,7 @@ class Auditor:
             return
         output_at = self._output_times.get(event.trial)
         origin = "the session started" if output_at is None else "the output"
-        self._check_elapsed(event.elapsed, 0.0, record.t - (output_at or 0.0), origin)
+        self._check_elapsed(record, event.elapsed, 0.0, record.t - (output_at or 0.0), origin)
 
     _on_trial_scored = _on_scoring_failed = _check_score
 
@@ -220,38 +215,39 @@ class Auditor:
         call_id = event.trial, event.scorer
         subject = f"call of {event.scorer!r} for {event.trial!r}"
         if call_id in self._starts:
-            self._add("calls", f"{subject} starts while call {self._calls[call_id]} is in flight")
+            self._add(record, "calls", f"{subject} starts while call {self._calls[call_id]} is in flight")
             self._starts.end(call_id)
         expected = self._calls.get(call_id, 0) + 1
         if event.call != expected:
-            self._add("calls", f"{subject}: expected call {expected}, got call {event.call}")
+            self._add(record, "calls", f"{subject}: expected call {expected}, got call {event.call}")
         self._calls[call_id] = event.call
         if event.batch:
             self._starts.add(call_id)
-            self._check_line(event)
+            self._check_line(event, record)
             return
         backoff_end = self._state.delayed_calls.get(call_id, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
-            self._add("delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
-        for finding in self._starts.start(call_id, subject, event, record):
-            self._add(*finding)
+            self._add(record, "delay", f"{subject} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
+        for check, message in self._starts.start(call_id, subject, event, record):
+            self._add(record, check, message)
         if event.need is not None:
             self._limits.start(event, record)
 
     def _on_scorer_call_failed(self, event: events.ScorerCallFailed, record: Record) -> None:
         call_id = event.trial, event.scorer
         if call_id not in self._starts or event.call != self._calls[call_id]:
-            self._add("calls", f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight")
+            message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
+            self._add(record, "calls", message)
             return
         self._check_call_end(call_id, event.elapsed, record)
 
     def _check_call_end(self, call_id: tuple[str, str], elapsed: float, record: Record) -> None:
         self._starts.end(call_id)
         if self._state.batch_lines.is_in_use(*call_id):
-            self._check_elapsed(elapsed, 0.0, 0.0, "the line of a batch was read")
+            self._check_elapsed(record, elapsed, 0.0, 0.0, "the line of a batch was read")
             return
         start = self._state.scorer_calls[call_id].start
-        self._check_elapsed(elapsed, self._t_before_notes - start, record.t - start, "the call started")
+        self._check_elapsed(record, elapsed, self._t_before_notes - start, record.t - start, "the call started")
 
     def _on_trial_completed(self, event: events.TrialCompleted, _: Record) -> None:
         self._output_times.pop(event.trial, None)
@@ -265,8 +261,7 @@ class Auditor:
             self._check_end(event, record)
 
     def _check_attempt_end(self, event: events.AttemptEnd, record: Record) -> None:
-        if self._state.budget is not None:
-            self._add("budget", *end_problems(self._state, event))
+        self._add_all(record, "budget", end_problems(self._state, event) if self._state.budget is not None else ())
         self._check_end(event, record)
 
     _on_attempt_succeeded = _on_attempt_failed = _on_attempt_timed_out = _check_attempt_end
@@ -275,7 +270,7 @@ class Auditor:
         self._steps.clear(event.trial)
         if event.batch:
             self._probes.discard(event.trial)
-            self._check_line(event)
+            self._check_line(event, record)
         else:
             self._check_start(event, record)
 
@@ -283,44 +278,45 @@ class Auditor:
         state = self._state
         trial = state.trials[event.trial]
         if trial.stage == "interrupted" and trial.ended_with_worker:
-            self._add("retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
+            self._add(record, "retry", f"{event.trial!r} starts, although no retry was recorded after its worker ended")
         holder = self._slots.get(event.slot)
         if holder is not None:
-            self._add("slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
+            self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
         if state.repeated_error.stops_run(state.settings):
-            self._add("stop", f"{event.trial!r} starts, although the first trials ended with the same error")
+            self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
-            self._check_budget(list(start_problems(state, event)))
+            self._check_budget(record, list(start_problems(state, event)))
         if state.steps.open or event.reuses or event.spent:
-            self._add("steps", *self._steps.start(event))
+            self._add_all(record, "steps", self._steps.start(event))
         (self._probes.add if event.probe else self._probes.discard)(event.trial)
-        for finding in self._starts.start(event.trial, repr(event.trial), event, record):
-            self._add(*finding)
+        for check, message in self._starts.start(event.trial, repr(event.trial), event, record):
+            self._add(record, check, message)
         if event.need is not None:
             self._limits.start(event, record)
         if event.key in state.limits and event.slot >= max(self._highest_limit + self._hung_attempts, len(self._slots)):
             message = f"{event.trial!r} starts in slot {event.slot}, but there were never more than {self._highest_limit} slots"
-            self._add("slots", message)
+            self._add(record, "slots", message)
         backoff_end = state.backing_off.get(event.trial, 0.0)
         if record.t < backoff_end - TIME_TOLERANCE:
-            self._add("delay", f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s")
+            message = f"{event.trial!r} starts at {record.t:.6f} s, before its backoff ends at {backoff_end:.6f} s"
+            self._add(record, "delay", message)
 
-    def _check_line(self, event: events.AttemptStarted | events.ScorerCallStarted) -> None:
+    def _check_line(self, event: events.AttemptStarted | events.ScorerCallStarted, record: Record) -> None:
         """Check an attempt or a call that uses a line of a batch; it calls nothing, so no limit applies to it."""
         if event.need is not None or event.probe or (isinstance(event, events.AttemptStarted) and event.reserved is not None):
             message = f"{event.trial!r} uses line {event.line} of batch {event.batch}, but has a need, a reserve or is a probe"
-            self._add("batches", message)
+            self._add(record, "batches", message)
 
-    def _check_batch(self, event: events.BatchPrepared | events.BatchCollected, _: Record) -> None:
-        for finding in batch_problems(self._state, event):
-            self._add(*finding)
+    def _check_batch(self, event: events.BatchPrepared | events.BatchCollected, record: Record) -> None:
+        for check, message in batch_problems(self._state, event):
+            self._add(record, check, message)
 
     _on_batch_prepared = _on_batch_collected = _check_batch
 
-    def _check_budget(self, problems: Sequence[str]) -> None:
+    def _check_budget(self, record: Record, problems: Sequence[str]) -> None:
         """Add the problems of a budget decision; if there are none, count the decision as reproduced."""
-        self._add("budget", *problems)
+        self._add_all(record, "budget", problems)
         self._decisions_reproduced += not problems
 
     def _check_end(self, event: events.AttemptEnd, record: Record) -> None:
@@ -333,25 +329,25 @@ class Auditor:
         if event.elapsed is None:
             return
         if self._state.batch_lines.is_in_use(event.trial):
-            self._check_elapsed(event.elapsed, 0.0, 0.0, "the line of a batch was read")
+            self._check_elapsed(record, event.elapsed, 0.0, 0.0, "the line of a batch was read")
             return
         # `elapsed` is measured when the attempt returns and recorded immediately. Only notes may come between: an exception's
         # text and an output's conversion to JSON are user code.
         low, high = self._t_before_notes - attempt.start, record.t - attempt.start
-        self._check_elapsed(event.elapsed, low, high, "the attempt started")
+        self._check_elapsed(record, event.elapsed, low, high, "the attempt started")
         if isinstance(event, events.AttemptTimedOut):
             timeout = self._steps.timeout(event.trial, self._state.settings.get("timeout", event.timeout))
             if event.elapsed < event.timeout - TIME_TOLERANCE:
-                self._add("elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
+                self._add(record, "elapsed", f"timed out after {event.elapsed:g} s, before its timeout of {event.timeout:g} s")
             if timeout != event.timeout:
-                self._add("elapsed", f"its timeout is {event.timeout:g} s, but the settings have timeout={timeout!r}")
+                self._add(record, "elapsed", f"its timeout is {event.timeout:g} s, but the settings have timeout={timeout!r}")
 
-    def _check_elapsed(self, elapsed: float, low: float, high: float, origin: str) -> None:
+    def _check_elapsed(self, record: Record, elapsed: float, low: float, high: float, origin: str) -> None:
         if not low - TIME_TOLERANCE <= elapsed <= high + TIME_TOLERANCE:
             message = f"elapsed is {elapsed:.6f} s, but {max(low, 0):.6f} to {high:.6f} s have passed since {origin}"
-            self._add("elapsed", message)
+            self._add(record, "elapsed", message)
 
-    def _check_policy(self, event: events.PolicyEvent, _: Record) -> None:
+    def _check_policy(self, event: events.PolicyEvent, record: Record) -> None:
         state = self._state
         if isinstance(event, events.LimitChanged):
             limits = {**state.limits, event.key: event.after}
@@ -360,22 +356,22 @@ class Auditor:
             slots = slots_of(state, event.key)
             limit = state.limits.get(event.key, 0)
             if event.before != limit:
-                self._add("limit", f"it changes a limit of {event.before}, but the limit was {limit}")
+                self._add(record, "limit", f"it changes a limit of {event.before}, but the limit was {limit}")
             if event.after < 1 or (slots is not None and event.after > slots):
-                self._add("limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
+                self._add(record, "limit", f"it sets a limit of {event.after}, but the settings have slots={slots!r}")
         elif isinstance(event, events.IntakeResumed) and event.key not in state.pauses:
-            self._add("intake", "it ends a pause, but starts were not paused")
+            self._add(record, "intake", "it ends a pause, but starts were not paused")
         elif isinstance(event, events.IntakePaused) and event.reason == NO_RESPONSE:
             self._hung_attempts = len(self._slots)
         self._starts.change(event)
 
     _on_limit_changed = _on_pace_changed = _on_intake_paused = _on_intake_resumed = _check_policy
 
-    def _on_retry_scheduled(self, event: RetryDecision, _: Record) -> None:
+    def _on_retry_scheduled(self, event: RetryDecision, record: Record) -> None:
         """Recompute the decision to retry a trial or to let it fail."""
         rules, trial = self._retry_rules, self._state.trials[event.trial]
         if event.trial in self._state.uncalled_trials and isinstance(event, events.TrialFailed):
-            self._add("retry", f"{event.trial!r} fails, but its last attempt used a line of a batch and called nothing")
+            self._add(record, "retry", f"{event.trial!r} fails, but its last attempt used a line of a batch and called nothing")
             return
         if rules is None:
             return
@@ -387,40 +383,40 @@ class Auditor:
         message = f"the retry rules decide {_event_text(expected)}, but the record is {_event_text(event)}"
         message = f"after attempt {trial.attempts} of {event.trial!r} {message}"
         if rules.caveat:
-            self._findings.note(f"record {self._seq:,}: {message}; but {rules.caveat}")
+            self._findings.note(f"record {record.seq:,}: {message}; but {rules.caveat}")
         else:
-            self._add("retry", message)
+            self._add(record, "retry", message)
 
     _on_trial_failed = _on_retry_scheduled
 
-    def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
+    def _check_end_of_run(self, event: events.RunStopped | events.RunFinished, record: Record) -> None:
         if isinstance(event, events.RunFinished):
-            self._check_totals(event)
+            self._check_totals(event, record)
             for number in self._state.batch_lines.open:
-                self._add("batches", f"it finishes the run, but batch {number} has not ended")
+                self._add(record, "batches", f"it finishes the run, but batch {number} has not ended")
         elif event.reason == "batches":
             if not self._state.batch_lines.open:
-                self._add("stop", "it stops the run because of batches, but none is open")
+                self._add(record, "stop", "it stops the run because of batches, but none is open")
         elif event.reason == "budget":
-            self._check_budget(list(stop_problems(self._state, event)))
+            self._check_budget(record, list(stop_problems(self._state, event)))
         elif event.reason == "same_error":
             if self._state.repeated_error.stops_run(self._state.settings):
                 self._decisions_reproduced += 1
             else:
-                self._add("stop", "it stops the run for the same error, but the first trials did not end with one")
+                self._add(record, "stop", "it stops the run for the same error, but the first trials did not end with one")
 
     _on_run_stopped = _on_run_finished = _check_end_of_run
 
-    def _check_totals(self, event: events.RunFinished) -> None:
+    def _check_totals(self, event: events.RunFinished, record: Record) -> None:
         state = self._state
         counts = {"completed": state.completed, "failed": state.failed, "withdrawn": state.stages["withdrawn"]}
         for name, count in counts.items():
             if getattr(event, name) != count:
-                self._add("totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")
+                self._add(record, "totals", f"it has {getattr(event, name):,} {name}, but a recount gives {count:,}")
         if event.elapsed is not None and abs(event.elapsed - state.elapsed) > TIME_TOLERANCE:
-            self._add("totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
+            self._add(record, "totals", f"it has {event.elapsed} s, but the sessions took {state.elapsed} s")
         if event.head not in ("", self._hash):
-            self._add("totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
+            self._add(record, "totals", f"its head is {event.head!r}, but the head before it is {self._hash!r}")
 
 
 def _event_text(event: RetryDecision) -> str:

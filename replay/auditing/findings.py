@@ -1,10 +1,11 @@
 """The findings and the result of an audit, and the interface of the rules that it recomputes retries with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import attrs
 
+from evaljournal.journal import Record
 from evaljournal.journal.events import RetryScheduled, RunStarted, TrialFailed
 from evaljournal.replay.state.budget import BudgetUse
 from evaljournal.replay.state.trial import TrialState
@@ -55,10 +56,25 @@ class Findings:
         self.notes: dict[str, None] = {}
         """Checks that were skipped, and why, each once."""
 
-    def add(self, seq: int, check: str, *messages: str) -> None:
-        """Add a finding about the record with this number for each message."""
-        self.count += len(messages)
-        self.findings += [Finding(seq, check, message) for message in messages[: MAX_FINDINGS - len(self.findings)]]
+    def add(self, record: Record, check: str, message: str) -> None:
+        """Add a finding about a record."""
+        self.add_at(record.seq, check, message)
+
+    def add_at(self, seq: int, check: str, message: str) -> None:
+        """Add a finding about the record with this number."""
+        self.count += 1
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(Finding(seq, check, message))
+
+    def add_all(self, record: Record, check: str, messages: Iterable[str]) -> None:
+        """Add a finding for each message."""
+        for message in messages:
+            self.add(record, check, message)
+
+    def add_all_at(self, seqs: Iterable[int], check: str, message: str) -> None:
+        """Add the same finding about several records."""
+        for seq in seqs:
+            self.add_at(seq, check, message)
 
     def note(self, text: str) -> None:
         """Add a note, unless there is an equal one."""

@@ -35,9 +35,9 @@ class ReviewAuditor:
                 case ReviewStarted():
                     self._started = record.seq
                 case ReviewSampled(sample=number) if number != len(review.samples) + 1:
-                    self.findings.add(record.seq, "sample", f"expected sample {len(review.samples) + 1}, got sample {number}")
+                    self.findings.add(record, "sample", f"expected sample {len(review.samples) + 1}, got sample {number}")
                 case Annotated() as event:
-                    self.findings.add(record.seq, "label", *_label_problems(event, review))
+                    self.findings.add_all(record, "label", _label_problems(event, review))
                 case _:
                     pass
             earlier_labels = list(review.newest.values()) if isinstance(record.event, ReviewSampled) else []
@@ -50,7 +50,7 @@ class ReviewAuditor:
         """Compare the review with its run: the run's id, the heads and outputs that it names, and its samples."""
         review, id_ = self.review, run_id(run_path)
         if review.run != id_:
-            self.findings.add(self._started, "run", f"it is the review of run {review.run!r:.80}, but this is run {id_}")
+            self.findings.add_at(self._started, "run", f"it is the review of run {review.run!r:.80}, but this is run {id_}")
         run, heads = LoadedRun(run_path), {review.head: [self._started]}
         for sample in review.samples.values():
             heads.setdefault(sample.head, []).append(sample.seq)
@@ -64,11 +64,9 @@ class ReviewAuditor:
             if heads.pop(record.h, None):
                 self._draw_again(run)
         for head, seqs in heads.items():
-            for seq in seqs:
-                self.findings.add(seq, "run", f"the run has no record with the hash {head!r:.80}")
-        for label in review.history:
-            if label.key not in outputs[label.trial]:
-                self.findings.add(label.seq, "label", "this trial of the run never had this output")
+            self.findings.add_all_at(seqs, "run", f"the run has no record with the hash {head!r:.80}")
+        seqs = [label.seq for label in review.history if label.key not in outputs[label.trial]]
+        self.findings.add_all_at(seqs, "label", "this trial of the run never had this output")
 
     def _draw_again(self, run: LoadedRun) -> None:
         for sample, labels in self._drawn.get(run.state.head, ()):
@@ -79,7 +77,7 @@ class ReviewAuditor:
                 self.samples_reproduced += 1
             else:
                 text = f"seed {sample.seed} draws other trials, or with other probabilities, from {population:,} outputs"
-                self.findings.add(sample.seq, "sample", text)
+                self.findings.add_at(sample.seq, "sample", text)
 
 
 def _label_problems(event: Annotated, review: Review) -> Iterator[str]:
