@@ -12,6 +12,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.render.test_result import error_text, failure_text
+from evaljournal.replay.runs.timeline import Timeline, times_of
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.trial import Outcome, outcome_of
 from evaljournal.replay.text import escape_char
@@ -39,9 +40,9 @@ def _suite(source: Source, variant: str, number: int) -> Iterator[bytes]:
     name = run_started.evaluation if run_started is not None and run_started.evaluation.strip() else "evaluation"
     name = f"{name}@{variant}" if variant else name
     first_session = state.sessions[0] if state.sessions else None
-    seconds = sum(session.end - session.start for session in source.timeline.sessions)
+    seconds = sum(session.end - session.start for session in Timeline(source.index).sessions)
     if variant:
-        seconds = sum(source.timeline.times[trial].run_time for trial in outcomes)
+        seconds = sum(_run_time(source, trial) for trial in outcomes)
     suite = {
         "name": name,
         "package": name,
@@ -67,8 +68,12 @@ def _suite(source: Source, variant: str, number: int) -> Iterator[bytes]:
     yield b"  <system-out/>\n  <system-err/>\n</testsuite>\n"
 
 
+def _run_time(source: Source, trial: str) -> float:
+    return times_of(source.index.trial(trial), source.index.now).run_time
+
+
 def _test_case(source: Source, suite: str, trial: str, outcome: Outcome) -> bytes:
-    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{source.timeline.times[trial].run_time:.3f}"})
+    tag = _tag("testcase", {"name": trial, "classname": suite, "time": f"{_run_time(source, trial):.3f}"})
     match outcome:
         case "error":
             content = _error(source.trial(trial))

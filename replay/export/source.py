@@ -18,7 +18,6 @@ from evaljournal.journal.format.blobs import blobs_of
 from evaljournal.replay.index import Index
 from evaljournal.replay.review.labels import Label, labels_by_trial, read_review
 from evaljournal.replay.runs.loaded_run import LoadedRun, load
-from evaljournal.replay.runs.timeline import Timeline
 from evaljournal.replay.runs.trial import TrialDetails, read_trial
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.totals import Totals
@@ -82,11 +81,6 @@ class Source:
         except JournalError as exc:
             self.problem = self.problem or exc
             return {}
-
-    @property
-    def timeline(self) -> Timeline:
-        """The concurrency history."""
-        return Timeline(self.index)
 
     @cached_property
     def run_id(self) -> str:
