@@ -77,7 +77,7 @@ class Tab:
         )
 
 
-OpenTab = OpenReport = Callable[..., Tab]
+OpenTab = Callable[..., Tab]
 
 
 def browser_path() -> str:
@@ -124,7 +124,7 @@ def open_tab(browser: "Browser") -> Iterator[OpenTab]:
 
 
 @pytest.fixture
-def open_report(tmp_path: Path, open_tab: OpenTab) -> OpenReport:
+def open_report(tmp_path: Path, open_tab: OpenTab) -> OpenTab:
     """Return a function that writes the report of some runs, each a path or the events of its trials, and opens it."""
     directories = (tmp_path / f"report-{number}" for number in range(100))
 

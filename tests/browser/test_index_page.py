@@ -13,7 +13,7 @@ from evaljournal.journal import Event
 from evaljournal.replay.text import money
 from evaljournal.runner.cli import cli
 from evaljournal.runner.cli.commands import report as report_command
-from tests.browser.conftest import OpenReport, OpenTab, Tab
+from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import write_report
 from tests.browser.test_report_page import HOSTILE
 from tests.journal.samples import finished, flip, segment, session, started, write_sync
@@ -138,7 +138,7 @@ def test_what_changed_since_the_previous_run(tmp_path: Path, open_tab: OpenTab) 
 
 
 def test_a_report_has_what_changed_since_the_previous_run(
-    tmp_path: Path, open_tab: OpenTab, open_report: OpenReport, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, open_tab: OpenTab, open_report: OpenTab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report of a run names the previous run, the change of the score and of the definition, and the cases, which it opens.
 

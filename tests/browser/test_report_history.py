@@ -21,7 +21,7 @@ from evaljournal.journal.events import (
 )
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.results.summary import summarize
-from tests.browser.conftest import OpenReport
+from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, random_run
 from tests.journal.samples import session, started, write_sync
 from tests.replay.agent_run import agent_run
@@ -38,7 +38,7 @@ def stages(trials: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_report: OpenReport) -> None:
+def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_report: OpenTab) -> None:
     """The counters at ten random records are those of `replay --at SEQ --json`."""
     run = random_run(tmp_path / "run", seed)
     last = command_json("status", str(run))["seq"]
@@ -60,7 +60,7 @@ def test_scrubber_agrees_with_replay(seed: int, tmp_path: Path, open_report: Ope
 
 
 @pytest.mark.parametrize("write", [eventful_run, agent_run])
-def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: Path, open_report: OpenReport) -> None:
+def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: Path, open_report: OpenTab) -> None:
     """At every record of a run with a crash, retries, pauses and a withdrawal, or with steps, the page has that state."""
     run = write(tmp_path / "run")
     tab = open_report(run, execution=True)
@@ -77,7 +77,7 @@ def test_every_record_of_two_sessions(write: Callable[[Path], Path], tmp_path: P
         assert {"completed": steps.completed, "failed": steps.failed, "reused": steps.reused} == state["steps"]
 
 
-def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_report: OpenReport) -> None:
+def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_report: OpenTab) -> None:
     """Arrow keys move by one record; dragging over the lanes moves to the pointer."""
     tab = open_report(eventful_run(tmp_path / "run"), execution=True)
     last = tab.evaluate("() => page.run.seq")
@@ -98,7 +98,7 @@ def test_keys_and_dragging_move_the_scrubber(tmp_path: Path, open_report: OpenRe
     assert 10 > tab.evaluate("() => page.history.seq")
 
 
-def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_report: OpenReport) -> None:
+def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_report: OpenTab) -> None:
     """Zooming shows the time around the scrubber and follows it; `0` shows all of it again."""
     tab = open_report(random_run(tmp_path / "run", 5), execution=True)
     full = tab.evaluate("() => page.history.view")
@@ -120,7 +120,7 @@ def test_zoom_keeps_the_scrubber_in_view(tmp_path: Path, open_report: OpenReport
     assert [] == tab.messages
 
 
-def test_labels_of_the_time_axis(tmp_path: Path, open_report: OpenReport) -> None:
+def test_labels_of_the_time_axis(tmp_path: Path, open_report: OpenTab) -> None:
     """The labels have one form, with enough decimals to differ."""
     tab = open_report(capitals(tmp_path / "run"), execution=True)
 
@@ -136,7 +136,7 @@ def test_labels_of_the_time_axis(tmp_path: Path, open_report: OpenReport) -> Non
     assert 15 < tab.evaluate("() => EDGE")
 
 
-def test_last_decision(tmp_path: Path, open_report: OpenReport) -> None:
+def test_last_decision(tmp_path: Path, open_report: OpenTab) -> None:
     """Each record shows the last policy decision with its evidence; the pointer over a pause shows its reason."""
     run = eventful_run(tmp_path / "run")
     pause = next(record for record in read(run) if isinstance(record.event, IntakePaused))
@@ -198,7 +198,7 @@ def limited_run(path: Path) -> Path:
     return path
 
 
-def test_rate_limits(tmp_path: Path, open_report: OpenReport) -> None:
+def test_rate_limits(tmp_path: Path, open_report: OpenTab) -> None:
     """The chart of rate limits has a line for the used share of each, and the one that is used most kept slots idle."""
     tab = open_report(limited_run(tmp_path / "run"), execution=True)
 
@@ -211,14 +211,14 @@ def test_rate_limits(tmp_path: Path, open_report: OpenReport) -> None:
     assert [] == tab.messages
 
 
-def test_no_rate_limits(tmp_path: Path, open_report: OpenReport) -> None:
+def test_no_rate_limits(tmp_path: Path, open_report: OpenTab) -> None:
     """Without known rate limits there is no chart of them."""
     tab = open_report(paused_run(tmp_path / "run"), execution=True)
 
     assert tab.evaluate("() => page.history.limits.hidden && page.history.limitKey.hidden")
 
 
-def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_report: OpenReport) -> None:
+def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_report: OpenTab) -> None:
     """The chart names a pause, an open breaker as one range, and the pace at the pointer; causes are shown as text."""
     tab = open_report(paused_run(tmp_path / "run"), execution=True)
     hover = """x => {
@@ -246,7 +246,7 @@ def test_pauses_and_pace_at_the_pointer(tmp_path: Path, open_report: OpenReport)
     assert [] == tab.messages
 
 
-def test_why_slots_were_idle(tmp_path: Path, open_report: OpenReport) -> None:
+def test_why_slots_were_idle(tmp_path: Path, open_report: OpenTab) -> None:
     """Below the chart are the reasons for idle slots, with the numbers; each label fits on the chart in full or short."""
     tab = open_report(paused_run(tmp_path / "run", queued=3), execution=True)
 
@@ -265,7 +265,7 @@ def test_why_slots_were_idle(tmp_path: Path, open_report: OpenReport) -> None:
     assert "rate limit" not in other.text("#idle")
 
 
-def test_record_shows_pause_and_pace(tmp_path: Path, open_report: OpenReport) -> None:
+def test_record_shows_pause_and_pace(tmp_path: Path, open_report: OpenTab) -> None:
     """A record shows the pause and the pace in force; the list of decisions has the pace."""
     tab = open_report(paused_run(tmp_path / "run"), execution=True)
 

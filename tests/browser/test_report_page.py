@@ -28,7 +28,7 @@ from evaljournal.journal.events import (
 from evaljournal.replay.state.usage import JUDGE_USAGE
 from evaljournal.replay.text import duration
 from evaljournal.runner.cli import cli
-from tests.browser.conftest import OpenReport, OpenTab, Tab
+from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, write_report
 from tests.journal.samples import flip, lines_of, segment, session, started, write_sync
 from tests.replay.eventful_run import eventful_run
@@ -47,7 +47,7 @@ def test_opens_from_a_file_without_requests(tmp_path: Path, open_tab: OpenTab) -
     assert "Audit" in tab.text("#execution footer")
 
 
-def test_durations_agree_with_the_commands(tmp_path: Path, open_report: OpenReport) -> None:
+def test_durations_agree_with_the_commands(tmp_path: Path, open_report: OpenTab) -> None:
     """The page formats durations as the commands do."""
     times = [0.0123, 0.5, 12.4, 59.6, 200, 600, 3600, 7500, 9_000_000]
 
@@ -56,7 +56,7 @@ def test_durations_agree_with_the_commands(tmp_path: Path, open_report: OpenRepo
     assert [duration(seconds) for seconds in times] == tab.evaluate("times => times.map(duration)", times)
 
 
-def test_empty_run(open_report: OpenReport, tmp_path: Path) -> None:
+def test_empty_run(open_report: OpenTab, tmp_path: Path) -> None:
     """A journal with nothing but its first record can be shown."""
     write_sync(tmp_path / "run", [])
 
@@ -189,7 +189,7 @@ def test_hostile_text_is_only_text(runs: int, tmp_path: Path, open_tab: OpenTab)
     assert 2_000_000 * runs > target.stat().st_size
 
 
-def test_models_without_a_price_are_named(open_report: OpenReport) -> None:
+def test_models_without_a_price_are_named(open_report: OpenTab) -> None:
     """The usage of a run names a few models whose calls have no price, as text."""
     models = [HOSTILE[2], "\u202eb", "c", "d", "e"]
     trials = [
@@ -208,7 +208,7 @@ def test_models_without_a_price_are_named(open_report: OpenReport) -> None:
     assert f"5 calls without a price ({HOSTILE[2]}, ⟨U+202E⟩b, c, 2 more)" in tab.text("main")
 
 
-def test_the_cost_includes_judges(open_report: OpenReport) -> None:
+def test_the_cost_includes_judges(open_report: OpenTab) -> None:
     """The tile has the cost of the task and of its judges together, and their part in small print."""
     note = Noted(name=JUDGE_USAGE, value={"usage": {"cost": 0.5, "input_tokens": 9}}, trial="a", attempt=1)
     tab = open_report([*answered("a", {"exact": True}, usage={"cost": 0.25}), note])
@@ -217,7 +217,7 @@ def test_the_cost_includes_judges(open_report: OpenReport) -> None:
     assert ["$0.750", "of this, judges: $0.500", "judge input tokens 9"] in [parts for _, *parts in tiles]
 
 
-def test_a_budget(tmp_path: Path, open_report: OpenReport) -> None:
+def test_a_budget(tmp_path: Path, open_report: OpenTab) -> None:
     """The page shows what is spent of the budget, how many more trials that buys, and which trials have exceeded theirs."""
     settings = {"slots": 1, "budget": {"cost": 0.5, "input_tokens": 2000}, "budget_per_trial": {"cost": 0.2}}
     run = attrs.evolve(started(), settings=settings)  # type: ignore[misc]  # an event is an attrs class
@@ -242,7 +242,7 @@ def test_a_budget(tmp_path: Path, open_report: OpenReport) -> None:
     assert ["1", "trial exceeded cost $0.200"] == shown["budget per trial"]
 
 
-def test_long_values_are_shortened(tmp_path: Path, open_report: OpenReport) -> None:
+def test_long_values_are_shortened(tmp_path: Path, open_report: OpenTab) -> None:
     """Of a value of a megabyte the page has the beginning, its length and the command that shows it in full."""
     tab = open_report(hostile_run(tmp_path / "run"))
     tab.evaluate("number => page.open(number)", 10)
@@ -252,7 +252,7 @@ def test_long_values_are_shortened(tmp_path: Path, open_report: OpenReport) -> N
     assert note.endswith("--json")
 
 
-def test_policy_forbids_everything(tmp_path: Path, open_report: OpenReport) -> None:
+def test_policy_forbids_everything(tmp_path: Path, open_report: OpenTab) -> None:
     """The browser blocks a script, an image or a connection that is injected into the page."""
     tab = open_report(eventful_run(tmp_path / "run"))
 
@@ -274,7 +274,7 @@ def test_policy_forbids_everything(tmp_path: Path, open_report: OpenReport) -> N
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1280, "dark"), (3840, "light")])
-def test_fits_the_screen(width: int, scheme: Any, tmp_path: Path, open_report: OpenReport) -> None:
+def test_fits_the_screen(width: int, scheme: Any, tmp_path: Path, open_report: OpenTab) -> None:
     """Nothing is wider than the screen, and every control has an accessible name."""
     tab = open_report(capitals(tmp_path / "run", wrong=["chad"]), width=width, scheme=scheme)
 
@@ -301,7 +301,7 @@ def test_theme_can_be_chosen(tmp_path: Path, open_tab: OpenTab) -> None:
     assert [] == tab.messages
 
 
-def test_printing(open_report: OpenReport) -> None:
+def test_printing(open_report: OpenTab) -> None:
     """A page printed from a dark screen is light and has every row; afterwards it is as before."""
     events = [event for number in range(60) for event in answered(f"case-{number}", {"exact": True})]
     tab = open_report(events, scheme="dark", width=1600, execution=True)

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from tests.browser.conftest import OpenReport
+from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals
 from tests.browser.test_report_page import HOSTILE, assert_harmless
 from tests.journal.samples import flip, segment
 from tests.replay.reviewed_run import annotation, sampled, write_review, write_reviewed_run, write_run
 
 
-def test_review(tmp_path: Path, open_report: OpenReport) -> None:
+def test_review(tmp_path: Path, open_report: OpenTab) -> None:
     """The tile of the judge has the corrected score; the section has the tables, and a disagreement opens its trial."""
     names = write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (70, 30))
     tab = open_report(tmp_path / "run")
@@ -24,14 +24,14 @@ def test_review(tmp_path: Path, open_report: OpenReport) -> None:
     assert names[40] in tab.text("#drawer")
 
 
-def test_no_review(tmp_path: Path, open_report: OpenReport) -> None:
+def test_no_review(tmp_path: Path, open_report: OpenTab) -> None:
     """A run without a review has no such section."""
     tab = open_report(capitals(tmp_path / "run"))
 
     assert 0 == tab.page.locator("#review-title").count()
 
 
-def test_hostile_labels(tmp_path: Path, open_report: OpenReport) -> None:
+def test_hostile_labels(tmp_path: Path, open_report: OpenTab) -> None:
     """Notes, names and labels of reviewers are shown as text, never as markup."""
     names = write_run(tmp_path / "run", ["good"] * len(HOSTILE))
     pairs = [(name, text[:5_000]) for name, text in zip(names, HOSTILE, strict=True)]
@@ -43,7 +43,7 @@ def test_hostile_labels(tmp_path: Path, open_report: OpenReport) -> None:
     assert_harmless(tab)
 
 
-def test_a_damaged_review(tmp_path: Path, open_report: OpenReport) -> None:
+def test_a_damaged_review(tmp_path: Path, open_report: OpenTab) -> None:
     """The report of a run with a damaged review shows the run, and the damage."""
     write_reviewed_run(tmp_path / "run", (40, 3, 8, 15), (70, 30))
     flip(segment(tmp_path / "run" / "review"), 400)

@@ -10,7 +10,7 @@ from evaljournal import Case, Retry, evaluation
 from evaljournal.journal.events import AttemptStarted
 from evaljournal.runner import scorers
 from evaljournal.runner.testing import Return, Scripted
-from tests.browser.conftest import OpenReport, OpenTab, Tab
+from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.browser.support_run import OUTPUT, POLICY, REASON, support_run
 from tests.journal.samples import enqueued, session, started, write_sync
@@ -58,7 +58,7 @@ def bars(tab: Tab) -> list[Any]:
     return bars_of_tab
 
 
-def test_what_did_the_agent_do_before_it_failed(open_report: OpenReport, tmp_path: Path) -> None:
+def test_what_did_the_agent_do_before_it_failed(open_report: OpenTab, tmp_path: Path) -> None:
     """One click on the trial shows the error, and every message and tool call before it, each once."""
     tab = open_report(support_run(tmp_path / "run"))
 
@@ -84,7 +84,7 @@ def test_what_did_the_agent_do_before_it_failed(open_report: OpenReport, tmp_pat
     assert [] == tab.messages
 
 
-def test_where_did_the_judge_misread(open_report: OpenReport, tmp_path: Path) -> None:
+def test_where_did_the_judge_misread(open_report: OpenTab, tmp_path: Path) -> None:
     """Two clicks show the verdict, the reason, and the prompt and the reply as text, with the judged output marked."""
     tab = open_report(support_run(tmp_path / "run"))
 

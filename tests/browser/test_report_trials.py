@@ -15,7 +15,7 @@ from evaljournal.journal.events import (
     TrialEnqueued,
     TrialScored,
 )
-from tests.browser.conftest import OpenReport, OpenTab
+from tests.browser.conftest import OpenTab
 from tests.browser.pages import capitals, command_json, write_report
 from tests.journal.samples import session, started, write_sync
 from tests.replay.eventful_run import eventful_run
@@ -35,7 +35,7 @@ def trial(name: str, *, output: str, expected: str, passed: bool = False, questi
     ]
 
 
-def test_results_come_first(tmp_path: Path, open_report: OpenReport) -> None:
+def test_results_come_first(tmp_path: Path, open_report: OpenTab) -> None:
     """The summary is followed by errors and results; how the run was executed is folded at the end."""
     headings = "h1, #summary h3:first-child, h2"
     tab = open_report(capitals(tmp_path / "run"))
@@ -51,7 +51,7 @@ def test_results_come_first(tmp_path: Path, open_report: OpenReport) -> None:
     assert ["What are A and B?", "Results", "Results by level"] == both.texts("h2")[:3]
 
 
-def test_columns_of_the_table(tmp_path: Path, open_report: OpenReport) -> None:
+def test_columns_of_the_table(tmp_path: Path, open_report: OpenTab) -> None:
     """A row has input, expected output, output, scores and status; a trial without an output shows its error."""
     path = tmp_path / "run"
     write_sync(path, [started(), session(), *trial("peru", output="Cusco", expected="Lima")])
@@ -69,7 +69,7 @@ def test_columns_of_the_table(tmp_path: Path, open_report: OpenReport) -> None:
     assert "expected" not in failed
 
 
-def test_long_text_shows_its_beginning_and_its_end(open_report: OpenReport) -> None:
+def test_long_text_shows_its_beginning_and_its_end(open_report: OpenTab) -> None:
     """Of a long output, a cell has the first and the last lines; nothing scrolls inside the page, and `full text` shows all."""
     output = "\n".join(f"line {number}" for number in range(200))
     tab = open_report(trial("peru", output=output, expected="Lima"))
@@ -97,7 +97,7 @@ def test_long_text_shows_its_beginning_and_its_end(open_report: OpenReport) -> N
     assert 200 < len(tab.page.inner_text("[data-trial=peru] .text >> nth=2").splitlines()) + 1
 
 
-def test_failing_trials_come_first(open_report: OpenReport) -> None:
+def test_failing_trials_come_first(open_report: OpenTab) -> None:
     """Trials that fail most scores come first, then errors and scorer errors; the others keep their order."""
     events = [
         *answered("fine", {"exact": True, "polite": True}),
@@ -132,7 +132,7 @@ def many_scores(path: Path) -> Path:
     return path
 
 
-def test_all_scores_are_columns(tmp_path: Path, open_report: OpenReport) -> None:
+def test_all_scores_are_columns(tmp_path: Path, open_report: OpenTab) -> None:
     """Every score that has room is a column; the page names how many have none, and a chosen column is shown."""
     tab = open_report(many_scores(tmp_path / "run"), width=1000)
 
@@ -149,7 +149,7 @@ def test_all_scores_are_columns(tmp_path: Path, open_report: OpenReport) -> None
     assert 12 == len(wide.texts("[data-sort^=score]"))
 
 
-def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) -> None:
+def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab, open_report: OpenTab) -> None:
     """Results are filtered by the label of a score and by a range of numbers; several labels are alternatives."""
     tab = open_report(many_scores(tmp_path / "run"))
 
@@ -172,7 +172,7 @@ def test_filters_by_label_and_range(tmp_path: Path, open_tab: OpenTab, open_repo
     assert [] == tab.messages
 
 
-def test_search_in_reasons_labels_and_judge_replies(open_report: OpenReport) -> None:
+def test_search_in_reasons_labels_and_judge_replies(open_report: OpenTab) -> None:
     """A search finds the reason of a score, a label, the error of a scorer and the reply of a judge."""
     events = [
         *trial("peru", output="Cusco", expected="Lima"),
@@ -195,7 +195,7 @@ def test_search_in_reasons_labels_and_judge_replies(open_report: OpenReport) -> 
         assert expected == tab.rows()
 
 
-def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_report: OpenReport) -> None:
+def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_report: OpenTab) -> None:
     """Outputs that the token limit truncated, or that the model declined, can be selected; without any there is no chip."""
     events: list[Event] = []
     for name, outcome in {"peru": "truncated", "chad": "declined", "oslo": ""}.items():
@@ -217,7 +217,7 @@ def test_truncated_and_declined_outputs_have_a_chip(tmp_path: Path, open_report:
     )
 
 
-def test_filters_search_and_sort(tmp_path: Path, open_report: OpenReport) -> None:
+def test_filters_search_and_sort(tmp_path: Path, open_report: OpenTab) -> None:
     """The results are filtered by result, text and metadata, and sorted by a column."""
     tab = open_report(capitals(tmp_path / "run", wrong=["chad"]))
     assert ["chad", "gone", "peru", "oslo", "rome"] == tab.rows()
@@ -247,7 +247,7 @@ def test_filters_search_and_sort(tmp_path: Path, open_report: OpenReport) -> Non
     assert [] == tab.messages
 
 
-def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_report: OpenReport) -> None:
+def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_report: OpenTab) -> None:
     """The columns of scorers do not depend on which one scored first."""
     run_started = attrs.evolve(started(), scorers={"exact": "v1", "tone": "v1"})  # type: ignore[misc]  # an event is an attrs class
     write_sync(tmp_path / "run", [run_started, session(), *answered("a", {"tone": "rude", "exact": True})])
@@ -258,7 +258,7 @@ def test_scorers_are_in_the_order_of_the_definition(tmp_path: Path, open_report:
     assert ["exact", "tone"] == tab.texts("#drawer .scores th")
 
 
-def test_large_runs_have_pages(open_report: OpenReport) -> None:
+def test_large_runs_have_pages(open_report: OpenTab) -> None:
     """Of many rows only one page is in the document; buttons and keys turn it."""
     events = [event for number in range(120) for event in answered(f"case-{number:03}", {"exact": True})]
     tab = open_report(events)
@@ -274,7 +274,7 @@ def test_large_runs_have_pages(open_report: OpenReport) -> None:
     assert (10, False) == (len(tab.rows()), tab.page.is_visible(".pager"))
 
 
-def test_rows_by_keyboard(tmp_path: Path, open_report: OpenReport) -> None:
+def test_rows_by_keyboard(tmp_path: Path, open_report: OpenTab) -> None:
     """Tab reaches a row, arrow keys move between rows, Enter opens one, and closing returns the focus to it."""
     tab = open_report(capitals(tmp_path / "run"))
     focused = "() => document.activeElement.dataset.trial"
@@ -295,7 +295,7 @@ def test_rows_by_keyboard(tmp_path: Path, open_report: OpenReport) -> None:
     assert "rome" == tab.evaluate(focused)
 
 
-def test_selection_keys(tmp_path: Path, open_report: OpenReport) -> None:
+def test_selection_keys(tmp_path: Path, open_report: OpenTab) -> None:
     """`j` and `k` select a row, Enter opens it, Esc closes it; the address names the open trial."""
     tab = open_report(capitals(tmp_path / "run"))
 
@@ -318,7 +318,7 @@ def test_selection_keys(tmp_path: Path, open_report: OpenReport) -> None:
     assert tab.page.is_hidden("#keys")
 
 
-def test_drawer_steps_by_buttons(tmp_path: Path, open_report: OpenReport) -> None:
+def test_drawer_steps_by_buttons(tmp_path: Path, open_report: OpenTab) -> None:
     """Two buttons in the drawer open the previous and the next trial, where there is no keyboard."""
     tab = open_report(capitals(tmp_path / "run"), width=400)
 
@@ -329,7 +329,7 @@ def test_drawer_steps_by_buttons(tmp_path: Path, open_report: OpenReport) -> Non
     assert "chad" == tab.text("#drawer h2")
 
 
-def test_controls_keep_the_focus(tmp_path: Path, open_report: OpenReport) -> None:
+def test_controls_keep_the_focus(tmp_path: Path, open_report: OpenTab) -> None:
     """A control that is used by keyboard keeps the focus, and closing the drawer returns it."""
     tab = open_report(capitals(tmp_path / "run", wrong=["chad"]))
     focused = "() => document.activeElement.textContent"
@@ -350,7 +350,7 @@ def test_controls_keep_the_focus(tmp_path: Path, open_report: OpenReport) -> Non
     ("output", "passed", "marked"),
     [("Cusco is the capital", False, (["Lima"], ["Cusco"])), ("The capital: Lima", True, ([], []))],
 )
-def test_differences_are_marked(output: str, marked: object, open_report: OpenReport, *, passed: bool) -> None:
+def test_differences_are_marked(output: str, marked: object, open_report: OpenTab, *, passed: bool) -> None:
     """The drawer marks the words that differ between expected and actual output, unless the output passed."""
     events = trial("a", output=output, expected="Lima is the capital", passed=passed)
     tab = open_report(events, fragment="#trial=a")
@@ -359,7 +359,7 @@ def test_differences_are_marked(output: str, marked: object, open_report: OpenRe
     assert "another city" in tab.text("#drawer .scores")
 
 
-def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_report: OpenReport) -> None:
+def test_drawer_shows_request_and_all_notes(tmp_path: Path, open_report: OpenTab) -> None:
     """The request of an attempt is shown as text, and of several notes with one name each one; the definition is below."""
     events = trial("a", output="Lima", expected="Lima", passed=True)
     events[1] = AttemptStarted(trial="a", attempt=1, slot=0, request={"body": {"q": "<b>Peru</b>"}})
@@ -408,7 +408,7 @@ def test_address_has_the_filters(tmp_path: Path, open_tab: OpenTab) -> None:
 
 
 @pytest.mark.parametrize("key", ["level", "region"])
-def test_breakdown_by_metadata(key: str, tmp_path: Path, open_report: OpenReport) -> None:
+def test_breakdown_by_metadata(key: str, tmp_path: Path, open_report: OpenTab) -> None:
     """The breakdown by a chosen key has the counts and means of `status --by`; a value filters the trials."""
     more = answered("lagos", {"exact": False}, metadata={"level": "hard", "region": "africa"})
     run = capitals(tmp_path / "run", wrong=["chad"], more=more)
@@ -429,7 +429,7 @@ def test_breakdown_by_metadata(key: str, tmp_path: Path, open_report: OpenReport
     assert {"level": ["chad", "lagos", "rome"], "region": ["lagos"]}[key] == tab.rows()
 
 
-def test_metadata_that_groups_no_cases_is_not_offered(open_report: OpenReport) -> None:
+def test_metadata_that_groups_no_cases_is_not_offered(open_report: OpenTab) -> None:
     """A key with more values than half of the cases is neither a filter nor a breakdown; repeats are no further cases."""
     metadata = {f"case-{number}": {"facts": f"fact {min(number, 2)}", "level": number % 2} for number in range(4)}
     trials = [(case, values, repeat) for case, values in metadata.items() for repeat in (1, 2, 3)]
@@ -440,7 +440,7 @@ def test_metadata_that_groups_no_cases_is_not_offered(open_report: OpenReport) -
     assert ["level"] == tab.texts("#breakdown-key option")
 
 
-def test_no_breakdown_without_metadata(open_report: OpenReport) -> None:
+def test_no_breakdown_without_metadata(open_report: OpenTab) -> None:
     """A run whose cases have no metadata has no breakdown."""
     tab = open_report(trial("peru", output="Lima", expected="Lima", passed=True))
 
@@ -448,7 +448,7 @@ def test_no_breakdown_without_metadata(open_report: OpenReport) -> None:
     assert ["Add a filter …", "exact passes (1)"] == tab.texts("#filter option")
 
 
-def test_two_runs_side_by_side(tmp_path: Path, open_report: OpenReport) -> None:
+def test_two_runs_side_by_side(tmp_path: Path, open_report: OpenTab) -> None:
     """A comparison has the paired differences, and for each trial both outputs and what changed; broken trials come first."""
     a = capitals(tmp_path / "a", wrong=["chad", "oslo"], more=answered("only-a"))
     b = capitals(tmp_path / "b", wrong=["rome"], seconds=0.5)
@@ -483,7 +483,7 @@ def with_definition(path: Path, model: str, cost: float) -> Path:
     return path
 
 
-def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_report: OpenReport) -> None:
+def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_report: OpenTab) -> None:
     """What differs is at the top, in words as in `history`, then in full; the rest is folded. Costs have a currency."""
     runs = [with_definition(tmp_path / "a", "mini", 0.5), with_definition(tmp_path / "b", "large", 1.5)]
     tab = open_report(*runs)
@@ -501,7 +501,7 @@ def test_the_page_shows_what_a_and_b_are(tmp_path: Path, open_report: OpenReport
     assert ["+$1.00"] == tab.texts(".paired .worse")
 
 
-def test_drawer_of_two_runs(tmp_path: Path, open_report: OpenReport) -> None:
+def test_drawer_of_two_runs(tmp_path: Path, open_report: OpenTab) -> None:
     """The drawer of a comparison has both outputs with the difference marked, both scores and both lists of attempts."""
     a, b = capitals(tmp_path / "a"), capitals(tmp_path / "b", wrong=["rome"])
     tab = open_report(a, b)
@@ -513,7 +513,7 @@ def test_drawer_of_two_runs(tmp_path: Path, open_report: OpenReport) -> None:
     assert ["exact in A✓ pass", "exact in B✗ fail"] == tab.texts("#drawer .scores tr")
 
 
-def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_report: OpenReport) -> None:
+def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_report: OpenTab) -> None:
     """A case whose input or expected output differs between two runs shows both, in the table and in the drawer."""
     contents = {"a": ("Cusco", "capital"), "b": ("Lima", "largest city")}
     for name, (expected, question) in contents.items():
@@ -532,7 +532,7 @@ def test_different_content_is_shown_of_both_runs(tmp_path: Path, open_report: Op
     assert [*blocks, "Input in Acapital of peru?", "Input in Blargest city of peru?"] == tab.texts("#drawer .block")
 
 
-def test_chosen_run(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) -> None:
+def test_chosen_run(tmp_path: Path, open_tab: OpenTab, open_report: OpenTab) -> None:
     """A switch chooses the run of the sections below the trials; the trials keep their filter."""
     a, b = capitals(tmp_path / "a", wrong=["chad", "oslo"]), capitals(tmp_path / "b")
     tab = open_report(a, b)
@@ -546,7 +546,7 @@ def test_chosen_run(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) 
     assert "50.0 %" == open_tab(tab.page.url).texts("#summary .figure")[0]
 
 
-def test_scores_of_several_versions(tmp_path: Path, open_report: OpenReport) -> None:
+def test_scores_of_several_versions(tmp_path: Path, open_report: OpenTab) -> None:
     """The summary shows how many scores and outputs are from an older version."""
     path = tmp_path / "run"
     adopted = {"task_fingerprint": "t2", "scorers": {"exact": "v2"}}
@@ -560,7 +560,7 @@ def test_scores_of_several_versions(tmp_path: Path, open_report: OpenReport) -> 
     assert "1 from an older version of the task" in summary
 
 
-def test_unscored_and_truncated_outputs_are_counted(open_report: OpenReport) -> None:
+def test_unscored_and_truncated_outputs_are_counted(open_report: OpenTab) -> None:
     """The summary has the number of outputs without a score, and of those that the token limit truncated."""
     note = Noted(name="evaljournal.answer", value={"outcome": "truncated"}, trial="peru", attempt=1)
     events = answered("peru")
@@ -570,7 +570,7 @@ def test_unscored_and_truncated_outputs_are_counted(open_report: OpenReport) -> 
     assert "1 truncated by the token limit" in summary
 
 
-def test_labels_in_the_drawer(tmp_path: Path, open_report: OpenReport) -> None:
+def test_labels_in_the_drawer(tmp_path: Path, open_report: OpenTab) -> None:
     """The drawer shows human labels with reviewer and note below the scores; markup in them is text."""
     path = capitals(tmp_path / "run")
     note = "<img src=x onerror=alert(1)>"

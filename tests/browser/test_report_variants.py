@@ -14,7 +14,7 @@ from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page_columns import PageCursor, encode_json
 from evaljournal.replay.state.answers import ANSWER
 from evaljournal.runner.page import PageReader
-from tests.browser.conftest import OpenReport, OpenTab, Tab
+from tests.browser.conftest import OpenTab, Tab
 from tests.browser.pages import command_json, write_report
 from tests.browser.test_report_page import HOSTILE, assert_harmless
 from tests.journal.samples import finished, session, started, write_sync
@@ -41,7 +41,7 @@ def three_variants(path: Path) -> Path:
     return path
 
 
-def test_warnings_have_a_tile(tmp_path: Path, open_report: OpenReport) -> None:
+def test_warnings_have_a_tile(tmp_path: Path, open_report: OpenTab) -> None:
     """What makes the results doubtful is in a tile, as the end of the run prints it; without a warning there is none."""
     reply = {"outcome": "truncated", "model": "m"}
     note = Noted(name=ANSWER, value=reply, trial="peru", attempt=1)
@@ -70,7 +70,7 @@ def cells(tab: Tab, selector: str) -> list[list[str]]:
     return [[text.replace("\u00a0", " ") for text in row] for row in rows]
 
 
-def test_table_of_variants(tmp_path: Path, open_report: OpenReport) -> None:
+def test_table_of_variants(tmp_path: Path, open_report: OpenTab) -> None:
     """The table has the figures of `compare`, best, baseline and front are marked, and a name filters the trials."""
     run = three_variants(tmp_path / "run")
     table = command_json("compare", str(run))
@@ -98,7 +98,7 @@ def test_table_of_variants(tmp_path: Path, open_report: OpenReport) -> None:
     assert [] == tab.messages
 
 
-def test_a_phone_clips_nothing(tmp_path: Path, open_report: OpenReport) -> None:
+def test_a_phone_clips_nothing(tmp_path: Path, open_report: OpenTab) -> None:
     """On a narrow screen, rows are cards with all scores, and no cell of a table ends outside the screen."""
     run = three_variants(tmp_path / "run")
     pages = [[run], [Path(f"{run}@large"), Path(f"{run}@mini")]]
@@ -112,7 +112,7 @@ def test_a_phone_clips_nothing(tmp_path: Path, open_report: OpenReport) -> None:
     assert "pass → fail" in tab.page.inner_text("[data-trial=chad]")
 
 
-def test_score_against_cost(tmp_path: Path, open_report: OpenReport) -> None:
+def test_score_against_cost(tmp_path: Path, open_report: OpenTab) -> None:
     """Each variant is a point with its name and interval; the front is a line; variants without a cost are not shown."""
     run = three_variants(tmp_path / "run")
     tab = open_report(run)
@@ -133,7 +133,7 @@ def test_score_against_cost(tmp_path: Path, open_report: OpenReport) -> None:
     assert "No chart: the cost of every variant is unknown or incomplete." == tab.text(".scatter-chart .hint")
 
 
-def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab, open_report: OpenReport) -> None:
+def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab, open_report: OpenTab) -> None:
     """The results show each case with each variant, those that differ first; a cell opens its trial."""
     tab = open_report(three_variants(tmp_path / "run"))
 
@@ -167,7 +167,7 @@ def test_grid_of_cases(tmp_path: Path, open_tab: OpenTab, open_report: OpenRepor
     assert ["peru@mini", "peru@large", "peru@slow", "chad@mini", "rome@slow"] == tab.rows()[:5]
 
 
-def test_keys_in_the_grid(tmp_path: Path, open_report: OpenReport) -> None:
+def test_keys_in_the_grid(tmp_path: Path, open_report: OpenTab) -> None:
     """Arrow keys move between cells, Enter opens one, and Esc returns to it."""
     tab = open_report(three_variants(tmp_path / "run"))
     seq = tab.evaluate("() => page.history.seq")
@@ -184,7 +184,7 @@ def test_keys_in_the_grid(tmp_path: Path, open_report: OpenReport) -> None:
     assert 1 == tab.page.locator(".body [tabindex='0']").count()
 
 
-def test_two_variants_side_by_side(tmp_path: Path, open_report: OpenReport) -> None:
+def test_two_variants_side_by_side(tmp_path: Path, open_report: OpenTab) -> None:
     """`report @A @B` compares two variants of a run: what they are, broken cases first, and both outputs of a case."""
     run = three_variants(tmp_path / "run")
     tab = open_report(Path(f"{run}@large"), Path(f"{run}@mini"))
@@ -202,7 +202,7 @@ def test_two_variants_side_by_side(tmp_path: Path, open_report: OpenReport) -> N
     assert [] == tab.messages
 
 
-def test_repeats_and_kinds_of_scores(open_tab: OpenTab, open_report: OpenReport) -> None:
+def test_repeats_and_kinds_of_scores(open_tab: OpenTab, open_report: OpenTab) -> None:
     """Repeats share a cell that counts them; another score can be shown, also by the URL; equal means do not differ."""
     events: list[Event] = []
     for variant, passes in {"a": (True, True, False), "b": (True, True, True)}.items():
@@ -225,7 +225,7 @@ def test_repeats_and_kinds_of_scores(open_tab: OpenTab, open_report: OpenReport)
     assert ["warm 2 of 3", "warm 3 of 3"] == grid(open_tab(tab.page.url))["peru"]
 
 
-def test_lowest_numbers_first_with_variants(open_report: OpenReport) -> None:
+def test_lowest_numbers_first_with_variants(open_report: OpenTab) -> None:
     """The table of variants has a link to the trials with the lowest numbers of a score first."""
     numbers = {"peru": (0.5, 1.0), "chad": (0.75, 0.0)}
     pairs = [(case, variant, number) for case, values in numbers.items() for variant, number in zip("ab", values, strict=True)]
@@ -236,7 +236,7 @@ def test_lowest_numbers_first_with_variants(open_report: OpenReport) -> None:
     assert ["chad@b", "peru@a", "chad@a", "peru@b"] == tab.rows()
 
 
-def test_variants_of_a_live_page(tmp_path: Path, open_report: OpenReport) -> None:
+def test_variants_of_a_live_page(tmp_path: Path, open_report: OpenTab) -> None:
     """Updates of a live page add variants, cases and results; the filter, the search and the focus stay."""
     first = [started(), session(), *cell("peru", "mini", passed=True), enqueued("chad", variant="mini")]
     write_sync(tmp_path / "run", first)
@@ -262,7 +262,7 @@ def test_variants_of_a_live_page(tmp_path: Path, open_report: OpenReport) -> Non
     assert [] == tab.messages
 
 
-def test_changed_content_is_another_row(open_report: OpenReport) -> None:
+def test_changed_content_is_another_row(open_report: OpenTab) -> None:
     """Trials of a case with different content are not in one row."""
     events = [*cell("peru", "mini", passed=True, fingerprint="old"), *cell("peru", "large", passed=False, fingerprint="new")]
     tab = open_report(events)
@@ -308,7 +308,7 @@ def test_hostile_variants(tmp_path: Path, open_tab: OpenTab) -> None:
     assert 0 == tab.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def test_two_runs_with_variants(tmp_path: Path, open_report: OpenReport) -> None:
+def test_two_runs_with_variants(tmp_path: Path, open_report: OpenTab) -> None:
     """Two runs are compared by equal variants, as in `diff`, whatever the ids; a switch selects whose variants are shown."""
     runs = [tmp_path / "a", tmp_path / "b"]
     for run, passed in zip(runs, (True, False), strict=True):

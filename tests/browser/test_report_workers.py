@@ -15,14 +15,14 @@ from evaljournal.journal.events import (
     TrialEnqueued,
 )
 from evaljournal.replay.state.workers import WORKER_ENDED
-from tests.browser.conftest import OpenReport
+from tests.browser.conftest import OpenTab
 from tests.journal.samples import session, started, write_sync
 
 NAME = "<b>gpu</b>/4711"
 """The name of a worker on another machine, which may be anything."""
 
 
-def test_workers(tmp_path: Path, open_report: OpenReport) -> None:
+def test_workers(tmp_path: Path, open_report: OpenTab) -> None:
     """Workers that ended early come first; names are text. The drawer has the worker and why it ended."""
     seconds = itertools.count()
     write_sync(
@@ -56,7 +56,7 @@ def test_workers(tmp_path: Path, open_report: OpenReport) -> None:
     assert [] == tab.messages
 
 
-def test_lanes(tmp_path: Path, open_report: OpenReport) -> None:
+def test_lanes(tmp_path: Path, open_report: OpenTab) -> None:
     """A worker has as many lanes as attempts that it ran at once; those whose worker is unknown come last."""
     names = ["process 10", "process 2", "process 10", ""]
     trials = [f"t{number}" for number in range(4)]

@@ -15,7 +15,7 @@ from evaljournal.journal import read
 from evaljournal.replay import LoadedRun
 from evaljournal.replay.page.page_columns import PageCursor, columns, encode_json
 from evaljournal.replay.page.page_content import Content
-from tests.browser.conftest import OpenReport, OpenTab
+from tests.browser.conftest import OpenTab
 from tests.browser.pages import random_run
 from tests.cases.test_golden_merge import GOLDEN as MERGED
 from tests.journal.samples import session, started, write_sync
@@ -158,7 +158,7 @@ def seeded(path: Path, seed: int) -> Path:
 @pytest.mark.parametrize(
     ("write", "first"), [(partial(seeded, seed=3), 0), (partial(seeded, seed=4), 0), (lambda _: MERGED, MERGED_SHARDS)]
 )
-def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Path, open_report: OpenReport) -> None:
+def test_updates_add_up(write: Callable[[Path], Path], first: int, tmp_path: Path, open_report: OpenTab) -> None:
     """A page that received a run in updates has the same data as one that received it in one message.
 
     The times of trials that are not done are excluded: they are sent when something happens to the trial.

@@ -83,7 +83,7 @@ def test_trial_row(run: Path) -> None:
 
 def test_answers_and_served_model(tmp_path: Path) -> None:
     """Rows have whether the token limit ended the output, whether the model declined, and which model answered."""
-    events = [enqueued("open")]
+    events: list[Event] = [enqueued("open")]
     for name, outcome in (("a", "truncated"), ("b", "declined"), ("c", "")):
         note = Noted(name="evaljournal.answer", value={"outcome": outcome, "model": f"m-{name}"}, trial=name, attempt=1)
         events[-1:-1] = [*trial(name)[:2], note, *trial(name)[2:]]
