@@ -291,7 +291,7 @@ def test_changed_fields(forks: Forks, tmp_path: Path, part: int | None) -> None:
         types = [fields["type"] for fields in event_samples()]
         out_of_range = [(types.index(event), field, value) for event, field, value in OUT_OF_RANGE]
         cases, stride = [*random.Random(0).sample([*changed_fields()], SAMPLE), *out_of_range], SAMPLE
-    readers = {f"{name} /run" for name in ("verify", "status", "log", "show", "watch")}
+    readers = {"diff /run /run", *(f"{name} /run" for name in ("verify", "status", "log", "show", "watch", "replay"))}
     for case, codes in check_all(forks, tmp_path, cases, write_changed, stride):
         assert not is_invalid(*case) or {4} >= {codes[command] for command in readers & codes.keys()}, case
 
