@@ -4,6 +4,7 @@ import itertools
 import random
 import re
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -110,6 +111,20 @@ async def test_an_observer_sees_that_a_run_is_stopping() -> None:
     await run_virtual(defined, SimulatedDisk(), signals=True, observer=look, grace=5)
 
     assert [None, ("interrupted", 5.0), ("interrupted", 4.0), ("interrupted", 0.0)] == reports
+
+
+async def test_a_stop_while_cases_are_read_leaves_no_run(disk: SimulatedDisk) -> None:
+    """A stop while the cases are read is not lost, although nothing is awaited after it: nothing is written."""
+
+    class Cases(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            session.interrupt()
+            return super().__iter__()
+
+    session = Session(define(Scripted({}), Cases(numbered_cases(1))), PATH, **deterministic_options(), files=disk)
+    with pytest.raises(KeyboardInterrupt):
+        await session.run()
+    assert not disk.is_directory("/runs")
 
 
 async def test_a_stop_while_the_journal_is_opened(disk: SimulatedDisk) -> None:
