@@ -10,12 +10,12 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.runner.data.case import Case
-from evaljournal.runner.data.yaml_file import Value
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.runner.promptfoo.prompts import messages_in
 from evaljournal.runner.promptfoo.providers import read_provider
+from evaljournal.runner.promptfoo.yaml_file import Value
 from evaljournal.runner.scorers.case_assertions import COLUMN, GRADED, TYPES, assertions_of
 from evaljournal.runner.tasks.chat import is_messages
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import attrs
 
-from evaljournal.runner.data.yaml_file import MAX_BYTES, Value, parse_json
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.assertions import AssertionReader
 from evaljournal.runner.promptfoo.csv_file import csv_tests
 from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.runner.promptfoo.prompts import Prompt
 from evaljournal.runner.promptfoo.providers import ImportedProvider
+from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES, Value, parse_json
 from evaljournal.runner.scorers.json_checks import number_text
 
 _MAX_ROWS: Final = 100_000

@@ -7,8 +7,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
-from evaljournal.runner.data.yaml_file import Value, with_place
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.promptfoo.yaml_file import Value, with_place
 
 _ALL_TYPES: Final = """
 agent-rubric answer-relevance bleu classifier contains contains-all contains-any contains-html contains-json contains-sql

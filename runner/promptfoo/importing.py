@@ -11,7 +11,6 @@ from typing import Any, Final, cast
 
 import attrs
 
-from evaljournal.runner.data.yaml_file import Value
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.assertions import AssertionReader, Function
@@ -20,6 +19,7 @@ from evaljournal.runner.promptfoo.project import NotMapped, Omission, Project, j
 from evaljournal.runner.promptfoo.prompts import Prompt, read_prompts
 from evaljournal.runner.promptfoo.providers import ImportedProvider, read_providers
 from evaljournal.runner.promptfoo.toml_text import toml_lines
+from evaljournal.runner.promptfoo.yaml_file import Value
 from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
 
 _SLUG: Final = re.compile(r"[^A-Za-z0-9._-]+")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from evaljournal.runner.data.yaml_file import MAX_BYTES
 from evaljournal.runner.promptfoo.project import NotMapped
+from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES
 from evaljournal.runner.scorers.json_checks import number_text
 
 _TAG: Final = re.compile(r"\{\{(.*?)\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)

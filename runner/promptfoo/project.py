@@ -13,8 +13,8 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.replay.text import escape_controls
-from evaljournal.runner.data.yaml_file import MAX_BYTES, Value, parse_json, parse_yaml
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES, Value, parse_json, parse_yaml
 from evaljournal.runner.secrets import mask_literal
 
 FILE: Final = "file://"

@@ -10,10 +10,10 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.data.yaml_file import Value, parse_yaml
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
+from evaljournal.runner.promptfoo.yaml_file import Value, parse_yaml
 from evaljournal.runner.tasks.chat import is_messages
 
 _READABLE: Final = frozenset({".txt", ".md", ".json", ".jsonl", ".yaml", ".yml", ".j2", ".csv"})

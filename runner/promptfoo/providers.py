@@ -12,10 +12,10 @@ from urllib.parse import quote
 import attrs
 
 from evaljournal.runner.data.exact_json import read_json
-from evaljournal.runner.data.yaml_file import Value, with_place
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
 from evaljournal.runner.promptfoo.prompts import Prompt
+from evaljournal.runner.promptfoo.yaml_file import Value, with_place
 from evaljournal.runner.secrets import mask_literal, mask_literal_words, mask_values
 
 _OTHER_OPENAI_APIS: Final = re.compile(

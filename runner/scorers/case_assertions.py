@@ -37,13 +37,14 @@ from evaljournal.runner.scorers.json_checks import (
     EXTRA,
     InvalidJson,
     check_schema,
+    is_same,
     javascript_text,
     objects_in,
     parse_json,
     parse_yaml,
     schema_error,
 )
-from evaljournal.runner.scorers.local import difference_of, quote
+from evaljournal.runner.scorers.local import quote
 from evaljournal.runner.scorers.scorer import MAX_SECONDS, Score, ScorerInput, parameters_of
 
 COLUMN: Final = "assert"
@@ -274,7 +275,7 @@ def _check_equals(assertion: Assertion, evidence: Evidence) -> bool:
     if assertion.value is not None and not isinstance(assertion.value, dict | list):
         return javascript_text(assertion.value) == evidence.text
     try:
-        return difference_of(parse_json(evidence.text), assertion.value) is None
+        return is_same(assertion.value, parse_json(evidence.text))
     except InvalidJson:
         return False
 

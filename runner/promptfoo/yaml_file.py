@@ -17,6 +17,8 @@ from evaljournal.runner.errors import UsageError
 
 MAX_BYTES: Final = 10_000_000
 """Maximum size of a file that is imported."""
+_MAX_VALUES: Final = 1_000_000
+"""Maximum values of a file with its aliases expanded."""
 _MAX_DEPTH: Final = 100
 _MAX_INTEGER: Final = 2**53
 _MAX_DIGITS: Final = 60
@@ -121,7 +123,7 @@ def with_place(data: Any, path: Path, line: int) -> Value:
         case list():
             return Value([with_place(item, path, line) for item in data], path, line)
         case int() if abs(data) > _MAX_INTEGER:
-            raise UsageError(f"promptfoo rounds the number {data}; put it in quotes", path=path, line=line)
+            raise _too_long_error(data, path, line)
         case float() if not math.isfinite(data):
             raise UsageError(f"{data} is not a finite number", path=path, line=line)
         case _:
@@ -138,24 +140,14 @@ def parse_json(text: str, path: Path, line: int = 1) -> Value:
         raise UsageError(f"not valid JSON: {exc}", path=path, line=line) from exc
 
 
-def import_yaml() -> Any:
-    """Return PyYAML; raise a UsageError if it is not installed."""
+def parse_yaml(text: str, path: Path) -> Value:
+    """Parse a YAML document."""
     try:
         import yaml  # noqa: PLC0415  # an extra
     except ImportError as exc:
-        needs = "promptfoo files, contains-json and judges of assertions need PyYAML"
-        raise UsageError(f"{needs}: pip install 'evaljournal[promptfoo]'") from exc
-    return yaml
-
-
-def parse_yaml(text: str, path: Path, *, is_exact: bool = True, max_values: int = 1_000_000) -> Value:
-    """Parse a YAML document with at most this many values, aliases expanded.
-
-    Values that promptfoo changes, such as dates, are errors; if `is_exact` is False, they are texts.
-    """
-    yaml = import_yaml()
+        raise UsageError("the import of promptfoo files needs PyYAML: pip install 'evaljournal[promptfoo]'") from exc
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Only its events are used: nothing is constructed.
-    builder = _Builder(path, is_exact, max_values)
+    builder = _Builder(path)
     try:
         for event in yaml.parse(text, Loader=loader):
             builder.add(event)
@@ -185,8 +177,6 @@ class _Builder:
     """Builds a value from the events of a parser, without recursion."""
 
     path: Path
-    is_exact: bool
-    max_values: int
     document: Value | None = None
     _open: list[_Open] = attrs.field(factory=list[_Open])
     _anchors: dict[str, tuple[Value, int] | None] = attrs.field(factory=dict[str, "tuple[Value, int] | None"])
@@ -243,8 +233,8 @@ class _Builder:
             return
         parent = self._open[-1]
         parent.size += size
-        if parent.size > self.max_values:
-            self._reject(f"more than {self.max_values:,} values", value.line)
+        if parent.size > _MAX_VALUES:
+            self._reject(f"more than {_MAX_VALUES:,} values", value.line)
         if isinstance(parent.items, list):
             parent.items.append(value)
         elif parent.key is None:
@@ -277,20 +267,20 @@ class _Builder:
         if _INTEGER.fullmatch(text):
             is_decimal = digits.lstrip("+-")[:2] not in {"0x", "0o", "0b"}
             number = int(digits, 10 if is_decimal else 0) if len(digits) <= _MAX_DIGITS else math.inf
-            if abs(number) <= _MAX_INTEGER:
-                return number
-            problem = f"promptfoo rounds the number {text[:30]}; put it in quotes"
-        elif _FLOAT.fullmatch(text) and math.isfinite(float(digits)):
+            if abs(number) > _MAX_INTEGER:
+                raise _too_long_error(text[:30], self.path, line)
+            return number
+        if _FLOAT.fullmatch(text) and float(digits) not in {math.inf, -math.inf}:
             return _number(float(digits))
-        elif _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
-            problem = f"{text} is not a finite number"
-        elif _DATE.fullmatch(text):
-            problem = f"{text} is read as a date; put it in quotes"
-        else:
-            return text
-        if self.is_exact:
-            self._reject(problem, line)
+        if _NOT_FINITE.fullmatch(text) or _FLOAT.fullmatch(text):
+            self._reject(f"{text} is not a finite number", line)
+        if _DATE.fullmatch(text):
+            self._reject(f"{text} is read as a date; put it in quotes", line)
         return text
+
+
+def _too_long_error(number: object, path: Path, line: int) -> UsageError:
+    return UsageError(f"promptfoo rounds the number {number}; put it in quotes", path=path, line=line)
 
 
 def _number(value: float) -> float:
