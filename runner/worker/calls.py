@@ -1,5 +1,6 @@
 """The calls in a worker: it opens tasks and scorers, calls them as the session requests, and reports how the calls end."""
 
+import itertools
 import math
 import os
 import platform
@@ -178,6 +179,8 @@ class Calls:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._answers: dict[int, trio.MemorySendChannel[dict[str, Any]]] = {}
         """Question to the session → where its answer is awaited."""
+        self._questions = itertools.count(1)
+        """Numbers of questions; the answer to one that was cancelled may arrive during another."""
         self._silent_keys: set[tuple[object, ...]] = set()
         """Rate-limit keys of which no limit is known."""
         self._tasks: dict[str, Task] = {}
@@ -352,8 +355,7 @@ class Calls:
     async def _ask(self, frame: dict[str, Any]) -> dict[str, Any]:
         """Send a frame with a question to the session; return the fields of the answer."""
         send, receive = trio.open_memory_channel[dict[str, Any]](1)
-        question = id(send)
-        self._answers[question] = send
+        self._answers[question := next(self._questions)] = send
         self._send(orjson.dumps({**frame, "question": question}))
         try:
             return await receive.receive()

@@ -32,6 +32,7 @@ from evaljournal.runner.workers.frames import (
     parse_end,
     parse_frame,
     parse_notes,
+    parse_question,
     parse_reply,
 )
 from evaljournal.runner.workers.pool import Pipe, StartWorker, WorkerDied, WorkerEnd, WorkerEnded, WorkerPool
@@ -441,16 +442,16 @@ class Workers:
                 call.record_step(fields.get("event"))
             case "admit":
                 call.count("admissions")
-                self._nursery.start_soon(self._admit, worker, fields.get("question"), *parse_admit(fields), call)
+                self._nursery.start_soon(self._admit, worker, parse_question(fields), *parse_admit(fields), call)
             case "reply":
                 call.read_reply(fields)
             case "sync":
                 call.count("syncs")
-                self._nursery.start_soon(self._sync, worker, fields.get("question"), call)
+                self._nursery.start_soon(self._sync, worker, parse_question(fields), call)
             case _:
                 raise InvalidFrame(f"it sent a frame of an unknown kind: {kind[:80]!r}")
 
-    async def _admit(self, worker: Worker, question: Any, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
+    async def _admit(self, worker: Worker, question: int, step: int, limited_call: LimitedCall, call: RemoteCall) -> None:
         """Report to the worker when a model call may start, or why it never can."""
         answer: dict[str, Any] = {"silent": True}
         if call.steps is not None and (gate := call.steps.gate) is not None:
@@ -462,7 +463,7 @@ class Workers:
                 answer = {"error": str(exc)}
         worker.pipe.send(orjson.dumps({"answer": question, **answer}))
 
-    async def _sync(self, worker: Worker, question: Any, call: RemoteCall) -> None:
+    async def _sync(self, worker: Worker, question: int, call: RemoteCall) -> None:
         """Report to the worker when the steps of a call are on disk."""
         if call.steps is not None and call.steps.wait_durable is not None:
             with suppress(JournalError):  # The journal has failed, which ends the run.

@@ -68,6 +68,14 @@ def parse_admit(fields: dict[str, Any]) -> tuple[int, LimitedCall]:
     return step, LimitedCall(base_url, tuple(digests), model, CallSize(input_bytes, max_output))
 
 
+def parse_question(fields: dict[str, Any]) -> int:
+    """Return the number of the question in a frame; 0 if no answer is awaited."""
+    question = fields.get("question", 0)
+    if not is_whole_number(question, 0):
+        raise InvalidFrame("it sent an invalid question")
+    return int(question)
+
+
 def parse_reply(fields: dict[str, Any]) -> tuple[int, int, dict[str, str]]:
     """Return the number of the step, the status and the headers in a `reply` frame."""
     head, step = _parse_head(fields), fields.get("step")

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -11,6 +12,7 @@ import trio
 from evaljournal import note, step
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
 from evaljournal.runner.notes import REPLY_NOTE
+from evaljournal.runner.worker.calls import Calls
 from evaljournal.runner.workers import driver, streams
 from evaljournal.runner.workers.driver import RemoteCall, Workers
 from evaljournal.runner.workers.frames import MAX_FRAME, MAX_NOTE, InvalidFrame
@@ -52,6 +54,7 @@ INVALID: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "a long error": [("end", failure(message=MEBIBYTE))],
     "many notes at once": [("note", {"values": dict.fromkeys(map(str, range(MANY)), 1)})],
     "many notes": [("note", {"values": {"a": 1}})] * MANY,
+    "a nested question": [("sync", {"question": orjson.Fragment(b"[" * 300 + b"]" * 300)})],
     "many syncs": [("sync", {"question": 1})] * MANY,
     "a large note": [("note", {"values": {"a": MEBIBYTE}})],
     "notes that are none": [("note", {"values": [1]})],
@@ -81,6 +84,18 @@ async def test_an_invalid_frame_ends_its_worker(name: str, monkeypatch: pytest.M
     assert [("case-0", "worker_died")] * 3 == [(event.trial, event.reason) for event in interruptions]
     assert all(event.detail.startswith("killed: ") and len(event.detail) <= 1_000 for event in interruptions)
     assert ["case-1"] == [event.trial for event in runs.events(disk, AttemptSucceeded)]
+
+
+async def test_questions_have_different_numbers() -> None:
+    """The late answer to a question that was cancelled cannot be taken for the answer to another."""
+    frames: list[bytes] = []
+    connection: Any = SimpleNamespace(send=frames.append)
+    calls = Calls(connection, define(trio.sleep, numbered_cases(1)), {"durable": None})
+    for _ in range(20):
+        with trio.move_on_after(0):
+            await calls._wait_durable(1)
+
+    assert [*range(1, 21)] == [orjson.loads(frame)["question"] for frame in frames]
 
 
 async def test_a_step_takes_no_longer_than_its_call(disk: SimulatedDisk) -> None:
