@@ -126,6 +126,7 @@ def _fields(value: type) -> dict[str, str]:
                 doc = ""
                 if isinstance(next_node, ast.Expr) and isinstance(next_node.value, ast.Constant):
                     doc = str(next_node.value.value)
+                rows.pop(node.target.id, None)  # The constructor has a field where the last class defines it.
                 rows[node.target.id] = _row(f"{node.target.id}: {ast.unparse(node.annotation)}", doc)
     return rows
 
