@@ -116,7 +116,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture(autouse=True, scope="session")
 def state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep the key that signs runs in a temporary directory, for child processes too."""
+    """Keep the list of own runs in a temporary directory, for child processes too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -21,14 +21,16 @@ TIMEOUT = 120.0
 
 
 def small_environment(**variables: str) -> dict[str, str]:
-    """Return an environment with an empty PATH; the key that signs runs is that of the tests, not the user's."""
+    """Return an environment with an empty PATH; the list of own runs is that of the tests, not the user's."""
     return {"PATH": "", "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], **variables}
 
 
-def run_command(*command: object, check: bool = False, **options: Any) -> "subprocess.CompletedProcess[str]":
+def run_command(
+    *command: object, check: bool = False, timeout: float = TIMEOUT, **options: Any
+) -> "subprocess.CompletedProcess[str]":
     """Run a command until it exits, and return its output as text."""
-    options = {"capture_output": True, "text": True, "timeout": TIMEOUT, **options}
-    return subprocess.run([str(word) for word in command], check=check, **options)
+    options = {"capture_output": True, "text": True, **options}
+    return subprocess.run([str(word) for word in command], check=check, timeout=timeout, **options)
 
 
 class Process(subprocess.Popen[str]):

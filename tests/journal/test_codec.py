@@ -45,7 +45,7 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dicti
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Draw values of a field's type."""
-    counts, durations = st.integers(0, MAX_INTEGER), st.floats(0, MAX_TIME) | st.integers(0, int(MAX_TIME))
+    counts, durations = st.integers(0, MAX_INTEGER), st.floats(0, MAX_TIME) | st.integers(1, int(MAX_TIME))
     simple = {str: TEXTS, int: counts, float: durations, bool: st.booleans(), type(None): st.none(), Any: JSON}
     if kind in simple:
         return simple[kind]
