@@ -100,8 +100,8 @@ class Timeline:
     def apply(self, record: Record) -> None:
         """Update the timeline with the next record."""
         self._index.apply(record)
-        for per_record in ("spans", "times"):
-            vars(self).pop(per_record, None)
+        for view in ("spans", "times"):
+            vars(self).pop(view, None)  # It is computed again when it is read.
 
     @cached_property
     def spans(self) -> list[Span]:
