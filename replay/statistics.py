@@ -50,6 +50,8 @@ class Estimate:
     """The interval; None if it cannot be computed."""
     p: float | None = None
     """Two-sided p-value of a paired difference; None for other means."""
+    p_worse: float | None = None
+    """One-sided p-value of the same test: that the difference is negative."""
 
 
 @lru_cache(maxsize=1024)
@@ -70,37 +72,51 @@ def t_quantile(degrees: int, level: float = LEVEL) -> float:
 
 def mcnemar(fixed_pairs: int, broken_pairs: int) -> float:
     """Return the p-value of McNemar's exact test: a pair that differs is equally likely to be fixed or broken."""
-    total, minimum = fixed_pairs + broken_pairs, min(fixed_pairs, broken_pairs)
-    if 2 * minimum >= total - 1:
-        return 1.0
-    scale = math.lgamma(total + 1) - total * math.log(2)
+    return min(1.0, 2 * mcnemar_worse(min(fixed_pairs, broken_pairs), max(fixed_pairs, broken_pairs)))
+
+
+def mcnemar_worse(fixed_pairs: int, broken_pairs: int) -> float:
+    """Return the one-sided p-value of McNemar's exact test: the probability of as many broken pairs, or more."""
+    total = fixed_pairs + broken_pairs
+    if broken_pairs > fixed_pairs:
+        return _binomial_tail(total, fixed_pairs)
+    return 1 - _binomial_tail(total, broken_pairs - 1)
+
+
+def _binomial_tail(n: int, maximum: int) -> float:
+    """Return the probability of at most `maximum` heads, less than half, in `n` tosses of a coin."""
+    scale = math.lgamma(n + 1) - n * math.log(2)
     terms: list[float] = []
-    for count in range(minimum, -1, -1):
-        terms.append(math.exp(scale - math.lgamma(count + 1) - math.lgamma(total - count + 1)))
+    for count in range(maximum, -1, -1):
+        terms.append(math.exp(scale - math.lgamma(count + 1) - math.lgamma(n - count + 1)))
         if terms[-1] <= _NEGLIGIBLE * terms[0]:
             break
-    return min(1.0, 2 * math.fsum(terms))
+    return math.fsum(terms)
 
 
-def sign_flip(differences: Sequence[float]) -> float:
-    """Return the p-value of the sign-flip permutation test: a difference is equally likely to be positive and negative.
+def sign_flip(differences: Sequence[float]) -> tuple[float, float]:
+    """Return the two-sided and the one-sided p-value of the sign-flip test: a difference is as likely positive as negative.
 
-    It is the share of combinations of signs whose sum is as far from 0 as the observed one, or farther: of all combinations if
-    there are at most 8,192 (of ±1 this is McNemar's test), otherwise of the observed one and 9,999 others, always the same.
-    Of more than 256 differences, the sums of every 256th are flipped, in the order given.
+    They are the shares of combinations of signs whose sum is as far from 0 as the observed one, or farther, and whose sum is as
+    low as the observed one, or lower: of all combinations if there are at most 8,192 (of ±1 this is McNemar's test), otherwise
+    of the observed one and 9,999 others, always the same. Of more than 256 differences, the sums of every 256th are flipped,
+    in the order given.
     """
     sums = [math.fsum(differences[start::_BLOCKS]) for start in range(min(_BLOCKS, len(differences)))]
     largest = max(map(abs, sums), default=0.0)
     sizes = [value / largest for value in sums if value]
-    minimum = abs(math.fsum(sizes)) - ROUNDING * math.fsum(map(abs, sizes))
+    observed, rounding = math.fsum(sizes), ROUNDING * math.fsum(map(abs, sizes))
     if len(sizes) <= _MAX_SIGNS:
         totals = _signed_sums(sizes)
-        return sum(abs(total) >= minimum for total in totals) / len(totals)
-    totals = [0.0] * _DRAWS
-    for start in range(0, len(sizes), 8):  # A random byte has the signs of eight differences.
-        sums_by_byte = _signed_sums([*sizes[start : start + 8], *[0.0] * 7][:8])
-        totals = list(map(operator.add, totals, map(sums_by_byte.__getitem__, shake_256(start.to_bytes(2)).digest(_DRAWS))))
-    return (1 + sum(abs(total) >= minimum for total in totals)) / (1 + _DRAWS)
+    else:
+        totals = [0.0] * _DRAWS
+        for start in range(0, len(sizes), 8):  # A random byte has the signs of eight differences.
+            sums_by_byte = _signed_sums([*sizes[start : start + 8], *[0.0] * 7][:8])
+            signs = shake_256(start.to_bytes(2)).digest(_DRAWS)
+            totals = list(map(operator.add, totals, map(sums_by_byte.__getitem__, signs)))
+        totals.append(observed)
+    far, low = abs(observed) - rounding, observed + rounding
+    return sum(abs(total) >= far for total in totals) / len(totals), sum(total <= low for total in totals) / len(totals)
 
 
 def _signed_sums(sizes: Sequence[float]) -> list[float]:
@@ -198,11 +214,11 @@ def paired_numbers(differences: Sequence[float]) -> Estimate:
     n = len(differences)
     mean = math.fsum(differences) / n
     scatter = math.fsum((difference - mean) ** 2 for difference in differences)
-    p = sign_flip(differences)
+    p, p_worse = sign_flip(differences)
     if scatter <= ROUNDING * n * mean**2:
         low, high = (mean, mean) if n >= _SIGN_TEST_MIN else (None, None)
-        return Estimate(mean, 0.0 if n > 1 else None, low, high, p)
-    return attrs.evolve(mean_of_numbers(mean, n=n, cases=n, scatter=scatter), p=p)
+        return Estimate(mean, 0.0 if n > 1 else None, low, high, p, p_worse)
+    return attrs.evolve(mean_of_numbers(mean, n=n, cases=n, scatter=scatter), p=p, p_worse=p_worse)
 
 
 def paired_shares(differences: Sequence[float]) -> Estimate:
@@ -220,9 +236,11 @@ def paired_shares(differences: Sequence[float]) -> Estimate:
     squares = math.fsum(difference * difference for difference in differences)
     error = math.sqrt(max(0.0, (squares + 2) / (n + 2) - midpoint**2) / (n + 2))
     counts = Counter(differences)
-    has_no_repeats = counts.keys() <= {-1.0, 0.0, 1.0}
-    p = mcnemar(counts[1.0], counts[-1.0]) if has_no_repeats else sign_flip(differences)
-    return Estimate(total / n, error, max(-1.0, midpoint - Z * error), min(1.0, midpoint + Z * error), p)
+    if counts.keys() <= {-1.0, 0.0, 1.0}:
+        p, p_worse = mcnemar(counts[1.0], counts[-1.0]), mcnemar_worse(counts[1.0], counts[-1.0])
+    else:
+        p, p_worse = sign_flip(differences)
+    return Estimate(total / n, error, max(-1.0, midpoint - Z * error), min(1.0, midpoint + Z * error), p, p_worse)
 
 
 def bootstrap(

@@ -39,7 +39,6 @@ from evaljournal.replay.render.phrases import (
     p_text,
     pairwise_text,
     pass_at_k_texts,
-    power_text,
     score_value_text,
     unpaired_text,
     verdict,
@@ -248,11 +247,11 @@ def _definition_text(definition: Any) -> str:
 
 
 def variants_data(state: RunState) -> dict[str, Any] | None:
-    """Return the table of `compare` with the first variant as the baseline; None if there are fewer than two."""
+    """Return the table of `compare` with the best variant as the baseline; None if there are fewer than two."""
     sides = {name: Side(state, variant=name) for name in state.variants.names}
     if len(sides) < _MIN_VARIANTS:
         return None
-    table = compare_all(sides, next(iter(sides)))
+    table = compare_all(sides)
     heads, *columns = zip(*((head, *cells) for head, cells in table_columns(table)), strict=True)
     names = dict.fromkeys(scorer for row in table.rows for scorer in row.differences)
     scores = {row.name: row.scores[table.score] for row in table.rows if table.score is not None and table.score in row.scores}
@@ -289,17 +288,16 @@ def _variant_row(row: Row, cells: Sequence[str], scorer: str | None) -> dict[str
 
 def _table_difference(name: str, difference: PairedDifference) -> dict[str, Any]:
     row = _difference_row(name, difference)
-    row["cells"].append(p_text(difference) or UNKNOWN)
+    row["cells"].append(p_text(difference.p_adjusted) or UNKNOWN)
     return row
 
 
 def _difference_row(name: str, difference: PairedDifference, subject: str = "", unit: str = "") -> dict[str, Any]:
     """Return a row of a table of differences; with a unit, they are times. `effect` is empty if no difference was found."""
-    texts = verdict(difference, subject, is_time=bool(unit)), power_text(difference, unit=unit)
     return {
         "name": printable(name, 60),
         "cells": difference_cells(difference, unit),
-        "verdict": "; ".join(filter(None, texts)),
+        "verdict": verdict(difference, subject, is_time=bool(unit)),
         "effect": "" if difference.verdict == "no_difference_found" else difference.verdict or "",
     }
 

@@ -235,38 +235,21 @@ def verdict(difference: "PairedDifference", subject: str = "", *, is_time: bool 
 
 
 def sentence(difference: "PairedDifference", subject: str = "", *, unit: str = "") -> str:
-    """Return a verdict with its evidence: `B is better: +6.2 points (95 % CI 1.2 to 11.3, n = 143, p = 0.02)`.
-
-    Without a difference, the minimum detectable one follows: `; differences below 4.2 points would not be seen`.
-    """
+    """Return a verdict with its evidence: `B is better: +6.2 points (95 % CI 1.2 to 11.3, n = 143, p = 0.02)`."""
     result = verdict(difference, subject, is_time=bool(unit))
     if not difference.n or difference.kind == "label":
         return result
     if difference.difference is None or (difference.kind == "number" and not difference.changed):
         return f"{result} (n = {difference.n:,})"
     low, high, n = difference.low, difference.high, difference.n
-    text = f"{result}: {figures(difference.kind, difference.difference, low, high, n, p_text(difference), unit=unit)}"
-    return "; ".join(filter(None, (text, power_text(difference, unit=unit))))
+    return (
+        f"{result}: {figures(difference.kind, difference.difference, low, high, n, p_text(difference.p_adjusted), unit=unit)}"
+    )
 
 
-def p_text(difference: "PairedDifference") -> str:
-    """Return the corrected p-value: `p = 0.4`; empty if there is none."""
-    p = difference.p_adjusted
+def p_text(p: float | None) -> str:
+    """Return a p-value: `p = 0.4`; empty if there is none."""
     return "" if p is None else f"p < {_MIN_P:.4f}" if p < _MIN_P else f"p = {digits(p, 2)}"
-
-
-def power_text(difference: "PairedDifference", unit: str = "") -> str:
-    """Return which differences were too small to be found; empty if one was found, or if there was nothing to find."""
-    if difference.verdict != "no_difference_found" or (difference.kind == "number" and not difference.changed):
-        return ""
-    if difference.minimum_detectable is None:
-        return "too few cases to find any difference"
-    return not_seen_text(difference.kind, difference.minimum_detectable, unit=unit)
-
-
-def not_seen_text(kind: str, minimum: float, noun: str = "differences", unit: str = "") -> str:
-    """Return the minimum detectable difference: `differences below 4.2 points would not be seen`."""
-    return f"{noun} below {size_text(kind, minimum, unit)} would not be seen"
 
 
 def size_text(kind: str, size: float, unit: str = "") -> str:

@@ -74,6 +74,11 @@ class Side:
         return {key: self.state.trials[trial_id] for key, trial_id in self.ids.items()}
 
     @property
+    def trials_per_case(self) -> float:
+        """Its number of trials per case, over variants and repeats."""
+        return len(self.ids) / len({case for case, _, _ in self.ids})
+
+    @property
     def answers(self) -> "SideAnswers":
         """How its answers ended, and which models gave them."""
         totals, variants = self.totals, self.state.variants

@@ -1,31 +1,40 @@
 """Gates against a baseline: whether a run is worse than an earlier one.
 
-Pure functions of two runs and some rules, so the same journals always give the same verdict. The scores, and the share of
-trials with an output, are decided as in `compare`. A score
+Pure functions of two runs and some rules, so the same journals always give the same verdict. For each score, a one-sided test
+asks whether it is worse (McNemar's exact test for passes, the sign-flip test for numbers and repeats), over the means of the
+cases that both runs have. The p-values are Holm-corrected over the scores of the gate; the share of trials with an output is
+tested alone. If the mean dropped by more than is tolerated, the score
 
-- *regressed* if it is worse, and its mean dropped by more than is tolerated;
-- *passed* if the lower end of its 95 % interval is above the tolerated drop, or, if it is not worse, above the minimum
-  detectable drop: with these cases, a smaller one would not be seen;
-- otherwise there is *too little evidence*.
+- *regressed* if p < 0.05;
+- has *too little evidence* if p < 0.2, or if there are so few cases that p < 0.05 could not be reached if all of them broke.
+
+Otherwise it *passed*. One more broken case lowers the mean and the p-value of McNemar's test, so it never makes a verdict
+better: nothing that the change does may widen what is tolerated. An earlier rule compared the drop with the minimum that the
+changed cases themselves could show, and passed five of ten.
 
 There is also too little evidence if several models answered for one variant: an alias or a gateway has changed the model.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
 
 from evaljournal.replay.results.comparison import Comparison, Side, compare
-from evaljournal.replay.results.decision import decide, more_cases
-from evaljournal.replay.results.pairing import PairedDifference
+from evaljournal.replay.results.pairing import PairedDifference, number
+from evaljournal.replay.results.sensitivity import detectable_drop, min_cases, more_cases, trial_variance
 from evaljournal.replay.results.summary import score_of, unscored_counts
 from evaljournal.replay.state.usage import total
+from evaljournal.replay.statistics import LEVEL, ROUNDING, holm
 
 Verdict = Literal["passed", "regressed", "too_little_evidence"]
 MAX_DROP: Final = 0.02
 """Tolerated drop of a score without a rule of its own."""
+_ALPHA: Final = 1 - LEVEL
+"""p-value below which a larger drop regressed."""
+_MAX_DOUBT: Final = 0.2
+"""p-value below which a larger drop is not passed: chance alone would explain it in fewer than one of five runs."""
 COMPLETED: Final = "completed"
 """Name of the share of trials with an output that is not excluded: the others have no score."""
 BROKEN: Final = "broken"
@@ -80,14 +89,17 @@ class Check:
     value: float | None
     n: int | None = None
     """Cases compared."""
+    lower: int | None = None
+    higher: int | None = None
+    """Cases whose value is lower than in the baseline (broken, for passes), and higher (fixed)."""
     difference: float | None = None
     low: float | None = None
     high: float | None = None
     """Run minus baseline, with its 95 % confidence interval."""
-    minimum_detectable: float | None = None
-    """The larger of `bound` and the minimum drop that this many cases detect; None if they detect none."""
+    p: float | None = None
+    """One-sided p-value that it is worse, Holm-corrected over the scores of the gate."""
     more_cases: int | None = None
-    """With too little evidence: about how many more cases would decide; None if unknown."""
+    """With too little evidence: about how many more cases would decide, if they differ as those compared do."""
 
 
 @attrs.frozen
@@ -101,6 +113,10 @@ class GateReport:
     """Whether a variant of one of the runs was served by several models."""
     allows_mixed_models: bool
     """Whether the rules allow that; otherwise there is too little evidence."""
+
+
+Unchanged = Mapping[str, Iterable[Sequence[float]]]
+"""Score → for each of some cases, its values in trials of which nothing was changed."""
 
 
 class NotComparable(Exception):
@@ -156,34 +172,46 @@ def _check_uniform(name: str, side: Side) -> None:
 def _score_checks(comparison: Comparison, run: Side, rules: GateRules) -> Iterator[Check]:
     scores = {name: difference for name, difference in comparison.scores.items() if difference.kind != "label"}
     score_rules = dict.fromkeys(scores, ScoreRule(MAX_DROP)) if rules.scores is None else dict(rules.scores)
-    scores |= decide({name: scores[name] for name, rule in score_rules.items() if rule.max_drop is not None and name in scores})
-    score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP))
+    tested = {name: scores[name] for name, rule in score_rules.items() if rule.max_drop is not None and name in scores}
+    p_values = {name: difference.p_worse for name, difference in tested.items() if difference.p_worse is not None}
+    adjusted = dict(zip(p_values, holm([*p_values.values()]), strict=True))
+    max_drop = score_rules.setdefault(COMPLETED, ScoreRule(MAX_DROP)).max_drop
+    completed = None
+    if max_drop is not None and comparison.completion.n:
+        completed = check_drop(COMPLETED, comparison.completion, max_drop)
     for name, rule in score_rules.items():
         difference = comparison.completion if name == COMPLETED else scores.get(name)
-        if difference is not None and not difference.n and comparison.completion.verdict == "worse":
+        if difference is not None and not difference.n and completed is not None and completed.verdict != "passed":
             continue  # The errors of the run decide.
         if difference is None or not difference.n:
             raise NotComparable(f"the runs have no numbers of {name!r} in common")
         if difference.scorer_changed:
             raise NotComparable(f"the runs used different versions of the scorer {name!r}; re-score one of them")
-        if rule.max_drop is not None:
-            yield check_drop(name, difference, rule.max_drop)
+        if name == COMPLETED and completed is not None:
+            yield completed
+        elif rule.max_drop is not None:
+            yield check_drop(name, difference, rule.max_drop, adjusted[name], len(adjusted))
         if rule.at_least is not None:
             mean = difference.mean_b if name == COMPLETED else score_of(run.totals.scores[name]).mean
             yield _check_bound(name, "at_least", rule.at_least, difference.mean_a, mean)
 
 
-def check_drop(name: str, difference: PairedDifference, max_drop: float) -> Check:
-    """Check a score, or the share of trials with an output, against the tolerated drop."""
-    is_worse, amount, low = difference.verdict == "worse", difference.difference or 0.0, difference.low
-    is_same = not difference.changed and (difference.kind == "number" or name == COMPLETED)
-    minimum = None if is_same else difference.minimum_detectable
-    margin = max_drop if is_worse else max(max_drop, minimum or difference.negligible)
-    verdict: Verdict = "too_little_evidence"
-    if is_worse and amount < -max_drop:
-        verdict = "regressed"
-    elif is_same or (low is not None and low > -margin):
-        verdict = "passed"
+def check_drop(name: str, difference: PairedDifference, max_drop: float, p: float | None = None, comparisons: int = 1) -> Check:
+    """Check a score, or the share of trials with an output, against the tolerated drop.
+
+    `p` is its one-sided p-value, corrected for so many `comparisons`; by default that of the difference alone.
+    """
+    n, drop = difference.n, -(difference.difference or 0.0)
+    p = difference.p_worse if p is None else p
+    assert p is not None  # There are cases with a value in both runs.
+    alpha = _ALPHA / comparisons
+    rounding = ROUNDING * max(1.0, abs(difference.mean_a or 0.0))
+    verdict: Verdict = "passed"
+    if drop > max_drop and not math.isclose(drop, max_drop, abs_tol=rounding):  # 1 - 294/300 is a little more than 0.02.
+        if p < _ALPHA:
+            verdict = "regressed"
+        elif p < _MAX_DOUBT or n < min_cases(alpha):
+            verdict = "too_little_evidence"
     return Check(
         name=name,
         rule="max_drop",
@@ -192,13 +220,41 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float) -> Chec
         kind="pass" if difference.kind == "pass" else "number",
         baseline=difference.mean_a,
         value=difference.mean_b,
-        n=difference.n,
+        n=n,
+        lower=difference.lower,
+        higher=difference.higher,
         difference=difference.difference,
-        low=low,
+        low=difference.low,
         high=difference.high,
-        minimum_detectable=None if minimum is None else max(max_drop, minimum),
-        more_cases=more_cases(difference, max_drop) if verdict == "too_little_evidence" else None,
+        p=p,
+        more_cases=more_cases(n, difference.p_worse or p, alpha) if verdict == "too_little_evidence" else None,
     )
+
+
+def unseen_drops(baseline: Side, run: Side, checks: Iterable[Check], unchanged: Unchanged) -> dict[str, float | None]:
+    """Return score → the minimum drop that is found with 90 % probability, by the noise of unchanged trials; None: no drop is.
+
+    Scores whose noise is unknown are omitted.
+    """
+    scores = [check for check in checks if check.rule == "max_drop" and check.name != COMPLETED]
+    drops: dict[str, float | None] = {}
+    for check in scores:
+        variance = trial_variance(unchanged.get(check.name, ()))
+        if variance is not None and check.n:
+            noise = variance / baseline.trials_per_case + variance / run.trials_per_case
+            drop = detectable_drop(check.n, noise, _ALPHA / len(scores), is_share=check.kind == "pass")
+            drops[check.name] = None if drop is None else max(drop, check.bound)
+    return drops
+
+
+def repeats(side: Side) -> Unchanged:
+    """Return the values of each score by case and variant: repeats of a case are unchanged trials."""
+    values: dict[str, dict[tuple[str, str], list[float]]] = {scorer: {} for scorer in side.totals.scores}
+    for (case, variant, _), trial in side.trials.items():
+        for scorer, by_case in values.items():
+            if (value := number(trial, scorer)) is not None:
+                by_case.setdefault((case, variant), []).append(value)
+    return {scorer: [*by_case.values()] for scorer, by_case in values.items()}
 
 
 def _limit_checks(baseline: Side, run: Side, rules: GateRules) -> Iterator[Check]:

@@ -4,7 +4,6 @@ Two trials are a pair if their case, repeat and content are equal, and their var
 scores are not part of a difference; they are counted next to it.
 """
 
-import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -45,18 +44,14 @@ class PairedDifference:
     """95 % confidence interval of the difference."""
     p: float | None = None
     """Two-sided p-value: of McNemar's exact test for passes, of the sign-flip test for numbers and repeats; None for labels."""
+    p_worse: float | None = None
+    """One-sided p-value of the same test: that B is lower."""
     verdict: Verdict | None = None
     """Whether B is worse than A; None for labels, and without values in both. This and the following are set by `decide`."""
     p_adjusted: float | None = None
     """The p-value, Holm-corrected over the differences that are tested together."""
     comparisons: int = 0
     """Their number."""
-    negligible: float = 0.0
-    """Smaller differences are none."""
-    minimum_detectable: float | None = None
-    """The minimum difference that this many cases detect with 90 % probability; None if they detect none."""
-    squared_differences: float | None = None
-    """Sum of the squared differences, if every value is 0 or 1."""
     scorer_changed: bool
     """Whether the two runs used different versions of the scorer."""
 
@@ -129,14 +124,10 @@ class Pairing:
         types: set[type] = set()
         is_share = True
 
-        def number(trial: TrialState) -> float | None:
-            value = score(trial, scorer)
-            return value if is_summable(value) else None
-
-        for pairs in _values(cases, number):
-            numbers = [number for pair in pairs for side in pair for number in side]
+        for pairs in _values(cases, lambda trial: number(trial, scorer)):
+            numbers = [value for pair in pairs for side in pair for value in side]
             types.update(map(type, numbers))
-            is_share = is_share and all(number in (0, 1) for number in numbers)
+            is_share = is_share and all(value in (0, 1) for value in numbers)
             _append_means(a, b, pairs)
         versions_a, versions_b = (
             {
@@ -168,6 +159,12 @@ def score(trial: TrialState, scorer: str) -> Value | None:
     """Return a trial's value of a scorer; None if there is none."""
     version_and_value = trial.score(scorer)
     return None if version_and_value is None else version_and_value[1]
+
+
+def number(trial: TrialState, scorer: str) -> float | None:
+    """Return a trial's value of a scorer if it is a number or a pass; None otherwise."""
+    value = score(trial, scorer)
+    return value if is_summable(value) else None
 
 
 def _values(cases: _Cases, measure: Callable[[TrialState], float | None]) -> Iterator[Sequence[tuple[_Numbers, _Numbers]]]:
@@ -208,6 +205,6 @@ def compare_values(
         low=estimate.low if estimate else None,
         high=estimate.high if estimate else None,
         p=estimate.p if estimate else None,
-        squared_differences=math.fsum(difference**2 for difference in differences) if is_share else None,
+        p_worse=estimate.p_worse if estimate else None,
         scorer_changed=scorer_changed,
     )

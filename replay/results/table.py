@@ -1,8 +1,9 @@
-"""Compare any number of runs or variants: one row for each, and its paired differences from a baseline.
+"""Compare any number of runs or variants: one row for each, and its paired differences from a baseline, by default the best.
 
 A pure function of the runs. The differences of a table are tested together, with Holm's correction.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -75,12 +76,18 @@ class ComparisonTable:
     rows: Sequence[Row]
 
 
-def compare_all(sides: Mapping[str, Side], baseline: str) -> ComparisonTable:
-    """Compare runs or variants, each under the name of its row, with one of them."""
-    results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
-    differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})
+def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> ComparisonTable:
+    """Compare runs or variants, each under the name of its row, with one of them: by default the best by the table's score.
+
+    A difference from the best answers whether another one, cheaper say, is as good. Of equal ones, the first is the best.
+    """
     tallies = (item for side in sides.values() for item in side.totals.scores.items())
     score = main_scorer((scorer, tally.kind) for scorer, tally in tallies if tally.kind in {"pass", "number"})
+    if baseline is None:
+        means = {name: side.totals.scores[score].mean for name, side in sides.items() if score in side.totals.scores}
+        baseline = max(sides, key=lambda name: -math.inf if (mean := means.get(name)) is None else mean)
+    results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
+    differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})
     points = {name: _mean_and_cost(side, score) for name, side in sides.items()}
     rows: list[Row] = []
     for name, side in sides.items():

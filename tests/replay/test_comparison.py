@@ -172,25 +172,15 @@ MOST = [index > 20 for index in range(143)]
         (
             MOST,
             [index > 18 for index in range(143)],
-            (
-                "no difference found: +1.4 points (95 % CI -1.3 to 4.1, n = 143, p = 0.5); "
-                "differences below 8.5 points would not be seen"
-            ),
+            "no difference found: +1.4 points (95 % CI -1.3 to 4.1, n = 143, p = 0.5)",
         ),
-        (
-            MOST,
-            MOST,
-            (
-                "no difference found: +0.0 points (95 % CI -1.9 to 1.9, n = 143, p = 1); "
-                "differences below 7.2 points would not be seen"
-            ),
-        ),
+        (MOST, MOST, "no difference found: +0.0 points (95 % CI -1.9 to 1.9, n = 143, p = 1)"),
         (
             [0.1, 0.4, 0.35, 0.8, 0.55, 0.5],
             [0.3, 0.5, 0.65, 0.9, 0.85, 0.7],
             "better: +0.2 (95 % CI 0.106 to 0.294, n = 6, p = 0.031)",
         ),
-        ([0.5], [0.9], "no difference found: +0.4 (no interval, n = 1, p = 1); too few cases to find any difference"),
+        ([0.5], [0.9], "no difference found: +0.4 (no interval, n = 1, p = 1)"),
         ([0.5, 0.7], [0.5, 0.7], "no difference found (n = 2)"),
         ([0.5, None], [None, 0.7], "no case has a value in both"),
         (["x", "y", "z", "x"], ["x", "x", "z", None], "1 of 3 labels changed"),
@@ -198,12 +188,12 @@ MOST = [index > 20 for index in range(143)]
         (
             [float("nan"), 0.5, 0.5],
             [0.5, float("inf"), 0.75],
-            "no difference found: +0.25 (no interval, n = 1, p = 1); too few cases to find any difference",
+            "no difference found: +0.25 (no interval, n = 1, p = 1)",
         ),
     ],
 )
 def test_the_difference_of_a_score(a: list[Any], b: list[Any], expected: str) -> None:
-    """A difference has its size, interval, n and p-value; without one, the minimum is shown. Errors are excluded."""
+    """A difference has its size, interval, n and p-value. Errors are excluded."""
     assert expected == sentence(compare(scored("s", a), scored("s", b)).scores["s"])
 
 

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from click.testing import Result
 
 from evaljournal.journal.events import AttemptStarted, RunStopped, TrialScored
 from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.results.sensitivity import detectable_drop
 from evaljournal.replay.statistics import paired_shares
 from tests.journal.samples import flip, forge, opened, segment, session, started, write_trials
 from tests.replay.trial_events import answered, failed
@@ -36,10 +38,10 @@ def rules(path: Path, text: str) -> Path:
 
 @pytest.mark.parametrize(
     ("passed", "verdict", "code"),
-    [(50, "passed", 0), (45, "passed", 0), (44, "regressed", 1), (60, "passed", 0)],
+    [(50, "passed", 0), (48, "passed", 0), (47, "too_little_evidence", 5), (45, "regressed", 1), (60, "passed", 0)],
 )
 def test_the_verdict_is_that_of_the_test(tmp_path: Path, passed: int, verdict: str, code: int) -> None:
-    """Of 60 cases, 50 pass in the baseline: a tie and 5 broken cases are no difference, 6 broken are a regression."""
+    """Of 60 cases, 50 pass in the baseline: 3 broken cases are too little evidence, 5 broken are a regression."""
     result = gate(run(tmp_path / "b", passed), "--baseline", run(tmp_path / "a", 50), "--json")
     report = orjson.loads(result.stdout)
     check = report["checks"][0]
@@ -48,18 +50,54 @@ def test_the_verdict_is_that_of_the_test(tmp_path: Path, passed: int, verdict: s
     assert (code, verdict) == (result.exit_code, report["verdict"])
     assert ("exact", "max_drop", 0.02, N) == (check["name"], check["rule"], check["bound"], check["n"])
     assert [estimate.low, estimate.high, estimate.mean] == [check["low"], check["high"], pytest.approx(check["difference"])]
+    assert [estimate.p_worse, max(0, 50 - passed)] == [check["p"], check["lower"]]
     assert {32} == {len(report[name]["head"]) for name in ("baseline", "run")}
 
 
-def test_the_minimum_detectable_drop_is_printed(tmp_path: Path) -> None:
-    """A verdict names what would not be seen, and too little evidence the number of cases that would decide."""
-    passed = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
-    undecided = gate(run(tmp_path / "d", 3, n=4), "--baseline", run(tmp_path / "c", 3, n=4))
+def test_the_evidence_is_printed(tmp_path: Path) -> None:
+    """The test, the cases that broke and were fixed, and with too little evidence what would decide, are printed."""
+    passed = gate(run(tmp_path / "b", 18, n=20), "--baseline", run(tmp_path / "a", 20, n=20))
+    undecided = gate(run(tmp_path / "d", 17, n=20), "--baseline", tmp_path / "a")
 
     assert [0, "passed"] == [passed.exit_code, passed.stdout.splitlines()[-1]]
-    assert "drop tolerated: 2.0 points; drops below 16.6 points would not be seen\n" in passed.stdout
+    assert "one-sided tests that the run is worse: McNemar's for pass/fail, sign-flip for numbers\n" in passed.stdout
+    assert "n = 20, p = 0.25); 2 cases broke, 0 were fixed; drop tolerated: 2.0 points\n" in passed.stdout
     assert [5, "too little evidence"] == [undecided.exit_code, undecided.stdout.splitlines()[-1]]
-    assert "drop tolerated: 2.0 points; about 2 more cases would decide\n" in undecided.stdout
+    decision = "drop tolerated: 2.0 points; about 21 more cases, or --no-broken, would decide\n"
+    assert f"n = 20, p = 0.13); 3 cases broke, 0 were fixed; {decision}" in undecided.stdout
+
+
+def repeated(path: Path, passed: Sequence[Sequence[bool]]) -> Path:
+    """Write a run in which each case has these results."""
+    return write_trials(
+        path,
+        *(
+            answered(f"case-{at}", {"exact": value}, repeat=repeat)
+            for at, values in enumerate(passed)
+            for repeat, value in enumerate(values, 1)
+        ),
+    )
+
+
+def test_drops_that_would_not_be_seen(tmp_path: Path) -> None:
+    """They follow from the repeats of the baseline, or from other runs with its definition, never from the run itself."""
+    unknown = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
+    run(tmp_path / "c", 47)
+    history = list[dict[str, Any]]()
+    for passed in (50, 40):
+        history.append(printed("gate", run(tmp_path / "d", passed), "--baseline", tmp_path / "a"))
+        shutil.rmtree(tmp_path / "d")
+    before = repeated(tmp_path / "repeats" / "a", [[True, at > 6] for at in range(N)])
+    after = repeated(tmp_path / "repeats" / "b", [[True, True]] * N)
+
+    reason = "the baseline has no repeats, and no other run beside it has its definition"
+    assert f"which drops would not be seen is unknown: {reason}\n" in unknown.stdout
+    assert ["history", "history"] == [report["noise"] for report in history]
+    assert history[0]["unseen_drops"] == history[1]["unseen_drops"]
+    report = printed("gate", after, "--baseline", before)
+    drops = detectable_drop(N, 7 / N * 0.5, 0.05, is_share=True)
+    assert ["repeats", {"exact": pytest.approx(drops)}] == [report["noise"], report["unseen_drops"]]
+    assert "points (exact) would not be seen, by the baseline's repeats\n" in gate(after, "--baseline", before).stdout
 
 
 def test_errors_are_a_regression(tmp_path: Path) -> None:
@@ -85,7 +123,8 @@ def test_no_broken(tmp_path: Path) -> None:
     result = gate(after, "--baseline", before, "--no-broken")
 
     assert 1 == result.exit_code
-    assert "regressed           broken 1 trial (required: none)\n  case-49: exact pass → fail\nregressed\n" in result.stdout
+    assert "regressed           broken 1 trial (required: none)\n" in result.stdout
+    assert "\n  case-49: exact pass → fail\nregressed\n" in result.stdout
     assert ["case-49"] == printed("gate", after, "--baseline", before, "--no-broken")["broken_trials"]
     assert 0 == gate(after, "--baseline", before).exit_code == gate(before, "--baseline", after, "--no-broken").exit_code
 
@@ -145,7 +184,7 @@ def test_calls_without_a_price(tmp_path: Path) -> None:
 def test_a_regression_outranks_too_little_evidence(tmp_path: Path) -> None:
     """One rule that is not met decides, whatever the others are."""
     file = rules(tmp_path, "[score.exact]\nmax_drop = 0.01\n[p95]\nat_most = 0.1\n")
-    result = gate(run(tmp_path / "b", 3, n=4), "--baseline", run(tmp_path / "a", 3, n=4), "--rules", file, "--json")
+    result = gate(run(tmp_path / "b", 3, n=4), "--baseline", run(tmp_path / "a", 4, n=4), "--rules", file, "--json")
     report = orjson.loads(result.stdout)
 
     assert ["too_little_evidence", "passed", "regressed"] == [check["verdict"] for check in report["checks"]]

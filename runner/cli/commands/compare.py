@@ -42,7 +42,7 @@ _MAX_LISTED: Final = 10
 
 @click.command()
 @click.argument("runs", type=RunType(find_reference), nargs=-1, metavar="[RUN]...")
-@click.option("--baseline", metavar="NAME", help="Row of the table to compare the others with (default: the first).")
+@click.option("--baseline", metavar="NAME", help="Row of the table to compare the others with (default: the best).")
 @click.option("--by", "key", metavar="KEY", help="For two runs: also compare the scores for each value of this metadata key.")
 @click.option("--all", "show_all", is_flag=True, help="For two runs: list every trial.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, with every trial.")
@@ -194,7 +194,7 @@ def _table(rows: Mapping[str, RunReference], views: _Views, baseline: str | None
         name: Side(views[row.path].state) if row.variant is None else variants[row.path][row.variant]
         for name, row in rows.items()
     }
-    table = compare_all(sides, next(iter(rows)) if baseline is None else _baseline(rows, baseline))
+    table = compare_all(sides, None if baseline is None else _baseline(rows, baseline))
     overlaps = [row.overlap for row in table.rows if row.overlap is not None]
     if not any(overlap.common for overlap in overlaps):
         raise NothingInCommon(f"no row has a trial in common with {table.baseline}")

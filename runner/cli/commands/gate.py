@@ -1,7 +1,8 @@
 """The command `evaljournal gate`."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar, cast
 
@@ -13,9 +14,10 @@ from evaljournal.journal.disk.segments import is_run
 from evaljournal.journal.errors import InvalidRecord, JournalDamaged
 from evaljournal.journal.format.lifecycle import Lifecycle
 from evaljournal.replay import LoadedRun
+from evaljournal.replay.definition import definition_key
 from evaljournal.replay.render.comparison import answer_lines, change_text
-from evaljournal.replay.render.phrases import figures, mean_text, not_seen_text, size_text, unpaired_text
-from evaljournal.replay.results.comparison import NothingInCommon
+from evaljournal.replay.render.phrases import figures, mean_text, p_text, size_text, unpaired_text
+from evaljournal.replay.results.comparison import NothingInCommon, Side
 from evaljournal.replay.results.gate import (
     BROKEN,
     COMPLETED,
@@ -25,7 +27,10 @@ from evaljournal.replay.results.gate import (
     Limit,
     NotComparable,
     ScoreRule,
+    Unchanged,
     Verdict,
+    repeats,
+    unseen_drops,
     worst_verdict,
 )
 from evaljournal.replay.results.gate import gate as check_gate
@@ -33,6 +38,7 @@ from evaljournal.replay.results.view_json import view_json
 from evaljournal.replay.runs.loaded_run import Apply
 from evaljournal.replay.text import as_words, digits, one_line, plural, printable
 from evaljournal.runner.cli.arguments import RunReference, RunType, SuiteGiven, find_reference
+from evaljournal.runner.cli.digests import DigestCache
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.cli.terminal.display import check_variant, exit_if_damaged, open_run, open_side, print_json, print_table
 from evaljournal.runner.cli.terminal.output import echo
@@ -46,6 +52,8 @@ from evaljournal.runner.suites.suite_file import earlier_suites, find_suite, rea
 _LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""
 _NEWEST: Final = "newest"
+_HISTORY_RUNS: Final = 10
+"""Number of newest runs beside the baseline in which unchanged trials are searched."""
 _EXIT_CODES: Final = {
     "passed": 0,
     "regressed": 1,
@@ -91,8 +99,9 @@ def gate(
 ) -> None:
     """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
 
-    Each score is compared over the cases that both runs have. A run regressed if a score is worse, as in `compare`, and
-    dropped by more than is tolerated: by 0.02 without --rules. The share of trials with an output is checked in the same way.
+    Each score is compared over the cases that both runs have. A run regressed if a one-sided test finds that a score is worse
+    (p < 0.05), and it dropped by more than is tolerated: by 0.02 without --rules. There is too little evidence if it dropped by
+    more and p < 0.2, or if the cases are too few. The share of trials with an output is checked in the same way.
 
     With --suite, the evaluations of two suites are paired by name, and each has a verdict; `newest` is the newest finished
     suite with a lower number. A new evaluation is listed; a missing one fails the gate.
@@ -131,17 +140,20 @@ def gate(
         raise UsageError(f"--baseline {base} is the run itself", hint="pass another run, or --baseline newest")
     try:
         minimums = _minimums(reference, fail_under)
-        report, heads = _check(base, reference, gate_rules)
+        report, heads, sides = _check(base, reference, gate_rules)
     except (JournalDamaged, InvalidRecord) as exc:
         exit_if_damaged(exc, quiet=as_json)
         raise
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
     report = attrs.evolve(report, verdict=worst_verdict([report.verdict, *map(_verdict, minimums)]))
+    noise, drops = _noise_and_drops(report, base, reference, sides)
     if as_json:
-        print_json({**_report_json(report, heads), "gates": [view_json(result) for result in minimums]})
+        unseen = {"noise": noise, "unseen_drops": drops}
+        print_json({**_report_json(report, heads), **unseen, "gates": [view_json(result) for result in minimums]})
     else:
-        *lines, last_line = _report_lines(report, heads, no_broken=no_broken)
+        unseen_lines = _unseen_lines(report, noise, drops)
+        *lines, last_line = _report_lines(report, heads, unseen_lines, no_broken=no_broken)
         echo("\n".join([*lines, *map(_minimum_line, minimums), last_line]))
     sys.exit(_EXIT_CODES[report.verdict])
 
@@ -184,13 +196,49 @@ def _minimum_line(result: GateResult) -> str:
     return f"{as_words(_verdict(result)):<20}{printable(result.problem or result.gate, 500)}"
 
 
-def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads]":
-    """Check a run against a baseline; return the verdict, and the heads of both journals."""
+def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads, tuple[Side, Side]]":
+    """Check a run against a baseline; return the verdict, the heads of both journals, and both runs."""
     (view_a, side_a), (view_b, side_b) = (open_side(reference, apply=_checked_apply()) for reference in (base, run))
     for view in (view_a, view_b):
         if view.problem is not None:
             raise view.problem
-    return check_gate(side_a, side_b, rules), {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
+    heads = {"baseline": (base, view_a.state.head), "run": (run, view_b.state.head)}
+    return check_gate(side_a, side_b, rules), heads, (side_a, side_b)
+
+
+def _noise_and_drops(
+    report: GateReport, base: RunReference, run: RunReference, sides: tuple[Side, Side]
+) -> tuple[str | None, Mapping[str, float | None]]:
+    """Return where the noise of unchanged trials is known from, and the drops that would not be seen; None if it is unknown."""
+    if drops := unseen_drops(*sides, report.checks, repeats(sides[0])):
+        return "repeats", drops
+    if drops := unseen_drops(*sides, report.checks, _history(base, run.path)):
+        return "history", drops
+    return None, {}
+
+
+def _history(base: RunReference, excluded: Path) -> Unchanged:
+    """Return the values of each score, by case, in the runs beside the baseline that have its definition, and in itself."""
+    values: dict[str, dict[tuple[str, str, str], list[float]]] = {}
+    others = (
+        path for path in runs_newest_first(base.path.parent) if path.resolve() not in {base.path.resolve(), excluded.resolve()}
+    )
+    with DigestCache() as cache:
+        run = cache.read(base.path, with_cases=False)[0]
+        for path in (base.path, *islice(others, _HISTORY_RUNS)):
+            other, all_columns = cache.read(path)
+            for variant, columns in zip(other.variants, all_columns, strict=True):
+                key = definition_key(run.identity, variant.variant)
+                is_unchanged = key is not None and key == definition_key(other.identity, variant.variant)
+                if not is_unchanged or base.variant not in {None, variant.variant}:
+                    continue
+                for scorer, numbers in columns.values.items():
+                    by_case = values.setdefault(scorer, {})
+                    for case, fingerprint, value in zip(columns.cases, columns.fingerprints, numbers, strict=True):
+                        if value is not None:
+                            numbers_of_case = by_case.setdefault((case, fingerprint, variant.variant), [])
+                            numbers_of_case.extend(value if isinstance(value, list) else [value])
+    return {scorer: [*by_case.values()] for scorer, by_case in values.items()}
 
 
 def _gate_suite(argument: str | None, baseline: str | None, rules: GateRules, *, as_json: bool) -> NoReturn:
@@ -236,7 +284,7 @@ def _suite_verdict(base: Path | None, run: Path | None, rules: GateRules) -> dic
     if not is_run(run):
         return {"verdict": "not_comparable", "reason": "not started"}
     try:
-        report, heads = _check(RunReference(base), RunReference(run), rules)
+        report, heads, _ = _check(RunReference(base), RunReference(run), rules)
     except (JournalDamaged, InvalidRecord) as exc:
         return {"verdict": "damaged", "reason": one_line(str(exc), 200)}
     except (NotComparable, NothingInCommon, JournalError) as exc:
@@ -334,18 +382,22 @@ def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
     }
 
 
-def _report_lines(report: GateReport, heads: _Heads, *, no_broken: bool) -> Iterator[str]:
+def _report_lines(report: GateReport, heads: _Heads, unseen_lines: Iterable[str], *, no_broken: bool) -> Iterator[str]:
     comparison = report.comparison
     for name, (reference, head) in heads.items():
         yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
     trials = unpaired_text(comparison, "the baseline", "the run")
     unpaired_note = f"; not compared: {trials}" if trials else ""
     yield f"{plural(comparison.common, 'trial')} in common{unpaired_note}"
+    if tests := [check for check in report.checks if check.rule == "max_drop"]:
+        corrected = f"; p-values are Holm-corrected over {len(tests) - 1} scores" if len(tests) > 2 else ""  # noqa: PLR2004 - and `completed`
+        yield f"one-sided tests that the run is worse: McNemar's for pass/fail, sign-flip for numbers{corrected}"
     for check in report.checks:
         yield f"{check.verdict.replace('_', ' '):<20}{_sentence(check)}"
     if report.has_mixed_models and not report.allows_mixed_models:
         reason = "several models served one variant; pass --allow-mixed-models to decide anyway"
         yield f"{'too little evidence':<20}{reason}"
+    yield from unseen_lines
     yield from answer_lines(comparison, "baseline", "run")
     if no_broken:
         yield from (f"  {printable(change.trial)}: {change_text(change)}" for change in comparison.broken)
@@ -356,7 +408,7 @@ def _report_lines(report: GateReport, heads: _Heads, *, no_broken: bool) -> Iter
 
 
 def _sentence(check: Check) -> str:
-    """Describe a check: `exact 91.2 % → 87.4 %: -3.8 points (95 % CI -6.1 to -1.5, n = 300); drop tolerated: 2.0 points`."""
+    """Describe a check: `exact 91.2 % → 87.4 %: -3.8 points (95 % CI …, n = 300, p = 0.2); 9 cases broke, 2 were fixed; …`."""
     name = "trials with an output" if check.name == COMPLETED else printable(check.name, 40)
     if check.name == BROKEN:
         return f"{name} {plural(int(check.value or 0), 'trial')} (required: none)"
@@ -365,10 +417,34 @@ def _sentence(check: Check) -> str:
         unit = " × the baseline" if check.rule == "at_most_ratio" else ""
         return f"{name} {digits(check.value or 0.0, 3)}{unit} (required: {relation} {digits(check.bound, 4)})"
     means = f"{mean_text(check.kind, check.baseline)} → {mean_text(check.kind, check.value)}"
-    difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0)
-    parts = [f"{name} {means}: {difference}", f"drop tolerated: {size_text(check.kind, check.bound)}"]
-    if check.verdict == "passed" and check.minimum_detectable is not None and check.minimum_detectable > check.bound:
-        parts.append(not_seen_text(check.kind, check.minimum_detectable, "drops"))
+    difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0, p_text(check.p))
+    lower, higher = check.lower or 0, check.higher or 0
+    if check.kind == "pass":
+        changes = f"{plural(lower, 'case')} broke, {higher:,} {'was' if higher == 1 else 'were'} fixed"
+    else:
+        changes = f"{plural(lower, 'case')} {'is' if lower == 1 else 'are'} lower, {higher:,} higher"
+    parts = [f"{name} {means}: {difference}", changes, f"drop tolerated: {size_text(check.kind, check.bound)}"]
     if check.more_cases is not None:
-        parts.append(f"about {plural(check.more_cases, 'more case')} would decide")
+        no_broken = ", or --no-broken," if check.kind == "pass" else ""
+        parts.append(f"about {plural(check.more_cases, 'more case')}{no_broken} would decide")
     return "; ".join(parts)
+
+
+def _unseen_lines(report: GateReport, noise: str | None, drops: Mapping[str, float | None]) -> Iterator[str]:
+    """Yield which drops would not be seen: `drops below 16.6 points (exact) would not be seen, by the baseline's repeats`.
+
+    Only if the gate passed: otherwise there is a drop to look at.
+    """
+    if report.verdict != "passed":
+        return
+    kinds = {check.name: check.kind for check in report.checks if check.rule == "max_drop"}
+    if noise is None:
+        if kinds.keys() - {COMPLETED}:
+            reason = "the baseline has no repeats, and no other run beside it has its definition"
+            yield f"which drops would not be seen is unknown: {reason}"
+        return
+    source = "the baseline's repeats" if noise == "repeats" else "runs with the baseline's definition"
+    if sizes := [f"{size_text(kinds[name], drop)} ({printable(name, 40)})" for name, drop in drops.items() if drop is not None]:
+        yield f"drops below {', '.join(sizes)} would not be seen, by {source}"
+    if blind := [printable(name, 40) for name, drop in drops.items() if drop is None]:
+        yield f"too few cases to see a drop of {', '.join(blind)}, by {source}"
