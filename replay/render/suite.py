@@ -91,14 +91,18 @@ def table_lines(rows: Sequence[SuiteRow]) -> list[str]:
 
 
 def totals_text(rows: Sequence[SuiteRow]) -> str:
-    """Return the totals of all evaluations: `120 of 180 trials done · 2 errors · cost $0.12 of $5.00`."""
+    """Return the totals of all evaluations: `120 of 180 trials done · 2 errors · cost $0.12 · budget: cost $0.14 of $5.00`.
+
+    A budget counts also what interrupted calls may have cost, so that more of it is spent than the sum of the costs.
+    """
     states = [row.state for row in rows if row.state is not None]
     errors = sum(state.failed for state in states)
     done, trials = _progress(rows)
     parts = [f"{done:,} done" if trials is None else f"{done:,} of {plural(trials, 'trial')} done", plural(errors, "error")]
     costs = [cost for state in states if (cost := total(state.usage, "cost")) is not None]
+    parts += [f"cost {money(sum(costs))}"] if costs else []
     shares = [f"{unit} {quantity(unit, spent)} of {quantity(unit, limit)}" for unit, spent, limit in _shared_budget(states)]
-    return " · ".join([*parts, *(shares or ([f"cost {money(sum(costs))}"] if costs else []))])
+    return " · ".join([*parts, *([f"budget: {', '.join(shares)}"] if shares else [])])
 
 
 def _progress(rows: Sequence[SuiteRow]) -> tuple[int, int | None]:

@@ -96,10 +96,13 @@ class Bias:
 
     n: int
     """Outputs with a label."""
-    slope: float
+    without: float
+    with_it: float
+    """Mean error of the outputs without this property, and of those with it: shorter and longer ones, say."""
+    difference: float
     low: float | None
     high: float | None
-    """95 % confidence interval, clustered by case."""
+    """Their difference, with its 95 % confidence interval, clustered by case."""
 
 
 @attrs.frozen(kw_only=True)
@@ -143,9 +146,9 @@ class Agreement:
     position_flips: PositionFlips | None
     """Of pairwise judging with the same model; None without it."""
     length: Bias | None
-    """How much the error rises when the output is twice as long."""
+    """The error on outputs up to the median length, and on longer ones; None if all are equally long."""
     own_family: Bias | None
-    """How much the error is higher on outputs of models of the judge's own family; None without both kinds of models."""
+    """The error on outputs of other models and of the judge's own family; None without both kinds of models."""
 
     @property
     def coefficient(self) -> Coefficient | None:
@@ -202,7 +205,7 @@ def agreement(reviewed: Reviewed, side: Side, name: str) -> Agreement:
         ],
         consistency=_consistency(scores, trials, details.digests),
         position_flips=_position_flips(side, name, details.judges),
-        length=_bias((trials[trial].case, math.log2(1 + details.lengths[trial]), *error) for trial, error in errors.items()),
+        length=_length_bias(errors, trials, details.lengths),
         own_family=_own_family(errors, trials, details.judges),
     )
 
@@ -295,10 +298,27 @@ def _position_flips(side: Side, name: str, judges: Collection[str]) -> PositionF
     return PositionFlips(pairs=pairs, flips=flips, to_first=to_first) if pairs else None
 
 
-def _bias(rows: Iterable[tuple[str, float, float, float]]) -> Bias | None:
+def _bias(rows: Iterable[tuple[str, bool, float, float]]) -> Bias | None:
+    """Compare the errors of outputs with and without a property; a row has the case, the property, the error and its weight."""
     units = list(rows)
     estimate: Estimate | None = slope(units)
-    return None if estimate is None else Bias(n=len(units), slope=estimate.mean, low=estimate.low, high=estimate.high)
+    if estimate is None:
+        return None
+    sums = {False: (0.0, 0.0), True: (0.0, 0.0)}
+    for _, has_property, error, weight in units:
+        total, weights = sums[has_property]
+        sums[has_property] = total + error * weight, weights + weight
+    without, with_it = (total / weights for total, weights in sums.values())
+    return Bias(n=len(units), without=without, with_it=with_it, difference=estimate.mean, low=estimate.low, high=estimate.high)
+
+
+def _length_bias(
+    errors: Mapping[str, tuple[float, float]], trials: Mapping[str, TrialState], lengths: Mapping[str, int]
+) -> Bias | None:
+    """Compare outputs up to the median length with longer ones; a slope over lengths may be far outside of what occurs."""
+    ordered = sorted(lengths[trial] for trial in errors)
+    limit = min(ordered[(len(ordered) - 1) // 2], ordered[-1] - 1) if ordered else 0  # The longest ones are always longer.
+    return _bias((trials[trial].case, lengths[trial] > limit, *error) for trial, error in errors.items())
 
 
 def _own_family(
@@ -306,7 +326,7 @@ def _own_family(
 ) -> Bias | None:
     families = {_family(model) for model in judges}
     rows = (
-        (trials[trial].case, float(_family(answer.model) in families), *error)
+        (trials[trial].case, _family(answer.model) in families, *error)
         for trial, error in errors.items()
         if (answer := trials[trial].answer) is not None and answer.model
     )

@@ -113,14 +113,15 @@ def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
         )
     kind = "pass" if agreement.kind == "pass" else "number"
     if agreement.length is not None:
-        yield "error by length", _bias_text(agreement.length, kind, "when an output is twice as long")
+        yield "error by length", _bias_text(agreement.length, kind, "on shorter outputs", "on longer outputs")
     if agreement.own_family is not None:
-        yield "own model family", _bias_text(agreement.own_family, kind, "on outputs of the judge's own model family")
+        yield "own model family", _bias_text(agreement.own_family, kind, "on other models", "on the judge's own model family")
 
 
-def _bias_text(bias: Bias, kind: str, condition: str) -> str:
-    interval = difference_interval(kind, bias.low, bias.high)
-    return f"{signed_difference(kind, bias.slope)} {condition} (95 % CI {interval}, n = {bias.n:,})"
+def _bias_text(bias: Bias, kind: str, without: str, with_it: str) -> str:
+    errors = f"{signed_difference(kind, bias.without)} {without}, {signed_difference(kind, bias.with_it)} {with_it}"
+    difference = f"{signed_difference(kind, bias.difference)}, 95 % CI {difference_interval(kind, bias.low, bias.high)}"
+    return f"{errors} (difference {difference}, n = {bias.n:,})"
 
 
 def basis_text(agreement: Agreement) -> str:

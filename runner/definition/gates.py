@@ -5,7 +5,7 @@ human labels, and the corrected score. They are undecided without enough labels 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Self
 
@@ -15,6 +15,7 @@ from evaljournal.replay import LoadedRun, RunState
 from evaljournal.replay.results.comparison import Side
 from evaljournal.replay.results.summary import score_of
 from evaljournal.replay.state.scores import Scores
+from evaljournal.replay.state.tally import Tally
 from evaljournal.replay.text import plural, printable
 from evaljournal.runner.errors import InvalidSetting, UsageError
 from evaljournal.runner.suggest import suggest
@@ -48,6 +49,14 @@ class Gate:
             raise UsageError("expected SCORER=NUMBER: exact=0.9, or 'exact>=0.9@lower'", setting="fail_under", value=text)
         minimum = float(match["minimum"]) / (100 if match["percent"] else 1)
         return cls(text, match["scorer"], minimum, "lower" if match["bound"] == "lower" else "mean", match["figure"] or "")
+
+    def is_share(self, tally: Tally | None) -> bool:
+        """Return whether the figure is at most 1: a pass rate, or an agreement."""
+        return self.figure == "agreement" or (tally is not None and tally.kind == "pass")
+
+    def as_share(self) -> str:
+        """Return the minimum that was probably meant if it was written in percent: `; did you mean 0.9?`."""
+        return f"; did you mean {self.minimum / 100:g}?" if self.minimum <= 100 else ""  # noqa: PLR2004 - percent
 
     def problem(self, state: RunState, path: Path | None = None) -> str:
         """Return why the gate did not pass; empty if it passed. Every variant must reach it. `path` is that of the run."""
@@ -90,7 +99,8 @@ class Gate:
             if result.coefficient is not None:
                 figures = attrs.astuple(result.coefficient)
         elif score is not None:
-            name, labels, figures = f"the corrected {self.scorer}", score.labels, (score.mean, score.low, score.high)
+            name = f"the corrected {self.scorer}" if score.method == "ppi" else f"the mean of the labels of {self.scorer}"
+            labels, figures = score.labels, (score.mean, score.low, score.high)
         else:
             return f"the labels of {self.scorer} are texts, which have no mean", False
         if labels < MIN_LABELS:
@@ -126,7 +136,8 @@ class Gate:
             return f"{self.scorer} {problem}"
         if value >= self.minimum:
             return ""
-        return f"{'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {value:.4g}"
+        maximum = f", and at most 1{self.as_share()}" if self.minimum > 1 and self.is_share(tally) else ""
+        return f"{'the lower end' if self.bound == 'lower' else 'the mean'} of {self.scorer} is {value:.4g}{maximum}"
 
 
 @attrs.frozen
@@ -199,13 +210,20 @@ def _trial_problems(state: RunState, scorers: Iterable[str]) -> list[str]:
     ]
 
 
-def check_gates(gates: Iterable[str], scorers: Iterable[str], scores: Scores | None = None) -> None:
-    """Reject a gate on a score of an unknown scorer, or on the corrected score of one that gives labels."""
+def check_gates(
+    gates: Iterable[str], scorers: Iterable[str], scores: Scores | None = None, *, shares: Container[str] = ()
+) -> None:
+    """Reject a gate on a score of an unknown scorer, on the corrected score of one that gives labels, or above the maximum.
+
+    The scores of `shares` are at most 1, as are pass rates and agreements.
+    """
     names = list(scorers)
     for gate in gates:
         parsed_gate = Gate.parse(gate)
         name, tally = parsed_gate.scorer, None if scores is None else scores.get(parsed_gate.scorer)
         if parsed_gate.figure == "corrected" and tally is not None and tally.kind == "label":
             raise UsageError(f"the scores of {name} are labels, which have no mean", setting="fail_under", value=gate)
+        if parsed_gate.minimum > 1 and (parsed_gate.is_share(tally) or name in shares):
+            raise UsageError(f"{name} is at most 1{parsed_gate.as_share()}", setting="fail_under", value=gate)
         if name.partition(".")[0] not in {scorer.partition(".")[0] for scorer in names}:
             raise UsageError(f"no scorer {name!r}{suggest(name, names)}", setting="fail_under", value=gate)

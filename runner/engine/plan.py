@@ -166,7 +166,8 @@ def select_trials(
     Nothing is started, and cases that can be read only once are not read. `yes`: whether more than 1,000 variants may run.
     """
     evaluation.check_parameters()
-    check_gates(settings.fail_under, evaluation.scorers)
+    shares = {name for name, scorer in evaluation.scorers.items() if scorer.is_share}
+    check_gates(settings.fail_under, evaluation.scorers, shares=shares)
     _check_limits(evaluation, settings, shard)
     evaluation = evaluation.with_variants(settings.only_variants)
     if len(evaluation.variants) > MAX_UNCONFIRMED and not yes:

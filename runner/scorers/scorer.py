@@ -166,6 +166,11 @@ class Scorer:
         return not self.workers and getattr(self.function, "is_local", False) is True
 
     @property
+    def is_share(self) -> bool:
+        """Whether it is known that its scores are passes or at most 1: it is built in and local, or annotated with `bool`."""
+        return self.is_local or getattr(self.function, "__annotations__", {}).get("return") in {bool, "bool"}
+
+    @property
     def combines(self) -> tuple[str, ...]:
         """The scorers from whose scores of a trial its own is computed, without a call; empty for all others."""
         return getattr(self.function, "combines", ())

@@ -29,6 +29,8 @@ from evaljournal.replay.statistics import holm, mcnemar, mcnemar_worse, sign_fli
 from tests.journal.samples import examples
 
 PAIRS = 2_000
+SIGN_FLIP_PAIRS = 300
+"""A sign-flip test of many cases takes some milliseconds."""
 SLICE = 40
 
 
@@ -313,7 +315,7 @@ SYSTEMS: dict[str, Callable[[np.random.Generator, int, int, float], PairedDiffer
     "all err with 10 %": partial(simulated_passes, noise="errors"),
     "numbers": simulated_numbers,
 }
-MIN_PASSED = {"a tenth are coin flips": 0.85, "all err with 10 %": 0.82, "numbers": 0.7}
+MIN_PASSED = {"a tenth are coin flips": 0.85, "all err with 10 %": 0.82, "numbers": 0.8}
 
 
 @pytest.mark.parametrize(
@@ -322,9 +324,15 @@ MIN_PASSED = {"a tenth are coin flips": 0.85, "all err with 10 %": 0.82, "number
         *(pytest.param(*row, 1, SLICE) for row in itertools.product(SYSTEMS, (20, 50), (1, 3))),
         *(
             pytest.param(*row, 1, PAIRS, marks=pytest.mark.exhaustive)
-            for row in itertools.product(SYSTEMS, (20, 50, 100, 300), (1, 2, 3))
+            for row in itertools.product([*SYSTEMS][:2], (20, 50, 100, 300), (1, 2, 3))
         ),
-        *(pytest.param(*row, 3, PAIRS, marks=pytest.mark.exhaustive) for row in itertools.product(SYSTEMS, (20, 100), (3,))),
+        *(
+            pytest.param(*row, SIGN_FLIP_PAIRS, marks=pytest.mark.exhaustive)
+            for row in [
+                *itertools.product([*SYSTEMS][:2], (50, 300), (3,), (3,)),
+                *(("numbers", n, 3, 1) for n in (20, 50, 300)),
+            ]
+        ),
     ],
 )
 def test_gates_on_unchanged_systems(system: str, n: int, scores: int, repeats: int, pairs: int) -> None:
@@ -338,7 +346,7 @@ def test_gates_on_unchanged_systems(system: str, n: int, scores: int, repeats: i
     rates = {event: counts[event] / pairs for event in ("regressed", "passed")}
     figures = ", ".join(f"{event} {100 * rate:.1f} %" for event, rate in rates.items())
     print(f"{system}, n = {n}, scores {scores}, repeats {repeats}: {figures}")  # noqa: T201
-    chance = 2 * np.sqrt(0.25 / pairs) if pairs == SLICE else 0.0
+    chance = 0.0 if pairs == PAIRS else 2 * np.sqrt(0.05 * 0.95 / pairs)
 
     assert rates["regressed"] <= 0.05 + chance
     assert rates["passed"] >= MIN_PASSED[system] - chance

@@ -273,7 +273,7 @@ def test_consistency(tmp_path: Path) -> None:
 
 
 def test_errors_over_length(tmp_path: Path) -> None:
-    """A judge that lets long outputs pass although they are wrong has a positive slope over the length."""
+    """A judge that lets long outputs pass although they are wrong has a larger error on the longer half."""
     outputs = ["x" * (3 if index % 2 else 255) for index in range(40)]
     events = [event for index, output in enumerate(outputs) for event in answered(f"c{index}", {"judge": True}, output=output)]
     write_sync(tmp_path / "run", [started(), session(), *events, finished(40)], confirm=False, run=RUN)
@@ -282,7 +282,7 @@ def test_errors_over_length(tmp_path: Path) -> None:
     length = agreement_of(tmp_path / "run").length
     assert length is not None
 
-    assert (40, 1 / 6) == pytest.approx((length.n, length.slope))  # 4 to 256 is six times twice as long.
+    assert (40, 0.0, 1.0, 1.0) == pytest.approx((length.n, length.without, length.with_it, length.difference))
 
 
 def test_own_family(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_own_family(tmp_path: Path) -> None:
     family = agreement_of(tmp_path / "run").own_family
     assert family is not None
 
-    assert (40, 0.5) == pytest.approx((family.n, family.slope))
+    assert (40, 0.5) == pytest.approx((family.n, family.difference))
 
 
 def test_position_flips(tmp_path: Path) -> None:

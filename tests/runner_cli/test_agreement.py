@@ -168,7 +168,24 @@ def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:
     result = evaljournal("gate", run, "--baseline", tmp_path / "base", "--fail-under", "corrected:judge>=0.9@lower")
 
     assert (0, 1) == (passed.exit_code, result.exit_code)
-    assert "regressed           corrected:judge>=0.9@lower: the 95 % interval" in result.stdout
+    assert "failed              corrected:judge>=0.9@lower: the 95 % interval" in result.stdout
+
+
+def test_a_gate_without_a_baseline_cannot_regress(run: Path) -> None:
+    """A score below a minimum has failed: nothing is known about an earlier run."""
+    result = evaljournal("gate", run, "--fail-under", "corrected:judge>=0.9")
+
+    assert (1, "failed") == (result.exit_code, result.stdout.splitlines()[-1])
+    assert "failed" == json.loads(evaljournal("gate", run, "--fail-under", "judge>=0.9", "--json").stdout)["verdict"]
+
+
+def test_a_gate_on_labels_alone(tmp_path: Path) -> None:
+    """If the labels are too few to correct a score, a gate on it names what it compares."""
+    write_reviewed_run(tmp_path / "few", (35, 0, 0, 5))
+    result = evaljournal("gate", tmp_path / "few", "--fail-under", "corrected:judge>=0.95")
+
+    assert 1 == result.exit_code
+    assert "the mean of the labels of judge is 0.875\n" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -179,6 +196,9 @@ def test_gates_with_a_baseline(tmp_path: Path, run: Path) -> None:
         (("--suite", "--baseline", "newest", "--fail-under", "judge=1"), "--fail-under applies to a run, not to a suite"),
         (("--fail-under", "corrected:juge=1"), "no scorer 'juge'; did you mean 'judge'?"),
         (("--fail-under", "correct:judge=1"), "expected SCORER=NUMBER"),
+        (("--fail-under", "judge=90"), "--fail-under judge=90: judge is at most 1; did you mean 0.9?"),
+        (("--fail-under", "agreement:judge>=70@lower"), "judge is at most 1; did you mean 0.7?"),
+        (("--fail-under", "judge=900"), "--fail-under judge=900: judge is at most 1"),
     ],
 )
 def test_wrong_gates(run: Path, arguments: tuple[str, ...], text: str) -> None:

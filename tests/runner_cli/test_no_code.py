@@ -223,6 +223,7 @@ TARGETS = {
         ("COMMAND --judge m --judge-url http://h --choice good", "expected WORD=VALUE"),
         ("COMMAND --judge '' --judge-url http://h", "the model is empty"),
         ("COMMAND --judge j= --judge-url http://h", "the model is empty"),
+        ("COMMAND --score exact --fail-under exact=90", "--fail-under exact=90: exact is at most 1; did you mean 0.9?"),
         ("COMMAND --score exact --fail-under exat=1", "no scorer 'exat'; did you mean 'exact'?"),
         ("ENDPOINT --header X", "expected 'Name: value'"),
         ("ENDPOINT --retry-errors -1", "--retry-errors -1: must be a whole number"),

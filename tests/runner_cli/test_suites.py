@@ -348,7 +348,7 @@ def test_the_budget_is_shared() -> None:
 
     assert (3, 3) == (stopped.exit_code, again.exit_code)
     assert len(calls()) == 6
-    assert "cost $0.0600 of $0.0600" in again.stdout
+    assert "cost $0.0600 · budget: cost $0.0600 of $0.0600" in again.stdout
     (command,) = re.findall(r"^next: evaljournal (.*)$", stopped.stdout, re.MULTILINE)
     assert 0 == evaljournal(*command.split()).exit_code, command
     assert 0 == evaljournal("verify").exit_code

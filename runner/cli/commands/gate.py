@@ -179,13 +179,14 @@ def _gate_alone(run: RunReference, gates: Sequence[str], *, as_json: bool) -> No
     except (JournalDamaged, InvalidRecord) as exc:
         exit_if_damaged(exc, quiet=as_json)
         raise
-    verdict = worst_verdict(map(_verdict, results))
+    worst = worst_verdict(map(_verdict, results))
+    verdict = _without_baseline(worst)
     if as_json:
         path = {"path": str(run.path), "variant": run.variant}
         print_json({"verdict": verdict, "run": path, "gates": [view_json(result) for result in results]})
     else:
         echo("\n".join([f"run       {printable(str(run), 200)}", *map(_minimum_line, results), as_words(verdict)]))
-    sys.exit(_EXIT_CODES[verdict])
+    sys.exit(_EXIT_CODES[worst])
 
 
 def _verdict(result: GateResult) -> Verdict:
@@ -193,7 +194,12 @@ def _verdict(result: GateResult) -> Verdict:
 
 
 def _minimum_line(result: GateResult) -> str:
-    return f"{as_words(_verdict(result)):<20}{printable(result.problem or result.gate, 500)}"
+    return f"{as_words(_without_baseline(_verdict(result))):<20}{printable(result.problem or result.gate, 500)}"
+
+
+def _without_baseline(verdict: Verdict) -> str:
+    """Return a verdict on minimum scores, which cannot regress: they are compared with a number."""
+    return "failed" if verdict == "regressed" else verdict
 
 
 def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[GateReport, _Heads, tuple[Side, Side]]":
