@@ -31,8 +31,14 @@ _STRING_OR_END: Final = re.compile(
 _NESTED_QUOTES: Final = re.compile(r"""[^\n]*[fFtT][rR]?["'][^\n]*#[^\n]*["']""")
 """A line on which a `#` may be inside nested quotes of an f-string."""
 
-_parse_lock = threading.Lock()
+_parse_lock = threading.RLock()
 """`ast.parse`, which `inspect.getsource` calls for classes, fails in Python 3.11 if several threads call it concurrently."""
+
+
+def parse(source: str) -> ast.Module:
+    """Parse source, in one thread at a time."""
+    with _parse_lock:
+        return ast.parse(source)
 
 
 def digest(content: bytes) -> str:
@@ -115,7 +121,7 @@ def _normalize(source: str) -> str:
     """Remove comments, blank lines and decorators from source; strings, such as prompts, stay unchanged."""
     if source[:1].isspace():
         source = f"if True:\n{source}"  # It is not dedented, because a multi-line prompt may start at the margin.
-    definition = ast.parse(source).body[0]
+    definition = parse(source).body[0]
     if isinstance(definition, ast.If):
         definition = definition.body[0]
     if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

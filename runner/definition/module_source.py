@@ -5,6 +5,8 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from evaljournal.runner.data.fingerprint import parse
+
 _DEFINITION: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORT: Final = (ast.Import, ast.ImportFrom)
 
@@ -12,7 +14,7 @@ _IMPORT: Final = (ast.Import, ast.ImportFrom)
 def imports(source: str) -> list[tuple[int, str, list[str]]]:
     """Return the imports of a module: number of leading dots, module, names; without those inside functions."""
     result: list[tuple[int, str, list[str]]] = []
-    nodes: list[ast.AST] = [ast.parse(source)]
+    nodes: list[ast.AST] = [parse(source)]
     while nodes:
         match nodes.pop():
             case ast.Import(names):
@@ -32,7 +34,7 @@ def relevant_source(source: str, lines: frozenset[int], evaluations: frozenset[s
     The functions themselves and the cases have fingerprints of their own. Other evaluations, with the names `evaluations`, the
     settings in decorators and the statements that start a run do not matter.
     """
-    tree = ast.parse(source)
+    tree = parse(source)
     nodes = list(_split_imports(tree.body))
     names, bound_names = {node: _names(node) for node in nodes}, {node: _bound_names(node) for node in nodes}
     own_names = set[str]().union(*(bound_names[node] for node in nodes if not isinstance(node, _IMPORT)))

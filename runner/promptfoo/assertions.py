@@ -1,6 +1,5 @@
 """Assertions of a test as the scorer `assertions` takes them: literal values, and Python functions by name."""
 
-import ast
 import keyword
 import re
 import textwrap
@@ -10,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 from evaljournal.runner.data.case import Case
+from evaljournal.runner.data.fingerprint import parse
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo import nunjucks
 from evaljournal.runner.promptfoo.project import FILE, NotMapped, Project, json_text
@@ -140,7 +140,7 @@ class AssertionReader:
             raise NotMapped("a template in code has no counterpart; use context['vars']")
         body = textwrap.indent(code.rstrip() if "\n" in code else f"return {code.strip()}", "    ")
         try:
-            ast.parse(f"def check(output, context):\n{body}\n")
+            parse(f"def check(output, context):\n{body}\n")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
             raise value.error(f"the code of the assertion is not valid Python: {exc}") from exc
         return self._name("check", Function("", body, config))

@@ -1,6 +1,6 @@
 """Definitions of evaluations: settings, tasks, scorers and fingerprints are checked where they are written."""
 
-import contextlib
+import ast
 import copy
 import functools
 import importlib.util
@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -19,6 +20,7 @@ import trio
 
 from evaljournal import Case, Retry, Score, UsageError, evaluation
 from evaljournal.runner.data.fingerprint import _normalize, definition_of, fingerprint_function
+from evaljournal.runner.definition.module_source import imports, relevant_source
 from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.scorers.scorer import ScorerInput
 from tests.processes import TIMEOUT, run_command
@@ -366,22 +368,30 @@ def test_fingerprint_of_a_nested_function(tmp_path: Path) -> None:
 
 def test_sources_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Concurrent `ast.parse` in two threads can raise a SystemError in Python 3.11."""
-    barrier, overlaps, get_source = threading.Barrier(2), list[bool](), inspect.getsource
+    is_free, calls, original = threading.Lock(), list[bool](), ast.parse
 
-    def watched_source(function: Callable[..., Any]) -> str:
-        with contextlib.suppress(threading.BrokenBarrierError):
-            barrier.wait(timeout=0.2)
-            overlaps.append(True)
-        return get_source(function)
+    def watched_parse(*arguments: Any, **options: Any) -> Any:
+        is_alone = is_free.acquire(timeout=0)
+        calls.append(is_alone)
+        time.sleep(0.05)  # So that the other threads would meet this one.
+        if is_alone:
+            is_free.release()
+        return original(*arguments, **options)
 
-    monkeypatch.setattr(inspect, "getsource", watched_source)
-    threads = [threading.Thread(target=function, args=[plain]) for function in (fingerprint_function, definition_of)]
+    monkeypatch.setattr(ast, "parse", watched_parse)
+    parsers: list[Callable[[], object]] = [
+        lambda: fingerprint_function(plain),
+        lambda: definition_of(CallableTask()),
+        lambda: imports("import os"),
+        lambda: relevant_source("import os", frozenset(), frozenset()),
+    ]
+    threads = [threading.Thread(target=parser) for parser in parsers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(TIMEOUT)
 
-    assert [] == overlaps
+    assert {True} == set(calls)
 
 
 def test_fingerprint_of_settings() -> None:
