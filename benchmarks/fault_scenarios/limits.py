@@ -6,8 +6,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks._figures import Figures
@@ -99,8 +100,11 @@ def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "evaljournal", *arguments]
 
 
-def _limited(limit: tuple[int, int] | None) -> Callable[[], None] | None:
-    return None if limit is None else lambda: resource.setrlimit(limit[0], (limit[1], limit[1]))
+def _prepare(limit: tuple[int, int] | None) -> None:
+    """Set a limit in a new process, and let SIGHUP reach it: it is ignored by the children of `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if limit is not None:
+        resource.setrlimit(limit[0], (limit[1], limit[1]))
 
 
 def _run(*arguments: str, limit: tuple[int, int] | None = None) -> int:
@@ -115,7 +119,7 @@ def _running(*arguments: str, limit: tuple[int, int] | None = None) -> Iterator[
         _command(*arguments),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=_limited(limit),  # noqa: PLW1509
+        preexec_fn=partial(_prepare, limit),  # noqa: PLW1509
     )
     try:
         yield process

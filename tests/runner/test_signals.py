@@ -14,8 +14,11 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals, is_from_sig
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    """Restore every handler."""
+    """No signal is ignored, as it may be by the process that started the tests; afterwards, restore every handler."""
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
