@@ -17,7 +17,7 @@ SCENARIOS = {
         limits.few_files,
         limits.little_memory,
         verdicts.verified_runs,
-        large_runs.a_million_trials,
+        large_runs.large_run,
     )
 }
 """Each prints its figures, given an empty directory. Its name is the value of `--only`; its docstring has the requirement."""

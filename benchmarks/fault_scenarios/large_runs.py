@@ -1,4 +1,4 @@
-"""A run of a million trials: the memory that commands need to read it."""
+"""A run of 100,000 trials: the memory that commands need to read it."""
 
 import os
 import subprocess
@@ -41,8 +41,8 @@ COMMANDS = {
 }
 
 
-def a_million_trials(figures: Figures, directory: Path, trials: int = 1_000_000) -> None:
-    """`verify`, `status`, `report` and `export` of a million trials need at most 500 MB each."""
+def large_run(figures: Figures, directory: Path, trials: int = 100_000) -> None:
+    """`verify`, `status`, `report` and `export` of 100,000 trials need at most 150 MB each."""
     path = directory / "run"
     trio.run(_write, path, trials)
     for name, arguments in COMMANDS.items():
@@ -56,7 +56,7 @@ def a_million_trials(figures: Figures, directory: Path, trials: int = 1_000_000)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         figures.show(f"{name}: exit code", process.returncode, maximum=0)
-        figures.show(f"{name}: peak memory, {trials:,} trials", float(peak), maximum=500, unit="MB")
+        figures.show(f"{name}: peak memory, {trials:,} trials", float(peak), maximum=150, unit="MB")
         figures.show(f"{name}: CPU", usage.ru_utime + usage.ru_stime, unit="s")
 
 

@@ -36,7 +36,7 @@ def test_valid_runs_verify(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_large_run(tmp_path: Path) -> None:
-    """Commands read a generated run with little memory; a million trials are read by `python -m benchmarks faults`."""
+    """Commands read a generated run with little memory; 100,000 trials are read by `python -m benchmarks faults`."""
     figures = Figures()
-    large_runs.a_million_trials(figures, tmp_path, trials=1_000)
+    large_runs.large_run(figures, tmp_path, trials=1_000)
     assert 0 == figures.missed
