@@ -232,9 +232,9 @@ def test_coverage(scenario: Scenario) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_coverage_in_10_000_samples(scenario: Scenario) -> None:
-    """In 10,000 samples of each row of the documentation, no required figure is missed."""
-    figures = simulate(scenario, 10_000)
+def test_coverage_in_2_500_samples(scenario: Scenario) -> None:
+    """In 2,500 samples of each row of the documentation, no required figure is missed by more than chance explains."""
+    figures = simulate(scenario, 2_500)
 
-    assert [] == list(missed(scenario, figures, slack=0.003))
+    assert [] == list(missed(scenario, figures, slack=0.006))
     assert abs(figures.bias) < 0.01 or figures.shown < 0.9, attrs.asdict(figures)

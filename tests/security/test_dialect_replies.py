@@ -20,7 +20,7 @@ from evaljournal.runner.tasks.prices import DEFAULT_PRICES, read_prices
 from tests.security.dialect_replies import REPLIES, STREAMS, random_reply
 
 EXPECTED_ERRORS: Final = (InvalidReply, ErrorReply, IncompleteReply, ReplyTooLarge)
-SAMPLE, ALL = 300, 100_000
+SAMPLE, ALL = 300, 30_000
 """Replies of each dialect that are tried."""
 
 
@@ -113,7 +113,7 @@ def fuzz_reply(dialect: str, seed: int) -> str:
     return "answer"
 
 
-@pytest.mark.parametrize("count", [SAMPLE, pytest.param(ALL, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("count", [SAMPLE, pytest.param(ALL, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("dialect", names())
 def test_changed_replies(dialect: str, count: int) -> None:
     """A changed reply gives an expected error, or an answer whose text is in it and whose usage and cost are finite."""

@@ -343,11 +343,11 @@ def fuzz_mask(seed: int) -> None:
         assert key not in mask_keys(f"{text} {key} {text}"), text
 
 
-SAMPLE, ALL = 300, 200_000
+SAMPLE, ALL = 300, 50_000
 """Inputs of each kind that are tried."""
 
 
-@pytest.mark.parametrize("count", [SAMPLE, pytest.param(ALL, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize("count", [SAMPLE, pytest.param(ALL, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("fuzz", [fuzz_reply, fuzz_mask])
 def test_any_input_is_classified(fuzz: Callable[[int], None], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers of replies raise only what is classified; masks only remove parts of a text, and leave no key in it."""
