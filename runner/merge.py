@@ -20,7 +20,7 @@ from evaljournal.journal.errors import InvalidRecord, JournalLocked
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.format.blobs import with_loaded_blobs
 from evaljournal.journal.format.lifecycle import Lifecycle
-from evaljournal.journal.ownership import start_events
+from evaljournal.journal.ownership import Start, own_hashes
 from evaljournal.journal.readers.verification import Verification, Verifier
 from evaljournal.journal.threads import InThread, run_in_thread
 from evaljournal.replay import RunState
@@ -51,8 +51,6 @@ class SourceShard:
     """Number of trials to run; None if unknown."""
     sessions: int
     is_finished: bool
-    is_own: bool
-    """Whether the user has started and resumed it on this machine; see `journal.ownership`."""
     start: Record
     """The record of its `RunStarted`."""
     run_started: events.RunStarted
@@ -91,7 +89,8 @@ async def merge(
     first_record = min((shard.start for shard in shards), key=lambda record: record.at)
     state = RunState()
     async with copied_run(target, first_record, run=run, durability="os", files=files, in_thread=in_thread) as copy:
-        state.apply(copy.append(_run_started(shards, is_complete=is_complete), is_own=True))
+        is_own = shards[0].start.h in own_hashes(shards[0].run)
+        state.apply(copy.append(_run_started(shards, is_complete=is_complete), is_own=is_own))
         for shard in shards:
             with reject_invalid_record(shard.path, lambda: copy.source.seq):
                 await _ShardCopier(copy, state, shard, is_complete=is_complete).add()
@@ -121,21 +120,21 @@ def _describe(path: Path) -> SourceShard:
         raise JournalLocked(f"{path} is still running", path=path, hint="watch")
     records = iter(read(path, load_blobs=False))
     header = next(records, None)
-    start = next((record for record in records if isinstance(record.event, events.RunStarted)), None)
+    starts = [record for record in records if isinstance(record.event, Start)]
+    start = next((record for record in starts if isinstance(record.event, events.RunStarted)), None)
     if header is None or not isinstance(header.event, events.SegmentOpened) or start is None:
         raise UsageError(f"{path} ends before its evaluation was recorded; start the shard again")
-    starts = start_events(path)
     state = RunState()
     with reject_invalid_record(path, lambda: start.seq):
-        for event, _ in reversed(starts):
-            state.apply(start._replace(event=event))
+        for record in starts:
+            state.apply(record)
     assert state.started is not None
     try:
         shard = Shard.parse(state.started.shard)
     except ValueError:
         raise UsageError(f"{path} is not a shard: it was not started with --shard") from None
-    record = last_record(path)
-    run_finished = record.event if record is not None and isinstance(record.event, events.RunFinished) else None
+    end = last_record(path)
+    run_finished = end.event if end is not None and isinstance(end.event, events.RunFinished) else None
     is_empty = run_finished is not None and not run_finished.completed + run_finished.failed + run_finished.withdrawn
     return SourceShard(
         path=path,
@@ -145,7 +144,6 @@ def _describe(path: Path) -> SourceShard:
         trials=state.planned if state.planned or is_empty else None,
         sessions=len(state.sessions),
         is_finished=run_finished is not None,
-        is_own=all(is_listed for _, is_listed in starts),
         start=start,
         run_started=evolve_fact(state.started, settings=state.settings),
     )
@@ -192,6 +190,9 @@ class _ShardCopier:
         self._lifecycle = Lifecycle()
         """The stages of the shard's trials."""
         self._withdrawn_trials: set[str] = set()
+        self._own_starts = own_hashes(shard.run)
+        self._is_own = True
+        """Whether the user has written every copied start; see `journal.ownership`."""
 
     async def add(self) -> None:
         """Verify the shard and copy its sessions."""
@@ -206,7 +207,7 @@ class _ShardCopier:
                 event = evolve_fact(event, batch=batch + earlier_batches)
             if verifier.has_blobs:
                 event = with_loaded_blobs(record._replace(event=event), DISK).event
-            self._state.apply(copy.append(event, is_own=shard.is_own))
+            self._state.apply(copy.append(event, is_own=self._is_own))
             if verifier.has_blobs or not record.seq % _BATCH:
                 await self._journal.wait_room()
         _check_unchanged(shard, verifier.result(), self._source)
@@ -224,18 +225,22 @@ class _ShardCopier:
             case events.TrialWithdrawn():
                 self._withdrawn_trials.add(event.trial)
             case events.SessionStarted():
-                self._source.apply(record)
+                self._apply_start(record)
                 return self._adapt_session(event)
             case events.RunFinished():
                 return self._adapt_end(event, record)
             case events.RunStarted():  # The new run has it once.
-                self._source.apply(record)
+                self._apply_start(record)
                 return None
             case events.SegmentOpened() | events.SegmentSealed() | events.JournalRecovered():
                 return None  # It is about the files of the shard.
             case _:
                 pass  # Nearly all are copied as they are.
         return event
+
+    def _apply_start(self, record: Record) -> None:
+        self._is_own = self._is_own and record.h in self._own_starts
+        self._source.apply(record)
 
     def _check_absent(self, trial: str) -> None:
         """Raise if an earlier shard has the trial; a shard may enqueue a trial again that it has withdrawn."""

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaljournal.journal import Event, read
+from evaljournal.journal import Event, Record, read
 from evaljournal.journal.errors import JournalError
 from evaljournal.journal.events import RunStarted, SessionStarted
 from evaljournal.journal.fact import evolve_fact
 from evaljournal.journal.ownership import start_events
+from evaljournal.runner.run_paths import last_record
 from tests.journal.samples import examples, lines_of, overwrite, segment, session, write_sync
 from tests.runner_cli.commands import evaljournal
 from tests.security.test_foreign_run import EVIL, STOPPED, rewrite, run_started, write_run
@@ -90,6 +91,21 @@ def test_a_hidden_session_is_not_signed(tmp_path: Path, spell: Callable[[bytes],
         code, output = result.exit_code, result.output
 
     assert (2, True) == (code, "add --trust" in output), output
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_the_copied_records_decide_whose_a_shard_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str) -> None:
+    """A shard that is replaced after its starts were read leaves the merged run foreign."""
+
+    def replace(path: Path) -> Record | None:
+        if path.name == number:
+            rewrite(path, lambda own: [own[0], *(body.replace(b"own.py:own", EVIL_TASK) for body in own[1:])])
+        return last_record(path)
+
+    monkeypatch.setattr("evaljournal.runner.merge.last_record", replace)
+    code, output = resume_merged()
+
+    assert (2, True, False) == (code, "add --trust" in output, (tmp_path / "executed").exists()), output
 
 
 def test_a_torn_tail_names_no_evaluation(tmp_path: Path) -> None:
