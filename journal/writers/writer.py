@@ -71,6 +71,8 @@ class Journal:
         self.run = end.cursor.run.decode()
         self.initial_seq = end.cursor.seq
         """The last record when the journal was opened; 0 for a new one."""
+        self.initial_head = end.cursor.h.decode() if self.initial_seq else ""
+        """Its hash; empty for a new one."""
         self.recovery_record: Record | None = None
         """The `JournalRecovered` record, if a torn tail was set aside when the journal was opened."""
         self.lifecycle: Lifecycle = end.lifecycle

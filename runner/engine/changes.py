@@ -43,25 +43,16 @@ def effective_settings(
     Precedence: `overrides`, then those of earlier sessions (in `recorded_settings`), then `own_settings` of the evaluation.
     """
     names = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
-    recorded_names = recorded_settings.get("overridden")
-    earlier_names = recorded_names if isinstance(recorded_names, list) else []
-    earlier_settings = {
-        name: recorded_settings[name]
-        for name in names
-        if name in earlier_names and name in recorded_settings and (name not in overrides or name in _MERGED)
-    }
+    recorded_values = recorded_overrides(recorded_settings)
+    recorded_numbers = recorded_values.pop("retry", {})
+    earlier_settings = {name: value for name, value in recorded_values.items() if name not in overrides or name in _MERGED}
     workers = earlier_settings.get("workers")
     # A journal must not name a command to run or a cluster to trust.
     if isinstance(workers, Mapping) and workers.get("kind") != "processes":
         kind = "on Ray" if workers.get("kind") == "ray" else "that a command starts"
         raise UsageError(f"the run used workers {kind}", hint="pass them again: --workers, or workers=… in Python")
-    # Only the numbers of `retry` can be read from a journal; its other fields are functions and classes.
-    retry, recorded_retry = overrides.get("retry", {}), recorded_settings.get("retry")
-    numbers: dict[str, Any] = {}
-    if isinstance(retry, Mapping) and isinstance(recorded_retry, Mapping):
-        numbers = {
-            name: recorded_retry[name] for name in NUMERIC_FIELDS if f"retry.{name}" in earlier_names and name in recorded_retry
-        }
+    retry = overrides.get("retry", {})
+    numbers: dict[str, Any] = recorded_numbers if isinstance(retry, Mapping) else {}
     try:
         settings = own_settings.with_values({**earlier_settings, "retry": numbers})
     except (UsageError, TypeError) as exc:
@@ -72,6 +63,21 @@ def effective_settings(
     return settings.with_values({**overrides, **merged}), names + [
         f"retry.{name}" for name in NUMERIC_FIELDS if name in retry_names
     ]
+
+
+def recorded_overrides(recorded_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded settings that were passed in earlier sessions, and apply to later ones.
+
+    Only the numbers of `retry` can be read from a journal; its other fields are functions and classes.
+    """
+    recorded_names = recorded_settings.get("overridden")
+    names = recorded_names if isinstance(recorded_names, list) else []
+    fields = [field.name for field in attrs.fields(Settings) if field.name != "retry"]
+    values = {name: recorded_settings[name] for name in fields if name in names and name in recorded_settings}
+    retry = recorded_settings.get("retry")
+    numbers = retry if isinstance(retry, Mapping) else {}
+    numbers = {name: numbers[name] for name in NUMERIC_FIELDS if f"retry.{name}" in names and name in numbers}
+    return values | ({"retry": numbers} if numbers else {})
 
 
 def changes(old_start: RunStarted, new_start: RunStarted) -> dict[str, Any]:

@@ -43,8 +43,8 @@ class Options:
 
     resume: bool = False
     """Whether to resume a run instead of starting one."""
-    state: RunState = attrs.field(factory=RunState)
-    """The state of the run to resume, if its journal was already read."""
+    state: RunState | None = None
+    """The state of the run to resume, if its journal was already read; the run is not resumed if it has changed since."""
     next_path: Callable[[], Path] | None = None
     """Returns another path if another process has started a run at the first one."""
     task: str = ""

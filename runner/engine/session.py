@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import attrs
 import trio
 
-from evaljournal.journal import read, writing
+from evaljournal.journal import JournalError, read, writing
 from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.errors import DiskFull, JournalExists, JournalLocked, NotAJournal
 from evaljournal.journal.events import RunStopped, SessionStarted
@@ -265,7 +265,7 @@ class Session:
         """Return the recorded state; an empty one for a new run."""
         if not self.options.resume:
             return RunState()
-        if seq is None and self.options.state.seq:
+        if seq is None and self.options.state is not None:
             return self.options.state
         try:
             return fold(read(self.path, load_blobs=False, files=self.options.files), at=seq)
@@ -302,7 +302,9 @@ class Session:
                 run=self._environment.run,
             ) as journal:
                 self.is_started = True
-                if journal.initial_seq != state.seq:  # Another process has written since it was read.
+                if journal.initial_head != state.head:  # Another process has written since it was read.
+                    if options.state is not None:  # What was decided about the run, such as whose it is, may no longer hold.
+                        raise JournalError(f"{self.path} was changed after it was read; try again", path=self.path)
                     state = await options.in_thread(lambda: self._load_state(journal.initial_seq))
                     new_plan = await options.in_thread(lambda: self._plan(state))
                     if new_plan is None:

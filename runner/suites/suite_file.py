@@ -49,6 +49,8 @@ class Suite:
     settings: Mapping[str, Any]
     """Settings of all runs that were passed when the suite was started, with the keys of a configuration file."""
     entries: tuple[SuiteEntry, ...]
+    digest: str = ""
+    """Digest of the file that this was read from; empty if it was not read."""
 
     @property
     def runs(self) -> dict[str, Path]:
@@ -72,8 +74,7 @@ class Suite:
     @property
     def is_own(self) -> bool:
         """Whether this user has started the suite on this machine; otherwise its references need `--trust`."""
-        digest = _digest((self.path / FILE).read_bytes())
-        return digest in own_hashes(digest)
+        return self.digest in own_hashes(self.digest)
 
     @property
     def is_finished(self) -> bool:
@@ -94,7 +95,8 @@ def read_suite(path: Path) -> Suite:
     """Read the file of a suite, which may be foreign."""
     try:
         with DISK.read(str(path / FILE)) as stream:
-            value = orjson.loads(stream.read())
+            content = stream.read()
+        value = orjson.loads(content)
     except OSError as exc:
         raise UsageError(f"{path / FILE} cannot be read: {exc.strerror}") from exc
     except ValueError as exc:
@@ -113,7 +115,8 @@ def read_suite(path: Path) -> Suite:
     for names in ([entry.name for entry in suite_entries], [entry.run for entry in suite_entries]):
         if len(set(names)) < len(names):
             raise BlobDamaged(path, FILE, "has two evaluations with the same name or the same run")
-    return Suite(path=path, name=name, settings=cast("dict[str, Any]", settings), entries=suite_entries)
+    settings = cast("dict[str, Any]", settings)
+    return Suite(path=path, name=name, settings=settings, entries=suite_entries, digest=_digest(content))
 
 
 def _entry(path: Path, value: Any) -> SuiteEntry:

@@ -61,8 +61,7 @@ async def run_together(
 
     async def run_one(name: str) -> None:
         options = {**deterministic_options(), "budget": {"cost": budget}, "budget_share": shares[name]}
-        resume = {"resume": True, "state": states[name]} if states[name].seq else {}
-        outcomes[name] = await Session(evaluations[name], folder / name, **options, **resume).run()
+        outcomes[name] = await Session(evaluations[name], folder / name, resume=states[name].seq > 0, **options).run()
 
     with trio.fail_after(10_000):
         async with trio.open_nursery() as nursery:

@@ -23,6 +23,7 @@ from evaljournal.runner.cli.suites.discovery import command_line_settings
 from evaljournal.runner.cli.suites.ending import suite_exit_code
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
+from tests.journal.samples import lines_of, overwrite, segment
 from tests.processes import wait_until
 from tests.runner_cli.commands import (
     evaljournal,
@@ -406,6 +407,46 @@ def test_a_foreign_suite() -> None:
     assert "was not started by you on this machine, and names other.py:beta; pass --trust" in error
     assert not Path("loaded").exists()
     assert 0 == evaljournal("resume", SUITE, "--trust").exit_code
+
+
+def test_the_file_that_was_read_decides_whose_a_suite_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A foreign file that is replaced by the user's own after it was read is still foreign, and its settings are shown."""
+    assert 0 == evaljournal("run", "evals", "--limit", "1").exit_code
+    shutil.rmtree(SUITE / "beta")
+    file = SUITE / "suite.json"
+    content = file.read_text()
+    file.write_text(content.replace("evals/beta.py:beta", "other.py:beta"))
+    Path("other.py").write_text("open('loaded', 'w').close()\n" + TASK.format(name="beta", cases=1, fails=[]))
+
+    def replace(_: Path) -> bool:
+        file.write_text(content)
+        return False
+
+    monkeypatch.setattr("evaljournal.runner.cli.suites.command.is_held", replace)
+    error = rejected("resume", SUITE)
+
+    assert "and names other.py:beta; pass --trust\nThese recorded settings would replace" in error
+    assert error.endswith("\n  limit: 1\n")
+    assert not Path("loaded").exists()
+
+
+def test_a_run_that_appears_after_the_suite_was_read_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unstarted run whose journal another process creates meanwhile is an error: nothing of that journal was checked."""
+    assert 0 == evaljournal("run", "evals", "--limit", "1").exit_code
+    overwrite(segment(SUITE / "beta"), b"".join(lines_of(SUITE / "beta")[:3]))
+    (SUITE / "beta").rename("beta")
+    calls_before = calls()
+
+    def appear(*arguments: Any) -> dict[str, Any]:
+        if Path("beta").exists():
+            Path("beta").rename(SUITE / "beta")
+        return read_settings(*arguments)
+
+    monkeypatch.setattr("evaljournal.runner.cli.suites.command.read_settings", appear)
+    result = evaljournal("resume", SUITE)
+
+    assert "beta was changed after it was read" in result.output
+    assert (2, calls_before) == (result.exit_code, calls()), result.output
 
 
 def test_views() -> None:

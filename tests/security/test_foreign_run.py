@@ -224,6 +224,74 @@ def test_run_resumes_no_other_shard(tmp_path: Path) -> None:
     assert (2, True) == (result.exit_code, "half is shard 1/2; pass shard 1/2 or" in result.output)
 
 
+FOREIGN_SETTINGS: dict[str, Any] = {"gateway": False, "slots": 5_000, "budget": None, "retry": {"errors": 9}, "timeout": 1.0}
+OVERRIDDEN = ["gateway", "slots", "budget", "retry.errors"]
+
+
+def foreign_run_with_settings(path: Path, task: str = "own.py:own", **settings: Any) -> Path:
+    """Write an interrupted run of another user, who has passed these settings."""
+    if not Path("first").exists():
+        assert 0 == evaljournal("run", "own.py", "-o", "first", "--plain").exit_code
+    (own_start,) = events("first", RunStarted)
+    start = evolve_fact(own_start, task=task, settings={**own_start.settings, **settings})
+    return write_run(path, [start, session(), STOPPED])
+
+
+def test_an_evaluation_of_the_user_has_its_own_settings(tmp_path: Path) -> None:
+    """`resume --task` of a foreign run uses no setting that it records, and those of this session from then on."""
+    run = foreign_run_with_settings(tmp_path / "run", **FOREIGN_SETTINGS, overridden=OVERRIDDEN)
+    (own_start,) = events("first", RunStarted)
+    expected = {**own_start.settings, "timeout": 7.0, "overridden": ["timeout"]}
+
+    for command in (["--task", "own.py", "--timeout", "7"], ["--adopt"], ["--adopt", "--task", "own.py"]):
+        result = evaljournal("resume", run, *command, "--plain")
+
+        assert 0 == result.exit_code, result.output
+        assert expected == load(run).state.settings
+
+
+def test_a_foreign_number_of_repeats_is_a_change(tmp_path: Path) -> None:
+    """A recorded setting that defines the experiment, and that the user's evaluation does not have, is a change."""
+    run = foreign_run_with_settings(tmp_path / "run", repeats=1_000, overridden=["repeats"])
+    result = evaljournal("resume", run, "--task", "own.py")
+    trusted = evaljournal("resume", run, "--task", "own.py", "--trust", "--max-failures", "0", "--deadline", "0.01")
+
+    assert (2, True) == (result.exit_code, "setting repeats: 1000 is now 1" in result.output), result.output
+    assert (3, 1_000) == (trusted.exit_code, load(run).state.settings["repeats"]), trusted.output
+
+
+def test_recorded_settings_are_shown_before_they_are_trusted(tmp_path: Path) -> None:
+    """The error that asks for `--trust` lists the settings that would apply, escaped and shortened."""
+    evil = "\x1b[2J\n" + "x" * 10_000
+    run = foreign_run_with_settings(
+        tmp_path / "run", **{**FOREIGN_SETTINGS, "only": [evil]}, overridden=[*OVERRIDDEN, "only", "evil"], evil="evil"
+    )
+    lines = evaljournal("resume", run).output.splitlines()
+    start = lines.index("These recorded settings would replace those of the evaluation:") + 1
+
+    names = ["only", "slots", "gateway", "budget", "retry"]
+    assert names == [line.strip().partition(":")[0] for line in lines[start : start + 5]]
+    assert ["  slots: 5000", "  gateway: false", "  budget: null"] == lines[start + 1 : start + 4]
+    assert (True, 208) == (lines[start].startswith(r'  only: ["\u001b[2J\nxxx'), len(lines[start]))
+    assert lines[start + 5].startswith("Nothing was executed.")
+
+
+def test_a_run_that_changes_after_it_was_read_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that is replaced after `resume` has checked whose it is, is not used, whatever it records."""
+    own_run = write_run(tmp_path / "run", [run_started("own.py:own"), session(), STOPPED], signed=True)
+    foreign_run_with_settings(tmp_path / "other", **FOREIGN_SETTINGS, overridden=OVERRIDDEN)
+
+    def replace(_: Path) -> None:
+        shutil.rmtree(own_run)
+        (tmp_path / "other").rename(own_run)
+
+    monkeypatch.setattr("evaljournal.runner.cli.commands.resume.budget_share", replace)
+    result = evaljournal("resume", own_run, "--adopt", "--plain")
+
+    assert (2, True) == (result.exit_code, "was changed after it was read" in result.output), result.output
+    assert 1 == len(load(own_run).state.sessions)
+
+
 def test_the_reference_is_escaped(tmp_path: Path) -> None:
     """What a foreign journal names cannot control the terminal, add lines of its own, or be hidden by its length."""
     evil = "\x1b[2J\r\u202e\n  If you trust it: evil"

@@ -36,9 +36,9 @@ def cancel(run: Path, reference: str | None, trust: bool) -> None:
         echo(f"{run} has no open batches", err=True)
         return
     options = dict.fromkeys(("json", "verbose", "nat_output", "head_file")) | {"plain": True, "resume": True}
-    options |= {"cancel_batches": True, "trust": trust or reference is not None}
+    options |= {"cancel_batches": True, "trust": trust or reference is not None, "state": (state := RunState())}
     with user_code():
-        evaluation, reference = locate_evaluation(run, reference, verb="cancel", trust=trust)
+        evaluation, reference = locate_evaluation(run, reference, verb="cancel", trust=trust, state=state)
         session = CommandSession(evaluation, reference, {}, options)
         outcome = session.run(run)
     state = outcome.state

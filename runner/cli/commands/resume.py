@@ -66,7 +66,7 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
     unless they are passed here; other settings are read from the evaluation again. If the task, a file that it depends on, its
     cases, scorers or variants have changed, nothing is started without --adopt. A finished run is changed only by --adopt or
     --retry-failed; --fail-under is checked against it. A run that you did not start on this machine needs --trust or --task:
-    its journal names the file, command or URL to use.
+    its journal names the file, command or URL to use. With --task alone, no setting that such a journal records applies.
 
     If the run has sent batches, those that have ended are collected, further ones are submitted, and the exit code is 3 as long
     as some are open.
@@ -87,7 +87,7 @@ def resume(path: Path, reference: str | None, trust: bool, wait: bool, **options
     changes = overrides(options)
     with user_code():
         options |= {"resume": True, "trust": trust or reference is not None, "state": RunState()}
-        evaluation, reference = locate_evaluation(path, reference, trust=trust, on_record=options["state"].apply)
+        evaluation, reference = locate_evaluation(path, reference, trust=trust, state=options["state"])
         if wait and not (changes.get("batch") or options["state"].settings.get("batch") or options["state"].batches):
             raise UsageError(f"{path} has sent no batches to wait for; remove --wait")
         if (output := nat_output(options)) is not None:

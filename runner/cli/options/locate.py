@@ -2,15 +2,18 @@
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from evaljournal.journal.events import Record, SessionStarted
-from evaljournal.journal.ownership import own_runs_problem, start_events
+from evaljournal.journal.events import SessionStarted
+from evaljournal.journal.ownership import Start, own_runs_problem, start_events
+from evaljournal.replay import RunState
 from evaljournal.replay.text import printable
 from evaljournal.runner.cli.options.no_code import evaluation_from_reference, is_option_reference
 from evaljournal.runner.definition.loading import LoadedEvaluation, load_evaluation
+from evaljournal.runner.engine.changes import recorded_overrides
 from evaljournal.runner.errors import MissingVariable, UsageError
 from evaljournal.runner.run_paths import run_start
 from evaljournal.runner.suggest import command
@@ -19,38 +22,48 @@ _MAX_SHOWN: Final = 20_000
 """Maximum characters of a reference that are shown, one option per line."""
 _MAX_ESCAPED: Final = 16 * _MAX_SHOWN
 """Maximum characters after control characters are escaped and quotes are added, so that nothing is omitted."""
+_MAX_SETTING: Final = 200
+"""Maximum characters of a setting that are shown."""
+_MAX_SETTINGS: Final = 50
+"""Maximum number of settings that are shown; evaljournal has fewer."""
 _BLANKS: Final = re.compile(r"\s{4,}")
 """Blanks that could move the rest of a command out of sight."""
 
 
 def locate_evaluation(
-    path: Path,
-    reference: str | None = None,
-    *,
-    verb: str = "resume",
-    trust: bool = False,
-    on_record: Callable[[Record], object] | None = None,
+    path: Path, reference: str | None = None, *, verb: str = "resume", trust: bool = False, state: RunState | None = None
 ) -> LoadedEvaluation:
     """Load the evaluation of a run from `reference`, or from where the run was started.
 
-    In the second case the whole journal is read, and `on_record` is called with each record.
+    In the second case, or with `state`, the whole journal is read, once, and its records are applied to `state`.
     Without a reference or `trust`, nothing that the journal of another user or machine names is imported, executed or read.
+    With a reference, but without `trust`, `state` has none of the settings that were passed in earlier sessions of such a run.
     """
-    if reference is not None:
+    if reference is not None and state is None:
         return load_reference(reference)
-    reference = _recorded_reference(path, verb, trust=trust, on_record=on_record)
+    starts = start_events(path, None if state is None else state.apply)
+    recorded_reference, is_own = _recorded_reference(starts)
+    if reference is not None:
+        if state is not None and not (is_own or trust):
+            state.settings.pop("overridden", None)  # No recorded setting applies.
+        return load_reference(reference)
+    if not recorded_reference:
+        raise _no_reference_error(path, verb)
+    if not (is_own or trust):
+        raise _foreign_run_error(path, verb, recorded_reference, starts, own_runs_problem())
     try:
-        loaded_evaluation = load_reference(reference)
+        loaded_evaluation = load_reference(recorded_reference)
         source = loaded_evaluation.evaluation.cases.source
         if verb == "resume" and isinstance(source, Path) and not source.exists():
             raise UsageError(f"the dataset {source} does not exist")
     except MissingVariable:
         raise  # The evaluation was found.
     except UsageError as exc:
-        new_reference = shlex.quote(reference) if is_option_reference(reference) else "REFERENCE"
+        new_reference = shlex.quote(recorded_reference) if is_option_reference(recorded_reference) else "REFERENCE"
         new_command = command(verb, path, f" --task {new_reference}")
         raise UsageError(
-            f"{exc}\n{path} was started from {reference}. Run this from that directory, or pass the new location: {new_command}"
+            f"{exc}\n{path} was started from {recorded_reference}. Run this from that directory, or pass the new location: "
+            f"{new_command}"
         ) from exc
     return loaded_evaluation
 
@@ -60,18 +73,16 @@ def load_reference(reference: str) -> LoadedEvaluation:
     return evaluation_from_reference(reference) if is_option_reference(reference) else load_evaluation(reference)
 
 
-def _recorded_reference(path: Path, verb: str, *, trust: bool, on_record: Callable[[Record], object] | None) -> str:
-    """Return the last recorded reference of the evaluation; reject one that another user or machine has recorded."""
+def _recorded_reference(starts: Iterable[tuple[Start, bool]]) -> tuple[str, bool]:
+    """Return the last recorded reference, empty if there is none, and whether the user has written it and what follows it."""
     is_own = True
-    for event, is_listed in start_events(path, on_record):
+    for event, is_listed in starts:
         is_own = is_own and is_listed  # A later session that is not the user's own may have changed settings.
         fields: object = event.adopted if isinstance(event, SessionStarted) else {"task": event.task}
         reference = fields.get("task") if isinstance(fields, dict) else None  # A session records only a new reference.
         if isinstance(reference, str) and reference:
-            if not (is_own or trust):
-                raise _foreign_run_error(path, verb, reference, own_runs_problem())
-            return reference
-    raise _no_reference_error(path, verb)
+            return reference, is_own
+    return "", is_own
 
 
 def _no_reference_error(path: Path, verb: str) -> UsageError:
@@ -86,14 +97,17 @@ def _no_reference_error(path: Path, verb: str) -> UsageError:
     return UsageError(f"{path} was started from Python, with {name!r}; use `{call}` there, or pass its location: {locate}")
 
 
-def _foreign_run_error(path: Path, verb: str, reference: str, problem: str) -> UsageError:
-    """Return the error that shows what a run of another user or machine would execute."""
+def _foreign_run_error(path: Path, verb: str, reference: str, starts: Sequence[tuple[Start, bool]], problem: str) -> UsageError:
+    """Return the error that shows what a run of another user or machine would execute, and with which settings."""
     lines = [
         printable(_BLANKS.sub(lambda blanks: f" ({len(blanks[0]):,} blanks) ", line), _MAX_ESCAPED)
         for line in _option_lines(reference[:_MAX_SHOWN])
     ]
     if len(reference) > _MAX_SHOWN:
         lines.append(f"… and {len(reference) - _MAX_SHOWN:,} more characters; {command('log', path, ' --json')} prints them")
+    recorded_settings: dict[str, Any] = {}
+    for event, _ in reversed(starts):
+        recorded_settings |= event.settings or {}
     origin = (
         f"cannot be recognized as your own ({problem})"
         if problem
@@ -101,9 +115,18 @@ def _foreign_run_error(path: Path, verb: str, reference: str, problem: str) -> U
     )
     return UsageError(
         "\n  ".join([f"{path} {origin}. Its journal names what `{verb}` would import or execute:", *lines])
+        + settings_text(recorded_overrides(recorded_settings))
         + f"\nNothing was executed. If you trust it, add --trust: {command(verb, path, ' --trust')}"
         + f"\nTo use an evaluation of your own: {command(verb, path, ' --task REFERENCE')}"
     )
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Return lines with settings that another user or machine has recorded; empty if there are none."""
+    lines = [f"{printable(name)}: {printable(value, _MAX_SETTING)}" for name, value in islice(settings.items(), _MAX_SETTINGS)]
+    if len(settings) > _MAX_SETTINGS:
+        lines.append(f"… and {len(settings) - _MAX_SETTINGS:,} more")
+    return "\n  ".join(["\nThese recorded settings would replace those of the evaluation:", *lines]) if lines else ""
 
 
 def _option_lines(reference: str) -> list[str]:

@@ -22,7 +22,7 @@ from evaljournal.replay.state.budget import UNITS
 from evaljournal.replay.text import one_line, printable
 from evaljournal.runner.api import run_in_trio
 from evaljournal.runner.cli import BUG, DAMAGED, UNFINISHED, USAGE, CommandError
-from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation
+from evaljournal.runner.cli.options.locate import load_reference, locate_evaluation, settings_text
 from evaljournal.runner.cli.options.no_code import read_settings
 from evaljournal.runner.cli.options.table import overrides
 from evaljournal.runner.cli.suites.discovery import discover
@@ -39,7 +39,7 @@ from evaljournal.runner.definition.shared_budget import BudgetShare, shared_budg
 from evaljournal.runner.engine.session import Session
 from evaljournal.runner.errors import UsageError, unwrap_exception_groups
 from evaljournal.runner.retries.classify import describe
-from evaljournal.runner.run_paths import has_started, next_paths, run_finish
+from evaljournal.runner.run_paths import next_paths, run_finish
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 from evaljournal.runner.suggest import command
 from evaljournal.runner.suites.session import SuiteSession
@@ -107,17 +107,22 @@ def _load(
 ) -> tuple[LoadedEvaluation | None, RunState]:
     """Return an evaluation of a suite, None if its run is finished, and the state of the run."""
     run, state = suite.runs[entry.name], RunState()
-    if segments.is_run(run) and has_started(run):
+    if segments.is_run(run):
         finish = run_finish(run)
-        if finish is None or options["adopt"] or (options["retry_failed"] and finish.failed):
-            return locate_evaluation(run, trust=trust, on_record=state.apply), state
-        view = open_run(run)
-        if view.problem is not None:
-            raise view.problem
-        return None, view.state
+        if finish is not None and not options["adopt"] and not (options["retry_failed"] and finish.failed):
+            view = open_run(run)
+            if view.problem is not None:
+                raise view.problem
+            return None, view.state
+        try:
+            return locate_evaluation(run, trust=trust, state=state), state
+        except UsageError:
+            if state.started is not None:
+                raise  # Otherwise nothing was recorded in it, and it starts.
     if not (trust or suite.is_own):
         reference = printable(entry.reference, 200)
-        raise UsageError(f"{suite.path} was not started by you on this machine, and names {reference}", hint="pass --trust")
+        problem = f"{suite.path} was not started by you on this machine, and names {reference}"
+        raise UsageError(problem, hint=f"pass --trust{settings_text(suite.settings)}")
     return load_reference(entry.reference), state
 
 
