@@ -61,6 +61,13 @@ def _task(definition: Any, variant: str) -> dict[str, Any]:
     return task if isinstance(task, dict) else {}
 
 
+def used_task(definition: Any, variant: str | None) -> dict[str, Any]:
+    """Return the recorded task of a variant; of a run with variants (None), what all of them have in common."""
+    names = list(_variants(definition)) if variant is None else [variant]
+    tasks = [_task(definition, name) for name in names] or [_task(definition, "")]
+    return {name: value for name, value in tasks[0].items() if all(task.get(name) == value for task in tasks)}
+
+
 def changed_files(old_definition: Any, new_definition: Any) -> dict[str, str]:
     """Return path → `changed`, `added` or `removed` of the files that differ between two recorded definitions.
 

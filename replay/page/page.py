@@ -22,7 +22,7 @@ import attrs
 from evaljournal.journal import JournalError
 from evaljournal.journal.events import RunStarted
 from evaljournal.replay.auditing.findings import Audit
-from evaljournal.replay.definition import definition_lines, load_definition, variant_parameters
+from evaljournal.replay.definition import definition_lines, load_definition, used_task, variant_parameters
 from evaljournal.replay.history.history import History
 from evaljournal.replay.history.text import basis_text
 from evaljournal.replay.history.text import table as history_table
@@ -416,9 +416,8 @@ def _definition_texts(side: Side) -> dict[str, str]:
     if run_started is None:
         return {}
     definition = load_definition(run_started.definition)
-    task = definition.get("task") if isinstance(definition, dict) else None
     parameters = {} if side.variant is None else variant_parameters(definition, side.variant)
-    values = {"task name": run_started.task, **(task if isinstance(task, dict) else {}), **parameters}
+    values = {"task name": run_started.task, **used_task(definition, side.variant), **parameters}
     scorers = {f"scorer {name}": version for name, version in run_started.scorers.items()}
     facts = {
         **{name: value for name, value in values.items() if value not in (None, "", {}, []) and name != "name"},

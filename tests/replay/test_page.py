@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -17,6 +18,7 @@ from click.testing import CliRunner, Result
 from evaljournal.journal import Event, Record
 from evaljournal.journal.errors import InvalidRecord
 from evaljournal.journal.events import AttemptStarted, AttemptSucceeded, FileEvent, TrialCompleted
+from evaljournal.journal.fact import evolve_fact
 from evaljournal.replay.page.page import is_page, security_policy
 from evaljournal.replay.page.page_columns import columns
 from evaljournal.replay.page.page_content import FULL_SIZE, MIN_VALUE_LENGTH, VALUE_LENGTH, Content, value_length
@@ -50,11 +52,16 @@ def report(*args: object) -> Result:
     return CliRunner().invoke(cli, ["report", *map(str, args)])
 
 
-def data_of(file: Path) -> Any:
-    """Return the data of the run that is embedded in a page."""
+def page_data(file: Path) -> Any:
+    """Return the data that is embedded in a page."""
     match = re.search(rb'id="data">([^<]*)</script>', file.read_bytes())
     assert match is not None
-    (run_data,) = orjson.loads(gzip.decompress(base64.b64decode(match[1])))["runs"]
+    return orjson.loads(gzip.decompress(base64.b64decode(match[1])))
+
+
+def data_of(file: Path) -> Any:
+    """Return the data of the run that is embedded in a page."""
+    (run_data,) = page_data(file)["runs"]
     return run_data
 
 
@@ -342,6 +349,36 @@ def test_nothing_in_common(tmp_path: Path) -> None:
 
     assert (2, False) == (result.exit_code, (tmp_path / "report.html").exists())
     assert "no trial in common" in result.stderr
+
+
+def chat_run(path: Path) -> Path:
+    """Write a run of two variants of a chat model."""
+    tasks = {name: {"name": "chat", "model": f"{name}-model", "temperature": 0.2} for name in ("big", "small")}
+    variants = {name: {"parameters": {"chat": f"{name}-model"}, "task": task} for name, task in tasks.items()}
+    start = evolve_fact(started(), definition={"task": tasks["big"], "variants": variants})
+    trials = [answered("peru", variant=name) for name in tasks]
+    write_sync(path, [start, session(), *itertools.chain.from_iterable(trials)])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("run@big run@small", {"model": ["big-model", "small-model"], "temperature": ["0.2", "0.2"]}),
+        ("run other", {"temperature": ["0.2", "0.2"]}),
+    ],
+)
+def test_the_sides_of_a_comparison_have_the_task_that_was_used(
+    tmp_path: Path, arguments: str, expected: dict[str, list[str]]
+) -> None:
+    """The model of a variant is its own, not that of the first; a run of several variants has what they have in common."""
+    for name in ("run", "other"):
+        chat_run(tmp_path / name)
+    result = report(*(tmp_path / argument for argument in arguments.split()), "-o", tmp_path / "report.html")
+
+    assert 0 == result.exit_code, result.output
+    facts = {fact["name"]: [fact["a"], fact["b"]] for fact in page_data(tmp_path / "report.html")["comparison"]["facts"]}
+    assert expected == {name: values for name, values in facts.items() if name in {"model", "temperature"}}
 
 
 def test_open_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
