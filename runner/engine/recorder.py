@@ -37,7 +37,7 @@ from evaljournal.runner.data.to_json import to_json
 from evaljournal.runner.engine.trial_work import Job, TrialWork
 from evaljournal.runner.notes import REPLY_NOTE, Sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
-from evaljournal.runner.secrets import mask_values
+from evaljournal.runner.secrets import mask, mask_values
 from evaljournal.runner.steps.admission import CallGate
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, failed_step
 
@@ -291,12 +291,13 @@ class LateRecorder:
                 continue
             if job is not None and job.admitted is not None and (usage := _usage_of_call(name, value)):
                 job.usage = usage
-            note_event = partial(Noted, name=name[:_MAX_NOTE_NAME], trial=trial, attempt=attempt)
+            note_event = partial(Noted, trial=trial, attempt=attempt)
             try:
                 is_json = name.startswith(NOTE_PREFIX)  # The engine's own notes are.
-                self.record(note_event(value=mask_values(value if is_json else to_json(value))))
+                ((masked_name, masked_value),) = mask_values({name: value if is_json else to_json(value)}).items()
+                self.record(note_event(name=masked_name[:_MAX_NOTE_NAME], value=masked_value))
             except (Unserializable, RecursionError) as exc:
-                self.record(note_event(value=describe(exc).message))
+                self.record(note_event(name=mask(name)[:_MAX_NOTE_NAME], value=describe(exc).message))
 
 
 def _usage_of_call(name: str, value: Any) -> Mapping[str, Any] | None:

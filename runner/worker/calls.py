@@ -32,7 +32,7 @@ from evaljournal.runner.notes import PHASE_NOTE, set_note_sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
 from evaljournal.runner.scorers.scorer import OpenScorer, ScorerInput
-from evaljournal.runner.secrets import add_environment, mask_output, mask_values, sent_secrets
+from evaljournal.runner.secrets import add_environment, mask, mask_output, mask_values, sent_secrets
 from evaljournal.runner.steps.admission import NO_ADMISSION, CallAdmission, LimitedCall, OverLimit
 from evaljournal.runner.steps.attempt_steps import AttemptSteps, RecordedResult, failed_step, set_steps
 from evaljournal.runner.steps.durable import model_step
@@ -363,12 +363,12 @@ class Calls:
             del self._answers[question]
 
     def _note(self, number: int, values: dict[str, Any]) -> None:
-        for name, value in values.items():
+        for original_name, value in values.items():
             try:
-                note = mask_values(to_json(value))
+                ((name, note),) = mask_values({original_name: to_json(value)}).items()
                 encode_payloads(Noted(name=name, value=note))
             except (Unserializable, RecursionError) as exc:
-                note = describe(exc).message
+                name, note = mask(original_name), describe(exc).message
             frame = orjson.dumps({"note": number, "values": {name: note}})
             if len(frame) > MAX_NOTE:
                 note = f"omitted: more than {MAX_NOTE:,} bytes as JSON, the maximum for a note from a worker"
