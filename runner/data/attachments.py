@@ -1,6 +1,7 @@
 """Images and files that columns of a case name: reading them, and their digests in the case's fingerprint.
 
-Datasets are untrusted: a path cannot leave the dataset's directory, and only regular files of a limited size are read.
+Datasets are untrusted: a path cannot leave the dataset's directory, and only regular files of a limited size that are not
+hidden are read.
 """
 
 import base64
@@ -184,7 +185,7 @@ def _describe(directory: Path, path: str) -> dict[str, Any]:
 
 
 def _read(directory: Path, path: str) -> bytes:
-    """Read a file in a directory or below; the path must be relative, without `..`, and no part of it a symlink.
+    """Read a file in a directory or below; the path must be relative, without `..`, and no part of it hidden or a symlink.
 
     Its directories are opened one by one, so none can be replaced by a symlink meanwhile; type and size are those of the
     opened file.
@@ -194,6 +195,8 @@ def _read(directory: Path, path: str) -> bytes:
     parts = PurePath(path).parts
     if not parts or PurePath(path).anchor or ".." in parts:
         raise InvalidAttachment(f"{path[:200]!r} is not a path relative to the dataset, without '..'")
+    if any(part.startswith(".") for part in parts):  # Such as `.env` or `.git/config`, which a dataset should not select.
+        raise InvalidAttachment(f"{path[:200]!r} is a hidden file, or in a hidden directory; rename it, or use a data: URL")
     try:
         fd = Files().open(os.path.join(directory, *parts), os.O_RDONLY, parents=len(parts) - 1)
         with open(fd, "rb") as file:

@@ -112,6 +112,12 @@ def _outside(data: Path) -> str:
     return "../secret.png"
 
 
+def _hidden(data: Path) -> str:
+    (data / "images" / ".git").mkdir()
+    (data / "images" / ".git" / "a.png").write_bytes(PNG)
+    return "images/.git/a.png"
+
+
 def _too_large(data: Path) -> str:
     with (data / "large.png").open("wb") as file:
         file.write(PNG)
@@ -141,6 +147,8 @@ BAD_VALUES: Final[dict[str, tuple[Callable[[Path], Any], str]]] = {
     "absolute": (lambda data: str(data / "images" / "a.png"), "is not a path relative to the dataset"),
     "inner dots": (_value("images/../images/a.png"), "is not a path relative to the dataset"),
     "the directory itself": (_value("."), "is not a path relative to the dataset"),
+    "hidden file": (_file(".secret.png", PNG), "'.secret.png' is a hidden file"),
+    "hidden directory": (_hidden, "'images/.git/a.png' is a hidden file, or in a hidden directory"),
     "missing file": (_value("b.png"), "No such file"),
     "URL": (_value("https://host/a.png"), "URLs are not fetched"),
     "NUL byte": (_value("a\0.png"), "is not a path"),
