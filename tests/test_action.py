@@ -241,14 +241,16 @@ def test_inputs_are_declared_and_used() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "evaljournal@" in page.read_text()], ids=lambda page: page.stem)
 def test_documented_workflows_use_declared_inputs(page: Path) -> None:
-    """The workflows in the documentation are valid YAML, and pass inputs that the action has."""
+    """The workflows in the documentation are valid YAML, pass inputs that the action has, and set keys for single steps."""
     workflows = [yaml.safe_load(text) for language, _, text in blocks(page) if language == "yaml"]
-    steps = [step for workflow in workflows for job in workflow["jobs"].values() for step in job["steps"]]
+    jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
+    steps = [step for job in jobs for step in job["steps"]]
     inputs = [name for step in steps if "evaljournal@" in step.get("uses", "") for name in step["with"]]
 
     assert inputs
     assert set(inputs) <= set(ACTION["inputs"])
     assert all(workflow["permissions"] for workflow in workflows)
+    assert not any("env" in item for item in (*workflows, *jobs))
 
 
 def test_the_workflow_of_this_repository_uses_declared_inputs() -> None:
