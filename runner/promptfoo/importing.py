@@ -4,10 +4,12 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from keyword import iskeyword
 from pathlib import Path
+from string import Template
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -21,6 +23,7 @@ from evaljournal.runner.promptfoo.providers import ImportedProvider, read_provid
 from evaljournal.runner.promptfoo.toml_text import toml_lines
 from evaljournal.runner.promptfoo.yaml_file import Value
 from evaljournal.runner.tasks.dialects import DEFAULT_DIALECT, dialect_by_name, split_model
+from evaljournal.runner.tasks.dialects.dialect import Dialect
 
 _SLUG: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_SLUG: Final = 40
@@ -39,6 +42,8 @@ class Imported:
     omissions: tuple[Omission, ...]
     tests: int
     variants: int
+    sent_variables: Mapping[str, Iterable[str]] = attrs.field(factory=dict[str, Iterable[str]])
+    """Host → environment variables, such as keys, whose values a run sends there because the configuration says so."""
 
 
 @attrs.frozen
@@ -168,7 +173,14 @@ class _Writer:
             commands.append(f"evaljournal run --config {shlex.quote(str(path))}")
             self._file("toml", self._configuration(without_code, data))
         omissions = tuple(self.project.omissions)
-        return Imported(self.files, tuple(commands), omissions, len(self.rows), len(variants))
+        sent_variables = _sent_variables([*(variant.options for variant in variants), *self._judge_options()])
+        return Imported(self.files, tuple(commands), omissions, len(self.rows), len(variants), sent_variables)
+
+    def _judge_options(self) -> Iterator[dict[str, Any]]:
+        """Yield the options of the judge with the names of those of a chat model."""
+        names = {"judge": "chat", "judge-url": "base-url", "judge-key-env": "key-env"}
+        if self.assertions.grader is not None:
+            yield {names[key]: value for key, value in self.assertions.grader.items()}
 
     def _path(self, suffix: str) -> Path:
         return self.directory / f"{self._name}.{suffix}"
@@ -261,11 +273,37 @@ class _Writer:
         )
 
 
+def _sent_variables(tables: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, None]]:
+    """Return host → environment variables in the URLs, headers and keys of chat models and endpoints, in order."""
+    variables: dict[str, dict[str, None]] = {}
+    for table in tables:
+        url = table.get("endpoint") or table.get("base-url") or ("chat" in table and _dialect(table["chat"]).base_url)
+        if not url:
+            continue
+        names = [name for text in (url, *table.get("header", {}).values()) for name in Template(text).get_identifiers()]
+        names += [table["key-env"]] if "key-env" in table else []
+        if names:
+            variables.setdefault(_host(url), {}).update(dict.fromkeys(names))
+    return variables
+
+
+def _host(url: str) -> str:
+    """Return the host and the port of a URL, as a run reads it; the whole text if it is not a valid one."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2] or url
+    except ValueError:
+        return url
+
+
+def _dialect(model: str) -> Dialect:
+    return dialect_by_name(split_model(model)[0] or DEFAULT_DIALECT)
+
+
 def _judge(grader: Mapping[str, Any], *, has_url: bool) -> dict[str, Any]:
     """Return the options of the judge; by default, it would use the URL of the chat model."""
     options = {**grader, "judge": [grader["judge"]]}
     if has_url and "judge-url" not in grader:
-        dialect = dialect_by_name(split_model(grader["judge"])[0] or DEFAULT_DIALECT)
+        dialect = _dialect(grader["judge"])
         options |= {"judge-url": dialect.base_url}
         options.setdefault("judge-key-env", next(iter(dialect.key_variables)))
     return options

@@ -1,7 +1,6 @@
 """The files that a configuration names, and the list of what cannot be imported.
 
-Only regular files inside the project are read: the working directory, if the configuration is in it, otherwise the directory
-of the configuration.
+A configuration is untrusted: only regular files in its directory and below are read, because their content is copied.
 """
 
 import json
@@ -47,8 +46,7 @@ class Project:
     _root: Path = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        directory, working_directory = self.config.absolute().parent.resolve(), Path.cwd().resolve()
-        self._root = working_directory if directory.is_relative_to(working_directory) else directory
+        self._root = self.config.absolute().parent.resolve()
 
     def omit(self, value: Value, text: str) -> None:
         """Add something to the list of what is not imported."""
@@ -71,7 +69,7 @@ class Project:
             problem = exc.strerror if isinstance(exc, OSError) and exc.strerror else "not a valid path"
             raise value.error(f"{reference!r} cannot be read: {problem}") from exc
         if not is_inside:
-            raise value.error(f"{reference!r} is outside the project, {self._root}; copy the file into the project")
+            raise value.error(f"{reference!r} is outside {self._root}, the directory of the configuration; copy it there")
         if not path.is_file():
             raise value.error(f"{reference!r} is not a regular file")
         return path

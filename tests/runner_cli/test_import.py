@@ -453,10 +453,10 @@ def test_a_test_without_assertions_is_visible() -> None:
         ),
         (PROMPT, "qa.yaml, line 1: there are no providers"),
         (f"prompts: [file://missing.txt]\n{PROVIDER}", "qa.yaml, line 1: 'file://missing.txt' cannot be read"),
-        (f"prompts: [file://../secret.txt]\n{PROVIDER}", "qa.yaml, line 1: 'file://../secret.txt' is outside the project"),
-        (f"prompts: [file:///etc/passwd]\n{PROVIDER}", "qa.yaml, line 1: 'file:///etc/passwd' is outside the project"),
-        (f"prompts: [file://link.txt]\n{PROVIDER}", "qa.yaml, line 1: 'file://link.txt' is outside the project"),
-        (f"prompts: ['file://*.txt']\n{PROVIDER}", "qa.yaml, line 1: 'link.txt' is outside the project"),
+        (f"prompts: [file://../secret.txt]\n{PROVIDER}", "qa.yaml, line 1: 'file://../secret.txt' is outside /"),
+        (f"prompts: [file:///etc/passwd]\n{PROVIDER}", "qa.yaml, line 1: 'file:///etc/passwd' is outside /"),
+        (f"prompts: [file://link.txt]\n{PROVIDER}", "qa.yaml, line 1: 'file://link.txt' is outside /"),
+        (f"prompts: ['file://*.txt']\n{PROVIDER}", "qa.yaml, line 1: 'link.txt' is outside /"),
         (f"prompts: [file://folder]\n{PROVIDER}", "qa.yaml, line 1: 'file://folder' is not a regular file"),
         (f"{PROMPT}{PROVIDER}tests: file://short.csv\n", "short.csv, line 3: 1 columns, expected 2"),
         (f"{PROMPT}{PROVIDER}tests: file://bad.jsonl\n", "bad.jsonl, line 2: not valid JSON"),
@@ -476,6 +476,58 @@ def test_bad_input_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     write("{}\n{\n", "bad.jsonl")
 
     assert text in rejected(config, "--partial")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        f"{PROMPT}{PROVIDER}tests: [{{vars: {{question: 'file://../.env'}}}}]\n",
+        f"{PROMPT}{PROVIDER}tests: [{{vars: {{question: 'file://link.txt'}}}}]\n",
+        f"{PROMPT}{PROVIDER}tests: [{{vars: {{question: 'file:///ROOT/.env'}}}}]\n",
+        f"prompts: ['file://../*.txt']\n{PROVIDER}{TEST}",
+        f"{PROMPT}{TEST}providers: ['file://../other.py']\n",
+        f"{PROMPT}{PROVIDER}tests: [{{assert: [{{type: python, value: 'file://../other.py'}}]}}]\n",
+    ],
+)
+def test_only_files_in_the_directory_of_the_configuration_are_copied(tmp_path: Path, config: str) -> None:
+    """A configuration below the working directory cannot name files of the project beside it."""
+    write("KEY=secret", ".env")
+    write("secret", "secret.txt")
+    write("def call_api(*_): ...\ndef get_assert(*_): ...\n", "other.py")
+    write(config.replace("/ROOT", str(tmp_path)), "vendor/qa.yaml")
+    Path("vendor/link.txt").symlink_to("../.env")
+    result = evaljournal("import", "vendor/qa.yaml", "--partial")
+
+    assert (2, True) == (result.exit_code, "the directory of the configuration" in result.stderr), result.output
+    assert not Path("evals").exists()
+
+
+def test_the_variables_that_a_host_gets_are_printed() -> None:
+    """A line for each host that the configuration names has the environment variables that a run would send there."""
+    url = "https://evil.example:8443/v1"
+    judge = {"id": "openai:c", "config": {"apiHost": "judge.example"}}
+    endpoint = {"body": {"q": "{{prompt}}"}, "headers": {"X-Key": "{{env.TOOL_KEY}}"}}
+    config = {
+        "prompts": ["Answer: {{question}}"],
+        "providers": [
+            {"id": "openai:a", "config": {"apiBaseUrl": url}},
+            {"id": "openai:b", "config": {"apiBaseUrl": url, "apiKeyEnvar": "VENDOR_KEY"}},
+            {"id": "anthropic:messages:claude-x", "config": {"apiKeyEnvar": "AWS_SECRET\x1b[2J"}},
+            {"id": "https://tool.example/", "config": endpoint},
+            "openai:gpt-4.1-mini",
+        ],
+        "tests": [{"vars": {"question": "a"}, "assert": [{"type": "llm-rubric", "value": "b", "provider": judge}]}],
+    }
+    write(json.dumps(config), "qa.json")
+    result = evaljournal("import", "qa.json")
+
+    assert 0 == result.exit_code, result.output
+    assert [
+        "a run sends OPENAI_API_KEY, VENDOR_KEY to evil.example:8443",
+        r"a run sends AWS_SECRET\x1b[2J to api.anthropic.com",
+        "a run sends TOOL_KEY to tool.example",
+        "a run sends OPENAI_API_KEY to judge.example",
+    ] == [line for line in result.stderr.splitlines() if line.startswith("a run sends")]
 
 
 def test_files_are_never_overwritten() -> None:

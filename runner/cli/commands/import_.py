@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from evaljournal.replay.text import plural
+from evaljournal.replay.text import plural, printable
 from evaljournal.runner.cli.terminal.output import echo
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.promptfoo.importing import Imported, import_config
@@ -48,6 +48,8 @@ def import_(config: Path, output: Path, partial: bool) -> None:
         echo(f"{path} written", err=True)
     if imported.omissions:
         echo(f"{what}; see the comments in {list(imported.files)[-1]}", err=True)
+    for host, names in imported.sent_variables.items():
+        echo(f"a run sends {', '.join(map(printable, names))} to {printable(host)}", err=True)
     echo(
         f"{plural(imported.tests, 'test')}, {plural(imported.variants, 'variant')}; next: {' and '.join(imported.commands)}",
         err=True,
