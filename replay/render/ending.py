@@ -15,6 +15,7 @@ from evaljournal.replay.render.failing import DEFAULT_WIDTH, failing_lines
 from evaljournal.replay.results.budget_text import budget_lines
 from evaljournal.replay.results.summary import crashes, forked_sessions, summarize
 from evaljournal.replay.results.summary_types import Summary
+from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.steps import keeps_steps
 from evaljournal.replay.state.trial import NO_SLOT
@@ -23,6 +24,7 @@ from evaljournal.replay.text import as_words, duration, one_line, plural, printa
 
 _NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""
+_TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
 """Causes of errors that are listed."""
@@ -252,10 +254,10 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
         return _Repair("", ("--retry-failed", f"--timeout {2 * timeout:g}"))
     if cause.reason != "fatal":
         return None
-    is_truncated = cause.error.startswith("Truncated:") and not cause.location
-    if not is_truncated and not _NOT_FOUND.search(cause.error):
+    truncation = _TRUNCATION.match(cause.error) if not cause.location else None
+    if truncation is None and not _NOT_FOUND.search(cause.error):
         return _Repair(f"fix {printable(cause.location, 200)}") if cause.location else None
-    edit = "raise --max-tokens" if is_truncated else "correct the model name or the URL"
+    edit = "correct the model name or the URL" if truncation is None else ADVICE[truncation[1]]
     if task.startswith("--"):
         options = _copied_options(task)
         resume_options = ("--adopt", "--retry-failed", f"--task {shlex.quote(options)}")

@@ -16,6 +16,7 @@ from evaljournal.replay.render.phrases import (
 )
 from evaljournal.replay.results.summary import models_of, score_of
 from evaljournal.replay.results.summary_types import GroupSummary, Latency, ScoreSummary, StepCounts, Summary, TrialCounts
+from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
@@ -183,8 +184,9 @@ def answer_lines(state: RunState, *, verbose: bool = False) -> Iterator[str]:
     """Yield how many outputs are truncated or declined, if any, and which models gave the outputs, with `verbose`."""
     outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
     not_scored = {outcome: ", so not scored" if state.excluded[outcome] else "" for outcome in ("truncated", "declined")}
-    if state.truncated:
-        yield f"{state.truncated:,} of {outputs} truncated by the token limit{not_scored['truncated']}; raise --max-tokens"
+    for cause, count in state.truncation_causes.items():
+        if count:
+            yield f"{count:,} of {outputs} truncated by {cause}{not_scored['truncated']}; {ADVICE[cause]}"
     if state.declined and not state.scores:  # Otherwise the count is beside each mean.
         yield f"{state.declined:,} of {outputs} declined by the model or its provider{not_scored['declined']}"
     if verbose and (models := models_of(state)):

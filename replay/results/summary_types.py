@@ -271,7 +271,7 @@ class Summary:
     models: Mapping[str, int]
     """Model that answered → number of current outputs, as far as attempts have noted it."""
     warnings: Sequence[str]
-    """What makes the results doubtful although no trial has an error: empty answers, variants with the same outputs, truncated
+    """What makes the results doubtful although no trial has an error: empty outputs, variants with the same outputs, truncated
     prompts."""
     trials: TrialCounts
     attempts: AttemptCounts

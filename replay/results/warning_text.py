@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from evaljournal.replay.definition import has_one_model, lacks_max_tokens, load_definition, variant_parameters
+from evaljournal.replay.state.answers import ADVICE, MAX_TOKENS
 from evaljournal.replay.state.run import RunState
 from evaljournal.replay.text import plural, printable
 
@@ -19,7 +20,7 @@ _EFFECTIVE: Final = frozenset(
 
 def warnings_of(state: RunState) -> list[str]:
     """Return a sentence for each warning."""
-    warnings = _empty_answers, _mixed_models, _same_variants, _short_prompts, _failed_teardowns, _missing_max_tokens
+    warnings = _empty_outputs, _mixed_models, _same_variants, _short_prompts, _failed_teardowns, _missing_max_tokens
     return [text for warning in warnings for text in warning(state)]
 
 
@@ -33,10 +34,15 @@ def _mixed_models(state: RunState) -> Iterator[str]:
             yield f"{label} served by several models: {', '.join(models[:_MAX_NAMED])}{others}"
 
 
-def _empty_answers(state: RunState) -> Iterator[str]:
-    if count := state.empty_answers:
-        subject = f"{plural(count, 'answer')} {'is' if count == 1 else 'are'} empty"
-        yield f"{subject}: the token limit was reached before any text; raise --max-tokens"
+def _empty_outputs(state: RunState) -> Iterator[str]:
+    """Yield how many outputs are an empty text; if the token limit is the reason, what to change."""
+    causes = state.empty_outputs
+    count, limited = causes.total(), causes[MAX_TOKENS]
+    if count:
+        outputs = plural(state.stages["completed"] + state.stages["scoring"], "output")
+        text = f"{count:,} of {outputs} {'is' if count == 1 else 'are'} empty"
+        part = "" if limited == count else f" in {limited:,} of them"
+        yield text if not limited else f"{text}: the token limit was reached before any text{part}; {ADVICE[MAX_TOKENS]}"
 
 
 def _same_variants(state: RunState) -> Iterator[str]:

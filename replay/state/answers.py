@@ -10,6 +10,20 @@ ANSWER: Final = f"{NOTE_PREFIX}answer"
 OTHER_MODELS: Final = "(other models)"
 """Stands for the models after the first `_MAX_MODELS`."""
 _OUTCOMES: Final = ("truncated", "declined")
+MAX_TOKENS: Final = "the token limit"
+_CONTEXT_WINDOW: Final = "the context window"
+_PAUSE: Final = "a pause of the provider's tools"
+ADVICE: Final[Mapping[str, str]] = {
+    MAX_TOKENS: "raise --max-tokens",
+    _CONTEXT_WINDOW: "shorten the prompt, or use a model with a larger context window",
+    _PAUSE: "limit the uses of the tools, or continue the turn in a task of your own",
+}
+"""What truncates an answer → what to change."""
+_CAUSES: Final[Mapping[object, str]] = {
+    **dict.fromkeys(("model_context_window_exceeded", "model_length"), _CONTEXT_WINDOW),
+    **dict.fromkeys(("pause_turn", "TOO_MANY_TOOL_CALLS", "CONTINUATION"), _PAUSE),
+}
+"""Finish reason of a truncated answer → what truncated it, if that is not the token limit."""
 _MAX_MODELS: Final = 20
 _MAX_NAME: Final = 200
 """Maximum number of models that are counted by name, and characters of a name: servers are untrusted."""
@@ -24,6 +38,8 @@ class NotedAnswer(NamedTuple):
     """The model that answered; empty if it is unknown."""
     is_excluded: bool
     """Whether the settings of the run exclude answers with this outcome from its scores."""
+    cause: str
+    """What truncated the answer, a key of `ADVICE`; empty if it is not truncated."""
 
 
 class Answers:
@@ -42,13 +58,14 @@ class Answers:
         """Return the answer in a note; None if the note is about something else."""
         if name != ANSWER or not isinstance(value, dict):
             return None
-        outcome, model = value.get("outcome"), value.get("model")
+        outcome, model, reason = value.get("outcome"), value.get("model"), value.get("finish_reason")
         outcome = outcome if outcome in _OUTCOMES else ""
+        cause = _CAUSES.get(reason if isinstance(reason, str) else "", MAX_TOKENS) if outcome == "truncated" else ""
         model = model[:_MAX_NAME] if isinstance(model, str) else ""
         if model not in self._models:
             if len(self._models) > _MAX_MODELS:
                 model = OTHER_MODELS
             else:
                 self._models.add(model)
-        answer = NotedAnswer(outcome, model, outcome in self._excluded_outcomes)
+        answer = NotedAnswer(outcome, model, outcome in self._excluded_outcomes, cause)
         return self._answers.setdefault(answer, answer)

@@ -130,7 +130,7 @@ class RunState(Totals):
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
     _empty_outputs: set[str] = attrs.field(factory=set[str])
-    """Trials whose last output was truncated by the token limit before it began."""
+    """Trials whose last output is an empty text."""
     short_prompts: int = 0
     """Calls, also of judges, whose server has counted fewer input tokens than the prompt has words."""
     failed_teardowns: int = 0
@@ -254,9 +254,11 @@ class RunState(Totals):
         return self.interrupted - len(self.interrupted_trials)
 
     @property
-    def empty_answers(self) -> int:
-        """Current outputs that are empty, because reasoning used all tokens of the limit."""
-        return sum(self.trials[name].answer_outcome == "truncated" for name in self._empty_outputs)
+    def empty_outputs(self) -> Counter[str]:
+        """Current outputs that are an empty text, by what truncated the answer: a key of `ADVICE`, or empty."""
+        trials = (self.trials[name] for name in self._empty_outputs)
+        answers = (trial.answer for trial in trials if trial.stage in {"scoring", "completed"})
+        return Counter("" if answer is None else answer.cause for answer in answers)
 
     def has_noted_tokens(self, name: str) -> bool:
         """Return whether the attempt in flight at a trial has noted tokens or a cost."""
@@ -439,10 +441,10 @@ class RunState(Totals):
             self.output_sample.add(trial, event.output)
         if trial.answer is not None:
             self._count_answer(trial, 1)
-            if trial.answer.outcome == "truncated" and event.output == "":
-                self._empty_outputs.add(event.trial)
-            elif self._empty_outputs:
-                self._empty_outputs.discard(event.trial)
+        if isinstance(event.output, str) and not event.output:
+            self._empty_outputs.add(event.trial)
+        elif self._empty_outputs:
+            self._empty_outputs.discard(event.trial)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
 

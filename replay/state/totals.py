@@ -56,6 +56,8 @@ class Totals:
     scores: Scores = attrs.field(factory=Scores)
     answers: Counter[str] = attrs.field(factory=Counter[str])
     """Current outputs that are `truncated` or `declined` answers, as far as attempts have noted it."""
+    truncation_causes: Counter[str] = attrs.field(factory=Counter[str])
+    """What truncated answers, a key of `ADVICE` → number of current outputs."""
     models: Counter[str] = attrs.field(factory=Counter[str])
     """Model that answered → number of current outputs, as far as attempts have noted it."""
     excluded: Counter[str] = attrs.field(factory=Counter[str])
@@ -64,9 +66,11 @@ class Totals:
     def count_answer(self, answer: NotedAnswer | None, change: int) -> None:
         """Count the answer that is a trial's output, or, with a `change` of -1, remove it."""
         if answer is not None:
-            outcome, model, is_excluded = answer
+            outcome, model, is_excluded, cause = answer
             if outcome:
                 self.answers[outcome] += change
+            if cause:
+                self.truncation_causes[cause] += change
             if is_excluded:
                 self.excluded[outcome] += change
             if model:

@@ -15,6 +15,7 @@ from evaljournal.journal.format.codec import json_round_trip
 from evaljournal.journal.readers.reader import RecordReader
 from evaljournal.journal.threads import InThread
 from evaljournal.replay.results.budget_text import over_budget_text
+from evaljournal.replay.state.answers import NotedAnswer
 from evaljournal.replay.state.budget import OVER_BUDGET
 from evaljournal.replay.state.run import BLOCKING_CALLS
 from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
@@ -46,7 +47,7 @@ _JSON_VALUES: Final = (
 )
 _INCOMPLETE_ANSWERS: Final = {
     "declined": ("Declined", "the model declined to answer"),
-    "truncated": ("Truncated", "the answer was truncated by the token limit"),
+    "truncated": ("Truncated", "the answer was truncated"),
 }
 """Outcome of an answer → type and message of the error that it is with `on_declined="error"` or `on_truncated="error"`."""
 _MAX_ANSWER: Final = 300
@@ -280,8 +281,9 @@ class Attempts:
         message = over_budget_text(budget, work.trial, usage)
         self._fail(work, error=OVER_BUDGET, message=message, category="fatal", elapsed=elapsed, usage=usage)
 
-    def _fail_incomplete_answer(self, work: TrialWork, outcome: str, output: Any, elapsed: float) -> None:
-        error, message = _INCOMPLETE_ANSWERS[outcome]
+    def _fail_incomplete_answer(self, work: TrialWork, answer: NotedAnswer, output: Any, elapsed: float) -> None:
+        error, message = _INCOMPLETE_ANSWERS[answer.outcome]
+        message += f" by {answer.cause}" if answer.cause else ""
         text = excerpt(as_text(output), _MAX_ANSWER) or f"`evaljournal show {work.trial}` has what the provider replied"
         self._fail(work, error=error, message=f"{message}: {text}", category="fatal", elapsed=elapsed)
 
@@ -292,7 +294,7 @@ class Attempts:
             self._fail_over_budget(work, elapsed)
             return False
         if (answer := work.state.answer) is not None and answer.outcome in self._error_outcomes:
-            self._fail_incomplete_answer(work, answer.outcome, output, elapsed)
+            self._fail_incomplete_answer(work, answer, output, elapsed)
             return False
         event = events.AttemptSucceeded(
             trial=work.trial, attempt=work.state.attempts, output=output, elapsed=elapsed, worker=work.worker

@@ -233,7 +233,7 @@ class Client:
             raise Redirected(reply, self.masked_url)
         reply.check_content()
         if reply.is_empty and not (reply.is_stream and reply.ends_by_closing):  # Such a stream is incomplete.
-            raise EmptyReply(reply, self.masked_url)
+            raise EmptyReply(f"the reply from {self.masked_url} is empty (status {reply.status})")
         return read(reply)
 
     async def send(

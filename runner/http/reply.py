@@ -75,10 +75,7 @@ class InvalidReply(Exception):
 
 
 class EmptyReply(InvalidReply, ValueError):
-    """The status is a success, but the reply has no body; a parse error, so it is retried once."""
-
-    def __init__(self, reply: "Reply", url: str) -> None:
-        super().__init__(f"the reply from {url} is empty (status {reply.status})")
+    """The status is a success, but the reply has no body or no answer; a parse error, so it is retried once."""
 
 
 class OutputMissing(InvalidReply, Fatal):

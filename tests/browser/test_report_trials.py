@@ -567,7 +567,7 @@ def test_unscored_and_truncated_outputs_are_counted(open_report: OpenTab) -> Non
     summary = open_report([*events[:2], note, *events[2:], *answered("oslo", {"exact": True})]).text("#summary")
 
     assert "excluded: 1 unscored" in summary
-    assert "1 truncated by the token limit" in summary
+    assert "1 truncated" in summary
 
 
 def test_labels_in_the_drawer(tmp_path: Path, open_report: OpenTab) -> None:

@@ -50,7 +50,9 @@ def test_warnings_have_a_tile(tmp_path: Path, open_report: OpenTab) -> None:
     other_tab = open_report(three_variants(tmp_path / "other"))
 
     tiles = dict(zip(tab.texts(".tile h3"), tab.texts(".tile"), strict=True))
-    assert "warnings11 answer is empty: the token limit was reached before any text; raise --max-tokens" == tiles["warnings"]
+    assert (
+        "warnings11 of 1 output is empty: the token limit was reached before any text; raise --max-tokens" == tiles["warnings"]
+    )
     assert "warnings" not in other_tab.texts(".tile h3")
 
 

@@ -340,6 +340,7 @@ def with_error(trial: str, **error: Any) -> list[Event]:
     return [evolve_fact(event, **error) if isinstance(event, AttemptFailed) else event for event in failed(trial)]
 
 
+TRUNCATED = {"error": "Truncated", "message": "the answer was truncated by the token limit: Li"}
 NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
 
 
@@ -363,7 +364,7 @@ NOT_FOUND = "404 Not Found from http://h/v1/chat/completions: no such model"
             {"message": NOT_FOUND, "location": "sdk.py:9"},
             "{edit} in sdk.py:9, then {resume} --adopt --retry-failed",
         ),
-        ("--chat m", 0, {"error": "Truncated"}, "raise --max-tokens, then evaljournal run --chat m"),
+        ("--chat m", 0, TRUNCATED, "raise --max-tokens, then evaljournal run --chat m"),
         ("task.py", 0, {"location": "task.py:3"}, "fix task.py:3, then {resume} --adopt --retry-failed"),
         ("task.py", 1, {"message": "the command is missing"}, "{resume} --retry-failed"),
     ],

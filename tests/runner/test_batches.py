@@ -109,6 +109,15 @@ async def test_a_line_is_not_sent_for_ever(disk: SimulatedDisk, provider: Memory
     assert ["no result in 2 batches"] == [event.message for event in events(disk, AttemptFailed)]
 
 
+async def test_a_line_without_a_text(disk: SimulatedDisk, provider: MemoryBatches) -> None:
+    """A result with neither a text nor a tool call is invalid, and its line is sent once more."""
+    provider.respond = lambda *_: (200, {"choices": [{"message": {"content": None}, "finish_reason": "stop"}]})
+    outcome = await run_virtual(define_batches(numbered_cases(1)), disk)
+
+    assert ["parse_error"] * 2 == [event.category for event in events(disk, AttemptFailed)]
+    assert (0, 1, 2) == (outcome.state.completed, outcome.state.failed, provider.submissions)
+
+
 async def test_canceled_lines_are_not_counted(disk: SimulatedDisk, provider: MemoryBatches) -> None:
     """A line of a canceled batch costs nothing, and may be sent any number of times."""
     provider.respond, provider.state = lambda _, times: answer("yes") if times == 5 else None, "canceled"

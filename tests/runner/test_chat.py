@@ -224,11 +224,12 @@ def test_caches_tiers_and_long_requests_have_prices(tokens: dict[str, int], tier
     ("choices", "output"),
     [
         ('{"message": {"content": ""}}', ""),
-        ('{"message": {"content": null}}', ""),
+        ('{"message": {"content": [{"type": "text", "text": ""}]}}', ""),
+        ('{"message": {"content": null}, "finish_reason": "length"}', ""),
         ('{"message": {"refusal": "I cannot."}}', "I cannot."),
         ('{"index": 1, "message": {"content": "Quito"}}, {"index": 0, "message": {"content": "Lima"}}', "Lima"),
     ],
-    ids=["empty", "null", "refusal", "lowest index"],
+    ids=["empty", "empty part", "truncated", "refusal", "lowest index"],
 )
 def test_the_output_of_a_reply(path: Path, choices: str, output: str) -> None:
     """It is the text or refusal of the choice with the lowest index, even if it is empty or follows a byte order mark."""
@@ -279,6 +280,15 @@ def test_the_tool_calls_of_a_stream_are_joined(server: Server, path: Path, name:
     assert [("call_1", "weather", '{"city": "Lima"}'), ("call_2", "time", "{}")] == calls
 
 
+EMPTY_CHOICES = (
+    '{"message": {}, "finish_reason": "stop"}',
+    '{"message": {"content": null, "refusal": null}, "finish_reason": "stop"}',
+    '{"message": {"content": null, "tool_calls": []}, "finish_reason": "tool_calls"}',
+    '{"message": {"reasoning_content": "Peru"}, "finish_reason": "stop"}',
+    '{"message": {"content": [{"type": "thinking", "thinking": []}]}, "finish_reason": "stop"}',
+)
+
+
 @pytest.mark.parametrize(
     ("steps", "options", "category", "message"),
     [
@@ -296,6 +306,22 @@ def test_the_tool_calls_of_a_stream_are_joined(server: Server, path: Path, name:
             {"stream": True},
             "error",
             "a message of the stream is not a chat completion",
+        ),
+        *((raw(f'{{"choices": [{choice}]}}'), {}, "parse_error", "neither a text nor a tool call") for choice in EMPTY_CHOICES),
+        *(
+            (
+                raw(f'data: {{"choices": [{choice}]}}\n\n'.replace("message", "delta")),
+                {"stream": True},
+                "parse_error",
+                "neither",
+            )
+            for choice in EMPTY_CHOICES
+        ),
+        (
+            raw('{"choices": [{"message": {"content": "Li"}, "finish_reason": null}]}'),
+            {},
+            "error",
+            "finish_reason of the reply",
         ),
         (raw('data: {"choices": [{"delta": null}]}\n\n'), {"stream": True}, "unavailable", "without a finish_reason"),
         (raw('data: {"choices": []}\n\ndata: [DONE]\n\n'), {"stream": True}, "error", "without a finish_reason"),

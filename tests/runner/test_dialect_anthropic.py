@@ -62,7 +62,8 @@ REPLIES: Final = {
     "context exceeded": message(text_block("Li"), stop_reason="model_context_window_exceeded"),
     "paused": message(SEARCH, stop_reason="pause_turn"),
     "stop sequence": message(text_block("Lima"), stop_reason="stop_sequence", stop_sequence="."),
-    "empty": message(),
+    "empty": message(text_block("")),
+    "stop sequence without a text": message(stop_reason="stop_sequence", stop_sequence="."),
     "redacted thinking": message({"type": "redacted_thinking", "data": "eA=="}, text_block("Lima")),
 }
 OUTCOMES: Final = {
@@ -159,8 +160,8 @@ INVALID_REPLIES: Final[list[Any]] = [
     message({"text": "Lima"}),
     message({**CALL, "input": "{}"}),
     message({**CALL, "name": None}),
-    message({"type": "hologram"}, SEARCH),
 ]
+EMPTY_REPLIES: Final = [message(), message(THINKING), message(stop_reason="tool_use"), message({"type": "hologram"}, SEARCH)]
 INCOMPLETE_STREAMS: Final = [chunks_of(REPLIES["several texts"])[:-1], [{"type": "ping"}]]
 INVALID_STREAMS: Final = [
     [{"type": "message_stop"}],
@@ -169,6 +170,7 @@ INVALID_STREAMS: Final = [
     [{"type": "content_block_start", "index": [0], "content_block": text_block("")}],
     [*chunks_of(REPLIES["truncated"])[:3], {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta"}}],
     [*chunks_of(REPLIES["truncated"])[:-2], {"type": "message_stop"}],
+    *map(chunks_of, EMPTY_REPLIES),
 ]
 
 

@@ -62,7 +62,7 @@ REPLIES: Final = {
     "recitation": reply_of(reason="RECITATION"),
     "private": reply_of(reason="SPII"),
     "too many rounds of tools": reply_of(*text("Li"), reason="TOO_MANY_TOOL_CALLS"),
-    "empty": reply_of(),
+    "empty": reply_of(*text("")),
 }
 OUTCOMES: Final = {
     "only reasoning": "truncated",
@@ -81,7 +81,7 @@ def chunks_of(reply: dict[str, Any]) -> list[dict[str, Any]]:
     pieces = [
         {**part, "text": letter} if "text" in part else part
         for part in candidate["content"]["parts"]
-        for letter in (part.get("text") or "x")
+        for letter in (part.get("text", "x") or [""])
     ]
     chunks: list[dict[str, Any]] = [
         {
@@ -171,13 +171,20 @@ INVALID_REPLIES: Final[list[Any]] = [
     reply_of("Lima"),
     *(reply_of({"functionCall": {"name": "f", **fields}}) for fields in ({"name": None}, {"args": "{}"}, {"id": 7})),
     reply_of({"functionCall": {"name": "f", "partialArgs": []}}),
+]
+EMPTY_REPLIES: Final = [
+    reply_of(),
+    reply_of({}),
+    reply_of(THOUGHT, {"thoughtSignature": SIGNATURE}),
     reply_of({"hologram": {}}),
+    reply_of(candidates=[{"finishReason": "STOP", "index": 0}]),
 ]
 INCOMPLETE_STREAMS: Final = [chunks_of(REPLIES["several texts"])[:-1], [{"usageMetadata": USAGE}]]
 INVALID_STREAMS: Final = [
     [{"candidates": [{"content": {"parts": 7}}]}],
     [{"candidates": [{"content": "Lima", "finishReason": "STOP"}]}],
     [{"candidates": [{"finishReason": 7}]}],
+    *([reply] for reply in EMPTY_REPLIES),
 ]
 
 

@@ -45,9 +45,18 @@ def test_the_stream_equals_the_reply(samples: Any) -> None:
 
 @pytest.mark.parametrize(("samples", "reply"), [(samples, reply) for samples in SAMPLES for reply in samples.INVALID_REPLIES])
 def test_a_reply_without_an_answer(samples: Any, reply: Any) -> None:
-    """A reply of another form or API, or one that has only content of unknown types, is invalid."""
+    """A reply of another form or API is invalid."""
     with pytest.raises(InvalidReply):
         samples.DIALECT.read(reply)
+
+
+@pytest.mark.parametrize(("samples", "reply"), [(samples, reply) for samples in SAMPLES for reply in samples.EMPTY_REPLIES])
+def test_a_reply_without_a_text(samples: Any, reply: Any) -> None:
+    """A complete reply with neither a text nor a tool call, such as only reasoning, is invalid, and retried once."""
+    with pytest.raises(InvalidReply, match=r"neither a text nor|has no answer") as caught:
+        samples.DIALECT.read(reply)
+
+    assert "parse_error" == classify(caught.value, now=0.0).category
 
 
 @pytest.mark.parametrize(

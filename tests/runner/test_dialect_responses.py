@@ -74,7 +74,7 @@ REPLIES: Final = {
     "truncated": incomplete("max_output_tokens", message(text_part("Li"))),
     "filtered": incomplete("content_filter", message(text_part("Li"))),
     "another reason": incomplete("steered", message(text_part("Li"))),
-    "empty": response(message()),
+    "empty": response(message(text_part(""))),
 }
 OUTCOMES: Final = {
     "refusal": "declined",
@@ -136,17 +136,26 @@ INVALID_REPLIES: Final[list[Any]] = [
     [],
     {"choices": []},
     {"output": "Lima"},
-    response(),
-    response(REASONING),
     response(message(text_part("Lima")), status="queued"),
     response(message(text_part("Lima")), status=["completed"]),
     response({"type": "message", "content": "Lima"}),
     response(message({"type": "output_text", "text": 7})),
     response({**CALL, "arguments": {}}),
+]
+EMPTY_REPLIES: Final = [
+    response(),
+    response(REASONING),
+    response(message()),
+    response(message({"type": "hologram"})),
     response(None, 7, "message"),
 ]
 INCOMPLETE_STREAMS: Final = [chunks_of(REPLIES["several texts"])[:-1]]
-INVALID_STREAMS: Final[list[Any]] = [[[1]], ["x"], [{"type": "response.completed"}]]
+INVALID_STREAMS: Final[list[Any]] = [
+    [[1]],
+    ["x"],
+    [{"type": "response.completed"}],
+    *([{"type": "response.completed", "response": reply}] for reply in EMPTY_REPLIES),
+]
 
 
 @pytest.mark.parametrize(("name", "event"), [("several texts", "output_text"), ("tool calls", "function_call_arguments")])

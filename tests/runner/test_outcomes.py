@@ -22,9 +22,9 @@ from evaljournal.journal.events import (
     TrialScored,
 )
 from evaljournal.replay import load
-from evaljournal.replay.render.ending import final_report
+from evaljournal.replay.render.ending import final_report, next_step
 from evaljournal.replay.results.summary import summarize, unscored_counts
-from evaljournal.replay.state.answers import ANSWER, Answers
+from evaljournal.replay.state.answers import ADVICE, ANSWER, Answers
 from evaljournal.replay.state.trial import outcome_of
 from evaljournal.runner.fork import fork
 from evaljournal.runner.testing import inline
@@ -120,6 +120,17 @@ def test_a_judge_that_declines_gives_no_verdict(path: Path) -> None:
     (failure,) = events(path, ScoringFailed)
     assert "the judge declined to answer: I must not judge." == failure.message
     assert 1 == len(replies.requests)
+
+
+def test_a_judge_without_a_text(path: Path) -> None:
+    """A reply of a judge without a text is retried once, like that of a task; it is not a verdict."""
+    with replying(json.dumps({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}).encode()) as replies:
+        defined = define_real(str)
+        defined.score(name="judge", retry=Retry(base_delay=0.001))(scorers.judge("judge", base_url=replies.url))
+        run_real(defined, path)
+
+    assert ["evaljournal.EmptyReply"] == [event.error for event in events(path, ScoringFailed)]
+    assert 2 == len(replies.requests)
 
 
 def test_a_reply_that_is_not_an_answer_is_paid_for(path: Path) -> None:
@@ -322,6 +333,36 @@ def test_such_answers_can_be_errors(server: Server, path: Path, name: str, outco
     assert verify(path).ok
 
 
+@pytest.mark.parametrize(
+    ("dialect", "reason", "cause"),
+    [
+        ("chat", "length", "the token limit"),
+        ("chat", "model_length", "the context window"),
+        ("anthropic", "max_tokens", "the token limit"),
+        ("anthropic", "model_context_window_exceeded", "the context window"),
+        ("anthropic", "pause_turn", "a pause of the provider's tools"),
+        ("gemini", "TOO_MANY_TOOL_CALLS", "a pause of the provider's tools"),
+    ],
+)
+def test_what_truncates_an_answer(path: Path, dialect: str, reason: str, cause: str) -> None:
+    """A full context window and a pause of the provider have advice of their own, also where they are errors."""
+    replies = {
+        "chat": completion("Li", reason),
+        "anthropic": {"content": [{"type": "text", "text": "Li"}], "stop_reason": reason},
+        "gemini": {"candidates": [{"content": {"parts": [{"text": "Li"}]}, "finishReason": reason}]},
+    }
+    with replying(json.dumps(replies[dialect]).encode()) as server:
+        chat = Chat("small", dialect=dialect, base_url=server.url)
+        state = run_real(define_real(chat), path).state
+        failing_state = run_real(define_real(chat, on_truncated="error"), path.with_name("errors")).state
+
+    (failed,) = events(path.with_name("errors"), AttemptFailed)
+    assert f"1 of 1 output truncated by {cause}; {ADVICE[cause]}" in final_report(load(path).state, path=path)
+    assert {cause: 1} == state.truncation_causes
+    assert f"the answer was truncated by {cause}: Li" == failed.message
+    assert next_step(failing_state, path).startswith(ADVICE[cause])
+
+
 @pytest.mark.parametrize("workers", [None, "processes:2"])
 @pytest.mark.parametrize("outcome", ["declined", "truncated"])
 def test_such_answers_can_be_excluded(server: Server, path: Path, name: str, outcome: str, workers: str | None) -> None:
@@ -406,4 +447,4 @@ def test_a_foreign_note_is_no_outcome(value: Any) -> None:
     """A note of a foreign journal that has other types or words counts as nothing."""
     answer = Answers().read(ANSWER, value)
 
-    assert answer is None or ("", "", False) == answer
+    assert answer is None or ("", "", False, "") == answer

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import pytest
@@ -19,6 +20,7 @@ from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects import names
 from evaljournal.runner.tasks.prompt_size import unread_words
 from tests.processes import ROOT
+from tests.runner_cli.commands import evaljournal, printed
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.dialect_replies import REPLIES
 from tests.security.replies import replying
@@ -116,19 +118,42 @@ def test_empty_answers(path: Path, dialect: str) -> None:
         state = run_real(define_real(Chat("m", dialect=dialect, base_url=replies.url), cases), path).state
 
     assert (["", ""], 2) == (outputs(path), state.truncated)
-    warning = "2 answers are empty: the token limit was reached before any text; raise --max-tokens"
+    warning = "2 of 2 outputs are empty: the token limit was reached before any text; raise --max-tokens"
     assert [warning] == summarize(state).warnings == summarize(fold(read(path))).warnings
     assert warning in final_summary(state, path=path)
 
 
-@pytest.mark.parametrize("text", ["Li", ""])
-def test_other_truncated_and_empty_answers(path: Path, text: str) -> None:
-    """A truncated answer with a text, and an empty answer that is complete, are not noted."""
-    reply = {"choices": [{"message": {"content": text}, "finish_reason": "length" if text else "stop"}]}
+def test_truncated_answers_with_a_text(path: Path) -> None:
+    """A truncated answer with a text is no warning."""
+    reply = {"choices": [{"message": {"content": "Li"}, "finish_reason": "length"}]}
     with replying(orjson.dumps(reply)) as replies:
         state = run_real(define_real(Chat("m", base_url=replies.url)), path).state
 
-    assert ([text], []) == (outputs(path), summarize(state).warnings)
+    assert (["Li"], []) == (outputs(path), summarize(state).warnings)
+
+
+def test_empty_outputs(path: Path) -> None:
+    """Empty texts are outputs of any task, and counted at the end of the run and in `status`, as far as they are current."""
+    texts = {"": "", "a": "", "b": "b", "c": "c"}
+    task = texts.__getitem__
+    state = run_real(define_real(task, [Case(name=f"case-{text}", input=text) for text in texts]), path).state
+
+    warning = "2 of 4 outputs are empty"
+    assert [warning] == summarize(state).warnings == printed("status", path)["warnings"]
+    assert f"  {warning}\n" in evaljournal("status", path).stdout
+    adopted = run_real(define_real(task, [Case(name="case-a", input="a")]), path, resume=True, adopt=True).state
+    assert ["1 of 1 output is empty"] == summarize(adopted).warnings
+
+
+def test_outputs_that_are_empty_for_two_reasons(server: Server, path: Path, name: str) -> None:
+    """If only some of the empty outputs are empty because of the token limit, their number is named."""
+    replies = [{"choices": [{"message": {"content": ""}, "finish_reason": reason}]} for reason in ("length", "stop")]
+    script = quote(",".join(f"raw:{quote(orjson.dumps(reply).decode())}" for reply in replies))
+    cases = [Case(name=name, input=name) for name in ("lima", "rome")]
+    state = run_real(define_real(Chat("m", base_url=server.url(name, script, "v1/")), cases, slots=1), path).state
+
+    text = "2 of 2 outputs are empty: the token limit was reached before any text in 1 of them; raise --max-tokens"
+    assert [text] == summarize(state).warnings
 
 
 @pytest.mark.parametrize("dialect", names())

@@ -49,7 +49,7 @@ class Expected:
 
 GEMINI: Final = "generativelanguage.googleapis.com"
 AZURE: Final = "my-resource.openai.azure.com"
-DECLINED: Final[Any] = {"key": "api-key AZURE_OPENAI_API_KEY", "outputs": ("", "Lima"), "declined": 1}
+DECLINED: Final[Any] = {"key": "api-key AZURE_OPENAI_API_KEY", "outputs": ("", "Lima"), "declined": 1, "warnings": 1}
 EXPECTED: Final = [
     Expected(
         "api.openai.com",

@@ -125,7 +125,9 @@ def test_changed_replies(dialect: str, count: int) -> None:
             exc.add_note(f"seed {seed}: {random_reply(dialect, random.Random(seed))[0][:3_000]!r}")
             raise
 
-    assert {"answer", "ErrorReply", "IncompleteReply", "InvalidReply"} == {result.partition(":")[0] for result in results}
+    assert {"answer", "EmptyReply", "ErrorReply", "IncompleteReply", "InvalidReply"} == {
+        result.partition(":")[0] for result in results
+    }
 
 
 @pytest.mark.parametrize("dialect", names())

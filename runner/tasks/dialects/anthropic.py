@@ -8,7 +8,7 @@ from typing import Any, Final
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import IncompleteReply, InvalidReply, fields_of
+from evaljournal.runner.http.reply import EmptyReply, IncompleteReply, InvalidReply, fields_of
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
 from evaljournal.runner.tasks.dialects.messages import (
@@ -80,8 +80,9 @@ class Anthropic:
             raise _invalid("the reply", reply)
         outcome: AnswerOutcome = _OUTCOMES.get(stop_reason, "complete")
         texts, calls, other_types = _read_blocks(content, is_complete=outcome == "complete")
-        if other_types and not texts and not calls and outcome == "complete":
-            raise InvalidReply(f"the message has neither a text nor a tool call, only {excerpt(', '.join(other_types), 200)}")
+        if not texts and not calls and outcome == "complete" and stop_reason != "stop_sequence":  # It may be the first token.
+            types = f", only {excerpt(', '.join(other_types), 200)}" if other_types else ""
+            raise EmptyReply(f"the message has neither a text nor a tool call{types}")
         usage = reply.get("usage")
         counts: Mapping[str, Any] = usage if isinstance(usage, Mapping) else {}
         is_fast = counts.get("speed") == "fast"  # It has another price.

@@ -7,14 +7,18 @@ from typing import Any, Final
 from evaljournal.replay.text import as_text
 from evaljournal.runner.data.templates import MissingField, value_at
 from evaljournal.runner.errors import is_whole_number
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply
+from evaljournal.runner.http.reply import EmptyReply, ErrorReply, IncompleteReply, InvalidReply
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
 from evaljournal.runner.tasks.endpoint import raise_error_in
 
 _REASONING_MODELS: Final = re.compile(r"o\d|gpt-[5-9]")
 """OpenAI models that reject a temperature, and whose token limit includes reasoning: `max_completion_tokens`."""
-_OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {"length": "truncated", "content_filter": "declined"}
+_OUTCOMES: Final[Mapping[str, AnswerOutcome]] = {
+    "length": "truncated",
+    "model_length": "truncated",  # Mistral: the context window is full.
+    "content_filter": "declined",
+}
 
 
 class Completions:
@@ -62,6 +66,8 @@ class Completions:
             raise InvalidReply(f"the reply is not a chat completion: {exc}") from exc
         if not isinstance(message, Mapping):
             raise InvalidReply(f"the reply is not a chat completion: its message is {excerpt(as_text(message), 200)!r}")
+        if choice.get("finish_reason", "") is None:  # Some servers omit it.
+            raise InvalidReply("the finish_reason of the reply is null, so its answer may be incomplete")
         return _answer(reply, message, choice.get("finish_reason"))
 
     def read_stream(self, chunks: Iterable[Any]) -> Answer:
@@ -97,7 +103,8 @@ def _first_choice(choices: Any) -> Any:
 
 def _joined_message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the message of a stream: its texts joined, and its tool calls by their `index`."""
-    content = "".join(_text(delta.get("content")) for delta in deltas)
+    texts = [text for delta in deltas if (text := _text(delta.get("content"))) is not None]
+    content = "".join(texts) if texts else None
     message: dict[str, Any] = {"content": content, "refusal": "".join(text_field(delta, "refusal") for delta in deltas)}
     calls: dict[Any, dict[str, Any]] = {}
     for part in (part for delta in deltas for part in delta.get("tool_calls") or []):
@@ -114,10 +121,13 @@ def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason:
     text, refusal, calls = _text(message.get("content")), text_field(message, "refusal"), message.get("tool_calls") or ()
     if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
         raise InvalidReply(f"the reply is not a chat completion: its tool_calls are {excerpt(as_text(calls), 200)!r}")
+    outcome: AnswerOutcome = "declined" if refusal else _OUTCOMES.get(str(finish_reason), "complete")
+    if text is None and not calls and outcome == "complete":
+        raise EmptyReply("the message has neither a text nor a tool call")
     return Answer(
         text=text or refusal,
         tool_calls=calls,
-        outcome="declined" if refusal else _OUTCOMES.get(str(finish_reason), "complete"),
+        outcome=outcome,
         finish_reason=finish_reason if isinstance(finish_reason, str) else "",
         model=text_field(reply, "model"),
         fingerprint=text_field(reply, "system_fingerprint"),
@@ -126,10 +136,11 @@ def _answer(reply: Mapping[str, Any], message: Mapping[str, Any], finish_reason:
     )
 
 
-def _text(content: Any) -> str:
-    """Return a text, which Mistral sends in parts; parts of other types, such as reasoning, have none."""
+def _text(content: Any) -> str | None:
+    """Return a text, which Mistral sends in parts; None if there is none, as in parts of other types (reasoning)."""
     if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
-        return "".join(_text(part.get("text")) for part in content)
+        texts = [text for part in content if (text := _text(part.get("text"))) is not None]
+        return "".join(texts) if texts else None
     if content is not None and not isinstance(content, str):
         raise InvalidReply(f"the reply is not a chat completion: its content is {excerpt(as_text(content), 200)!r}")
-    return content or ""
+    return content

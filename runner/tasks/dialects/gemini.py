@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from evaljournal.replay.text import as_text
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, fields_of
+from evaljournal.runner.http.reply import EmptyReply, ErrorReply, IncompleteReply, InvalidReply, fields_of
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
 from evaljournal.runner.tasks.dialects.messages import (
@@ -89,8 +89,9 @@ class Gemini:
             details = f": {excerpt(explanation, 300)}" if explanation else ""
             raise ErrorReply(f"the reply ended with finishReason {excerpt(reason, 100)!r}{details}", error)
         texts, calls, other_keys = _read_parts(_parts_of(candidate))
-        if other_keys and not texts and not calls and outcome == "complete":
-            raise InvalidReply(f"the reply has neither a text nor a function call, only {excerpt(', '.join(other_keys), 200)}")
+        if not texts and not calls and outcome == "complete":
+            keys = f", only {excerpt(', '.join(other_keys), 200)}" if other_keys else ""
+            raise EmptyReply(f"the reply has neither a text nor a function call{keys}")
         return Answer(
             text="".join(texts),
             tool_calls=calls,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from evaljournal.replay.text import as_text
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import ErrorReply, IncompleteReply, InvalidReply, fields_of
+from evaljournal.runner.http.reply import EmptyReply, ErrorReply, IncompleteReply, InvalidReply, fields_of
 from evaljournal.runner.secrets import excerpt
 from evaljournal.runner.tasks.dialects.completions import Completions
 from evaljournal.runner.tasks.dialects.dialect import Answer, AnswerOutcome, ChatRequest, text_field, without_none
@@ -53,15 +53,15 @@ class Responses(Completions):
             raise ErrorReply("the response has failed, and names no error")
         messages = [item for item in items if item.get("type") == "message"]
         calls = [_tool_call(item) for item in items if item.get("type") == "function_call"]
-        if status not in {"completed", "incomplete"} or (status == "completed" and not messages and not calls):
+        parts = [part for message in messages for part in _parts(message)]
+        texts, refusals = _texts(parts, "output_text", "text"), _texts(parts, "refusal", "refusal")
+        if status not in {"completed", "incomplete"} or (status == "completed" and not texts and not refusals and not calls):
             types = ", ".join(sorted({str(item.get("type")) for item in items})) or "none"
-            raise InvalidReply(f"the response has no answer: its status is {status!r}, its items: {excerpt(types, 200)}")
+            raise EmptyReply(f"the response has no answer: its status is {status!r}, its items: {excerpt(types, 200)}")
         reason = text_field(fields_of(reply.get("incomplete_details")), "reason")
         incomplete: AnswerOutcome = "declined" if reason == "content_filter" else "truncated"
-        parts = [part for message in messages for part in _parts(message)]
-        refusals = _texts(parts, "refusal", "refusal")
         return Answer(
-            text="".join(_texts(parts, "output_text", "text")) or "".join(refusals),
+            text="".join(texts) or "".join(refusals),
             tool_calls=calls,
             outcome="declined" if refusals else "complete" if status == "completed" else incomplete,
             finish_reason=reason,
