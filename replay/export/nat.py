@@ -83,9 +83,10 @@ def item(trial: TrialDetails) -> dict[str, Any]:
 def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, Any]]:
     """Yield an attempt as NAT's `IntermediateStep`s: its steps between the start and the end of NAT's workflow.
 
-    NAT reads the question from the start of the workflow.
+    NAT reads the question from the start of the workflow. Tokens and costs include those of reused steps: the attempts that
+    executed them are not in the files.
     """
-    span, uuid = attempt.span, f"{trial.trial}/{attempt.span.attempt}/"
+    span, uuid, total_usage = attempt.span, f"{trial.trial}/{attempt.span.attempt}/", attempt.own_usage
     workflow = {"UUID": f"{uuid}0", "name": "workflow"}
     times = [_times(step.at, step.elapsed) for step in attempt.steps]
     start, end = _times(attempt.ended_at, span.end - span.start)
@@ -99,7 +100,7 @@ def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, A
             request = messages[-1].text if messages else request
             result = message_text(reply) if reply is not None else result
         sums: dict[str, float] = {}
-        add(sums, None if step.is_reused else step.usage)
+        add(sums, step.usage)
         yield _step(
             f"{uuid}{step.parent}",
             _STEP_TYPES.get(step.kind, "FUNCTION_END"),
@@ -110,9 +111,10 @@ def _steps(trial: TrialDetails, attempt: AttemptDetails) -> Iterator[dict[str, A
             event_timestamp=step_end,
             span_event_timestamp=step_start,
             metadata={"step": step.number, "attempt": span.attempt, "outcome": step.outcome, **_cost(sums)},
-            usage_info=None if step.is_reused else _usage(sums, step.kind),
+            usage_info=_usage(sums, step.kind),
         )
-    metadata = {"attempt": span.attempt, "outcome": span.outcome, **_cost(attempt.total_usage)}
+        add(total_usage, sums)
+    metadata = {"attempt": span.attempt, "outcome": span.outcome, **_cost(total_usage)}
     workflow_times = {"event_timestamp": end, "span_event_timestamp": start}
     yield _step("root", "WORKFLOW_END", None, attempt.output, **workflow, **workflow_times, metadata=metadata)
 
