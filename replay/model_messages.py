@@ -76,6 +76,8 @@ def reply_of(step_output: object) -> Message | None:
     output = _body(step_output)
     if isinstance(output, Mapping):
         return _reply(cast("Mapping[str, Any]", output))
+    if isinstance(output, list):  # A stream of Gemini's API without `alt=sse`.
+        return _join_candidates(list(_mappings(output)))
     if not isinstance(output, str):
         return None
     events = list(_events(output)) if _DATA in output[:10_000] else []
@@ -87,7 +89,7 @@ def reply_of(step_output: object) -> Message | None:
 def finish_reason_of(step_output: object) -> str:
     """Return why a model stopped: `stop`, `length`, `tool_call`, or the provider's word; empty if it is unknown."""
     output = _body(step_output)
-    events = list(_events(output)) if isinstance(output, str) else _mappings([output])
+    events = list(_events(output)) if isinstance(output, str) else _mappings(output if isinstance(output, list) else [output])
     return next(filter(None, map(_finish_reason, reversed(list(events)))), "")
 
 

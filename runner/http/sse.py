@@ -14,7 +14,7 @@ from evaljournal.runner.secrets import excerpt
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete"})
 _ERROR_EVENTS: Final = frozenset({"error", "response.failed", "response.cancelled"})
 _FINAL_EVENTS: Final = _LAST_EVENTS | _ERROR_EVENTS
-_PARSED_DATA: Final = re.compile(f'"(?:usage|usageMetadata|{"|".join(map(re.escape, _FINAL_EVENTS))})"')
+_PARSED_DATA: Final = re.compile(f'"(?:usage|usageMetadata|finishReason|{"|".join(map(re.escape, _FINAL_EVENTS))})"')
 """Only data that contains one of these is parsed."""
 
 
@@ -24,6 +24,8 @@ class StreamEvents:
     def __init__(self) -> None:
         self.is_done = False
         """Whether the last event has arrived."""
+        self.has_finish_reason = False
+        """Whether the answer of a Gemini stream, which has no last event, is complete; its usage may follow."""
         self.is_ending = False
         """Whether only the last event of an Anthropic stream is missing; litellm stops reading here."""
         self.error: ErrorReply | None = None
@@ -61,16 +63,21 @@ class StreamEvents:
         self.is_ending = isinstance(delta, Mapping) and bool(delta.get("stop_reason"))
         for part in (value, value.get("message"), value.get("response")):
             if isinstance(part, Mapping):
-                self._add_usage(part)
+                self.add_usage(part)
 
-    def _add_usage(self, part: Mapping[str, Any]) -> None:
-        """Add the model and the usage in a part of the reply; later counts replace earlier ones."""
+    def add_usage(self, part: Mapping[str, Any]) -> None:
+        """Add the model, the usage and the finish reason in a part of the reply; later counts replace earlier ones."""
         usage = part.get("usage") or part.get("usageMetadata")  # Gemini
         if isinstance(usage, Mapping):
             counts = {name: count for name, count in usage.items() if count is not None}
             self.response["usage"] = {**self.response.get("usage", {}), **counts}
         if isinstance(model := part.get("model") or part.get("modelVersion"), str):
             self.response["model"] = model
+        match part.get("candidates"):
+            case [{"finishReason": str()}, *_]:
+                self.has_finish_reason = True
+            case _:
+                pass
 
 
 def _parse_object(data: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from evaljournal.journal.errors import Unserializable
 from evaljournal.runner.data.exact_json import read_json
 from evaljournal.runner.data.fingerprint import canonical
 from evaljournal.runner.errors import UsageError
-from evaljournal.runner.http.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply
+from evaljournal.runner.http.reply import BadStatus, IncompleteReply, InvalidReply, Redirected, Reply, fields_of
 from evaljournal.runner.http.reply_memory import ReplyTooLarge
 from evaljournal.runner.http.sse import StreamEvents
 from evaljournal.runner.secret_shapes import mask_shapes
@@ -107,7 +107,10 @@ class StepReply(Reply):
         return self._events is not None
 
     def on_content(self, content: bytes) -> None:
-        """Read the events of a stream."""
+        """Read the events of a stream; a proxy may have changed its media type."""
+        is_first = self._size == len(content)
+        if is_first and self._events is None and content.startswith((b"data:", b"event:")):
+            self._events = StreamEvents()
         if self._events is not None:
             self._events.feed(content)
 
@@ -125,7 +128,7 @@ class StepReply(Reply):
         if self._events is not None:
             if self._events.error is not None:
                 return False
-            return self._events.is_done or (self._has_all_data and not self.ends_by_closing)
+            return self._events.is_done or (self._has_all_data and (not self.ends_by_closing or self._events.has_finish_reason))
         return self._has_all_data and (not self._is_json or not self.is_readable or self._json is not None)
 
     @property
@@ -185,7 +188,12 @@ class StepReply(Reply):
 
     def usage(self) -> dict[str, float | str]:
         """Return the tokens and their cost; empty if the reply does not report them."""
-        usage = usage_of_response(self._json if self._events is None else self._events.response)
+        events, response = self._events, self._json
+        if isinstance(response, list):  # Gemini's stream without `alt=sse`.
+            events = StreamEvents()
+            for part in response:
+                events.add_usage(fields_of(part))
+        usage = usage_of_response(response if events is None else events.response)
         return usage if _is_storable(usage) else {}
 
 

@@ -11,10 +11,11 @@ import pytest
 from evaljournal.journal.events import StepCompleted
 from evaljournal.replay import model_messages
 from evaljournal.runner.http.reply import ErrorReply
+from evaljournal.runner.steps.model_calls import StepReply
 from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.dialects.dialect import Answer
 from evaljournal.runner.tasks.dialects.gemini import Gemini
-from tests.dialects import read_stream
+from tests.dialects import encode, read_stream
 from tests.programs import import_optional
 from tests.runs import define_real, events, outputs, run_real
 from tests.security.replies import replying
@@ -310,3 +311,47 @@ def test_calls_of_the_sdk_are_steps(server: Server, path: Path, name: str, *, st
     assert model_messages.Message("assistant", "LIMA") == model_messages.reply_of(step.output)
     assert (1000, 100) == (step.usage["input_tokens"], step.usage["output_tokens"])
     assert step.usage["cost"] > 0
+
+
+@pytest.mark.parametrize("media_type", ["text/event-stream", "text/plain", "application/json"])
+def test_the_media_type_of_a_stream(path: Path, media_type: str) -> None:
+    """A stream is a step with its usage also if a proxy changes its media type."""
+    genai = import_optional("google.genai")
+    body = encode(chunks_of(reply_of(*text("Lima"))))
+    with replying(body, media_type) as replies:
+        options = {"base_url": replies.url}
+
+        def ask(question: str) -> str:
+            client = genai.Client(api_key="key", http_options=options)
+            return "".join(reply.text or "" for reply in client.models.generate_content_stream(model=MODEL, contents=question))
+
+        run_real(define_real(ask, durable="http"), path)
+
+    (step,) = events(path, StepCompleted)
+    assert ["Lima"] == outputs(path)
+    assert (1050, 90) == (step.usage["input_tokens"], step.usage["output_tokens"])
+
+
+def test_a_stream_without_events_is_a_list() -> None:
+    """Without `alt=sse`, a stream is a JSON list of replies: its usage is that of the last one, its text that of all."""
+    reply = StepReply(200, {"content-type": "application/json; charset=UTF-8", "transfer-encoding": "chunked"})
+    reply.feed(json.dumps(chunks_of(reply_of(*text("Lima")))).encode())
+    reply.end()
+    output = reply.step_output()
+
+    assert (1050, 90) == (reply.usage()["input_tokens"], reply.usage()["output_tokens"])
+    assert model_messages.Message("assistant", "Lima") == model_messages.reply_of(output)
+    assert "stop" == model_messages.finish_reason_of(output)
+
+
+def test_a_stream_that_is_closed_before_its_end_is_no_step() -> None:
+    """A stream that only its closed connection ends is complete if it has a finish reason."""
+    chunks = chunks_of(reply_of(*text("Lima")))
+    is_complete = []
+    for stream in (chunks, chunks[:-1]):
+        reply = StepReply(200, {"content-type": "text/event-stream"})
+        reply.feed(encode(stream))
+        reply.end()
+        is_complete.append(reply.is_complete)
+
+    assert [True, False] == is_complete
