@@ -355,3 +355,23 @@ def test_a_stream_that_is_closed_before_its_end_is_no_step() -> None:
         is_complete.append(reply.is_complete)
 
     assert [True, False] == is_complete
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["reply", "stream"])
+def test_async_calls_of_the_sdk_are_steps(server: Server, path: Path, name: str, *, stream: bool) -> None:
+    """An async call of Google's SDK with an httpx client is a step, although aiohttp, which the SDK prefers, is installed."""
+    genai, httpx, _ = map(import_optional, ("google.genai", "httpx", "aiohttp"))
+
+    async def ask(question: str) -> str:
+        url = server.url(name, "sse" if stream else "ok", "")
+        async with httpx.AsyncClient() as http_client:
+            client = genai.Client(api_key="key", http_options={"base_url": url, "httpx_async_client": http_client})
+            if not stream:
+                return str((await client.aio.models.generate_content(model=MODEL, contents=question)).text)
+            replies = await client.aio.models.generate_content_stream(model=MODEL, contents=question)
+            return "".join([reply.text or "" async for reply in replies])
+
+    run_real(define_real(ask, durable="http"), path)
+
+    assert ["LIMA"] == outputs(path)
+    assert 1 == len(events(path, StepCompleted))
