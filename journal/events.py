@@ -563,7 +563,7 @@ class BatchPrepared:
     """Number of the batch in the run, from 1."""
     trials: list[str]
     """The trial of each line; line 1 is the first. Until its line is used or the batch ends, a trial may not be called
-    otherwise."""
+    otherwise. Empty: salvage could not keep the trial, so the result of its line is not used."""
     scorer: str = ""
     """Name of the judge; empty: the requests are those of the task."""
     version: str = ""

@@ -84,10 +84,12 @@ async def salvage(
                 copy.append(events.SessionStarted(session=number, pid=0, host="", boot_id=""), is_own=False)
             try:
                 event = _adapt_batch(record.event, batches, lifecycle.batch_lines)
-                for lost_event in _lost_batch_events(event, lifecycle.batch_lines):
+                for lost_event in _lost_batch_events(event, lifecycle):
                     journal.append(lost_event)
                 copy.append(_adapt(event, journal), is_own=record.h in own_starts)
                 kept_count += 1
+                if isinstance(record.event, events.BatchPrepared):
+                    batches[record.event.batch] = lifecycle.batch_lines.last_batch
             except IllegalEvent:
                 rejects.append(encode(record.event, record.seq, record.at, record.t) + b"}\n")
             await journal.wait_room()
@@ -99,10 +101,18 @@ async def salvage(
 
 
 def _adapt(event: events.Event, journal: Journal) -> events.Event:
-    """Return `RunFinished` with the new journal's head; raise `IllegalEvent` if trials that it counts are lost."""
+    """Return `BatchPrepared` without trials that it cannot contain here, and `RunFinished` with the new journal's head.
+
+    Raises `IllegalEvent` if trials that `RunFinished` counts are lost.
+    """
+    lifecycle = journal.lifecycle
+    if isinstance(event, events.BatchPrepared):  # The other lines keep their numbers, with which their results are found.
+        scorer, place_of = event.scorer, lifecycle.batch_lines.place_of
+        can_wait = (lifecycle.can_be_called(trial, scorer) and place_of(trial, scorer) is None for trial in event.trials)
+        return evolve_fact(event, trials=[trial if can else "" for trial, can in zip(event.trials, can_wait, strict=True)])
     if not isinstance(event, events.RunFinished):
         return event
-    counts = journal.lifecycle.counts()
+    counts = lifecycle.counts()
     if (event.completed, event.failed, event.withdrawn) != (counts["completed"], counts["failed"], counts["withdrawn"]):
         raise IllegalEvent("RunFinished", "it counts trials that are lost")
     return evolve_fact(event, head=journal.head if event.head else "")
@@ -114,14 +124,15 @@ def _adapt_batch(event: events.Event, batches: dict[int, int], lines: BatchLines
     if not number:
         return event
     if isinstance(event, events.BatchPrepared):
-        batches[number] = lines.last_batch + 1
+        return evolve_fact(event, batch=lines.last_batch + 1)
     if number not in batches and isinstance(event, events.AttemptStarted | events.ScorerCallStarted):
         return evolve_fact(event, batch=0, line=0)
     return evolve_fact(event, batch=batches.get(number, 0))
 
 
-def _lost_batch_events(event: events.Event, lines: BatchLines) -> Iterator[events.Event]:
+def _lost_batch_events(event: events.Event, lifecycle: Lifecycle) -> Iterator[events.Event]:
     """Yield the events of batches that are lost and must have happened before this one: a submission, or ends."""
+    lines = lifecycle.batch_lines
     match event:
         case events.BatchPrepared():
             places = {lines.line_of(trial, event.scorer) for trial in event.trials}
@@ -131,12 +142,23 @@ def _lost_batch_events(event: events.Event, lines: BatchLines) -> Iterator[event
             batch = lines.open.get(event.batch)
             if batch is not None and not batch.is_submitted:
                 yield events.BatchSubmitted(batch=event.batch, id="")
+        case events.BatchCollected():
+            places = set()
+            yield from _lost_attempt_ends(event.batch, lifecycle)
         case _:
             places = set()
     for number in sorted({place[0] for place in places if place is not None} - {getattr(event, "batch", 0)}):
+        yield from _lost_attempt_ends(number, lifecycle)
         used_lines, total = lines.open[number].used_lines, len(lines.open[number].trials)
         state = "ended" if lines.open[number].is_submitted else "not_sent"
         yield events.BatchCollected(batch=number, state=state, results=used_lines, missing=total - used_lines)
+
+
+def _lost_attempt_ends(batch: int, lifecycle: Lifecycle) -> Iterator[events.AttemptInterrupted]:
+    """Yield ends of the attempts that use a line of a batch which has ended: their own are lost."""
+    lines = lifecycle.batch_lines
+    for trial in lines.trials_in_flight(batch) if batch in lines.open and not lines.open[batch].scorer else ():
+        yield events.AttemptInterrupted(trial=trial, attempt=lifecycle.attempts_of(trial), reason="process_died")
 
 
 def _lost_sessions(event: events.Event, lifecycle: Lifecycle) -> range:

@@ -52,6 +52,10 @@ class BatchLines:
         """Return the batch and the line that a trial waits for; None if it waits for none."""
         return self._lines.get(scorer, {}).get(trial)
 
+    def place_of(self, trial: str, scorer: str = TASK) -> tuple[int, int] | None:
+        """Return the batch and the line that a trial waits for or that its attempt or call in flight uses."""
+        return self.line_of(trial, scorer) or self._in_flight.get((trial, scorer))
+
     def missed_batches(self, trial: str, scorer: str = TASK) -> int:
         """Return how many batches had a line for a trial and no result, since its last attempt or call."""
         return self._missed[trial, scorer]
@@ -59,6 +63,10 @@ class BatchLines:
     def is_in_use(self, trial: str, scorer: str = TASK) -> bool:
         """Return whether an attempt or a call in flight uses a line for a trial."""
         return (trial, scorer) in self._in_flight
+
+    def trials_in_flight(self, batch: int) -> list[str]:
+        """Return the trials whose attempt or call in flight uses a line of a batch."""
+        return [trial for (trial, _), line in self._in_flight.items() if line[0] == batch]
 
     def batch_in_use(self, trial: str) -> int:
         """Return the batch that an attempt or a call in flight for a trial uses; 0 if there is none."""
@@ -108,18 +116,17 @@ class BatchLines:
                 pass
 
     def _prepare(self, event: events.BatchPrepared) -> None:
-        lines, number = self._lines.get(event.scorer, {}), event.batch
+        number, trials = event.batch, {line: trial for line, trial in enumerate(event.trials, 1) if trial}
         if number != self.last_batch + 1:
             raise IllegalEvent("BatchPrepared", f"expected batch {self.last_batch + 1}, got batch {number}")
-        if not event.trials or len(set(event.trials)) != len(event.trials):
+        if not trials or len(set(trials.values())) != len(trials):
             raise IllegalEvent("BatchPrepared", f"batch {number} has no lines, or two lines for one trial")
-        for trial in event.trials:
-            batch, line = lines.get(trial) or self._in_flight.get((trial, event.scorer)) or (0, 0)
-            if batch:
-                raise IllegalEvent("BatchPrepared", f"it is in line {line} of batch {batch}", trial=trial)
+        for trial in trials.values():
+            if (place := self.place_of(trial, event.scorer)) is not None:
+                raise IllegalEvent("BatchPrepared", f"it is in line {place[1]} of batch {place[0]}", trial=trial)
         self.last_batch = number
-        self.open[number] = OpenBatch(event.scorer, event.trials, open_lines=len(event.trials))
-        self._lines.setdefault(event.scorer, {}).update((trial, (number, line)) for line, trial in enumerate(event.trials, 1))
+        self.open[number] = OpenBatch(event.scorer, event.trials, open_lines=len(trials))
+        self._lines.setdefault(event.scorer, {}).update((trial, (number, line)) for line, trial in trials.items())
 
     def _batch(self, event: Event, number: int) -> OpenBatch:
         batch = self.open.get(number)
@@ -129,8 +136,10 @@ class BatchLines:
 
     def _end(self, event: events.BatchCollected) -> None:
         batch = self._batch(event, event.batch)
-        if batch.in_flight:
+        if batch.in_flight and not batch.scorer:
             raise IllegalEvent("BatchCollected", f"a result of batch {event.batch} is in use")
+        for trial in self.trials_in_flight(event.batch):  # A scorer call whose end salvage could not read.
+            self._release(trial, batch.scorer)
         lines = self._lines[batch.scorer]
         for line, trial in enumerate(batch.trials, 1):
             if lines.get(trial) == (event.batch, line):

@@ -197,6 +197,10 @@ class Lifecycle:
         """Return the number of attempts that were started."""
         return self._trials.get(trial, 0) >> 4
 
+    def can_be_called(self, trial: str, scorer: str = "") -> bool:
+        """Return whether an attempt at a trial, or a call of a scorer for it, could start now."""
+        return self.stage_of(trial) in TRIAL_RULES[events.ScorerCallStarted if scorer else events.AttemptStarted]
+
     def counts(self) -> Counter[str]:
         """Return the number of trials in each stage."""
         return Counter(STAGES[state & 15] for state in self._trials.values())
@@ -225,10 +229,9 @@ class Lifecycle:
 
     def _check_stages(self, event: events.BatchPrepared) -> None:
         """Raise unless the trials of a new batch could be called now."""
-        stages = TRIAL_RULES[events.ScorerCallStarted if event.scorer else events.AttemptStarted]
-        for trial in event.trials:
-            if (stage := self.stage_of(trial)) not in stages:
-                raise IllegalEvent("BatchPrepared", f"the trial is {stage}", trial=trial)
+        for trial in filter(None, event.trials):
+            if not self.can_be_called(trial, event.scorer):
+                raise IllegalEvent("BatchPrepared", f"the trial is {self.stage_of(trial)}", trial=trial)
 
     def _illegal_event(self, event: Event, trial: str, transition: _Transition) -> IllegalEvent:
         name, stage, attempts = type(event).__name__, self.stage_of(trial), self.attempts_of(trial)

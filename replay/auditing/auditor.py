@@ -238,6 +238,7 @@ class Auditor:
         if call_id not in self._starts or event.call != self._calls[call_id]:
             message = f"call {event.call} of {event.scorer!r} for {event.trial!r} fails, but is not in flight"
             self._add(record, "calls", message)
+            self._starts.end(call_id)
             return
         self._check_call_end(call_id, event.elapsed, record)
 

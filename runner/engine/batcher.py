@@ -369,7 +369,7 @@ class Batcher:
                 continue
             lines.add(line)
             trial = prepared.trials[line - 1]
-            unused += line not in open_lines and self._state.trials[trial].stage == "withdrawn"
+            unused += line not in open_lines and (not trial or self._state.trials[trial].stage == "withdrawn")
             job = self._jobs.get((trial, prepared.scorer)) if line in open_lines else None
             if job is not None:
                 job.line = BatchLine(batch=number, number=line, status=result.status, body=result.body)
