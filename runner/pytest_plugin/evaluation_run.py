@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from evaljournal.journal import read
-from evaljournal.replay import RunState, fold
+from evaljournal.journal.disk.files import DISK, create
+from evaljournal.journal.ownership import start_events
+from evaljournal.replay import RunState
 from evaljournal.replay.export.source import Source
 from evaljournal.replay.runs.trial import TrialDetails
 from evaljournal.replay.state.trial import DONE_STAGES
@@ -21,7 +22,10 @@ from evaljournal.runner.engine.options import LiveRun
 from evaljournal.runner.engine.rescore import Rescoring
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.errors import RunChanged, UsageError
-from evaljournal.runner.run_paths import RUNS, newest_run, run_start, runs_newest_first
+from evaljournal.runner.run_paths import RUNS, run_start, runs_newest_first
+
+_OPEN_SESSION: Final = ".pytest-session"
+"""File beside the runs of an evaluation with the name of the one that a session of pytest uses, until that session ends."""
 
 
 class EvaluationRun:
@@ -61,42 +65,51 @@ class EvaluationRun:
         return Source(self.path)
 
     def rescore(self, directory: Path) -> None:
-        """Score the outputs of a run, or of the newest run of this evaluation below a directory; the task is not called."""
+        """Score the outputs of a run, or of the user's newest run of this evaluation below a directory.
+
+        The task is not called.
+        """
         for path in runs_newest_first(directory):
             start = run_start(path)
-            if start is not None and start[0].evaluation == self.evaluation.name:
+            if start is not None and start[0].evaluation == self.evaluation.name and (path == directory or _is_own(path)):
                 self.path = path
                 if self.evaluation.scorers:
                     run_async(Rescoring(self.evaluation, path, trials=self._selected_part).rescore)
-                self.state = _recorded_state(path)
+                start_events(path, self.state.apply)
                 return
-        raise UsageError(f"{directory} is not a run of {self.evaluation.name!r}, and there is none below it")
+        raise UsageError(f"{directory} is not a run of {self.evaluation.name!r}, and there is none of yours below it")
 
     def run(self, announce: Callable[[Path], None], *, retries: bool, **options: Any) -> None:
         """Run the selected trials: in the newest run, if it has some of them left, otherwise in a new one.
 
         `retries`: in the newest run, finished or not. If the definition has changed, the run is new. In either case, trials
         with an error are retried, so that no test reports an error of an earlier session. Without trials, only a gate is
-        selected: the newest run is read.
+        selected: the newest run is read. Runs of other users or machines, whose outputs may be forged, do not count.
         """
+        newest = self._newest_own_run()
         if not self.selected:
-            self.path = newest_run(self.evaluation.name)
-            self.state = _recorded_state(self.path)
+            if newest is None:
+                hint = "select tests of trials, too"
+                raise UsageError(f"there is no run of yours under {RUNS / self.evaluation.name}/", hint=hint)
+            self.path = newest
             return
         # Settings are those of the evaluation, not those of an earlier `pytest -x` or of a command.
         options |= {"task": self._reference, "trials": self._selected_part, "ignore_recorded": True, "quiet": True}
 
         async def observe(live_run: LiveRun) -> None:
             self.path = live_run.journal.path  # Also if the run is interrupted.
+            with suppress(OSError):
+                create(DISK, str(self.path.parent), _OPEN_SESSION, self.path.name.encode())
             announce(self.path)
 
         options["observer"] = observe
         outcome: Outcome | None = None
-        path = self._resumable_run(retries=retries)
-        if path is not None:
+        is_open = newest is not None and _open_run(newest.parent) == newest
+        if newest is not None and self._is_resumable(retries=retries, is_open=is_open):
             has_errors = any(name in self.selected and trial.stage == "failed" for name, trial in self.state.trials.items())
             with suppress(RunChanged):  # Nothing was written.
-                outcome = run(self.evaluation, path, resume=True, retry_failed=has_errors, **options)
+                # Otherwise it would not be noticed that the definition of a finished run has changed.
+                outcome = run(self.evaluation, newest, resume=True, retry_failed=has_errors or is_open, **options)
         if outcome is None:
             outcome = run(self.evaluation, **options)
         self.path, self.state = outcome.path, outcome.state
@@ -106,25 +119,44 @@ class EvaluationRun:
         """The selected trials; None if these are all."""
         return self.selected if len(self.selected) < len(self.trials) else None
 
-    def _resumable_run(self, *, retries: bool) -> Path | None:
-        """Return the newest run if it has the same cases and some of the selected trials are left; None otherwise.
+    def _newest_own_run(self) -> Path | None:
+        """Return the newest run that is the user's own, and read its state; raise a `JournalError` if it is damaged."""
+        for path in runs_newest_first(RUNS / self.evaluation.name):
+            self.state = RunState()
+            if _is_own(path, self.state):
+                return path
+        return None
 
-        A run whose process was killed is resumed even if nothing is left.
+    def _is_resumable(self, *, retries: bool, is_open: bool) -> bool:
+        """Return whether the newest run has the same cases, and some of the selected trials are left.
+
+        A run whose process was killed is resumed even if nothing is left; `is_open`: its session of pytest was.
         """
-        path = next(iter(runs_newest_first(RUNS / self.evaluation.name)), None)
-        if path is None:
-            return None
-        self.state = state = _recorded_state(path)
+        state = self.state
         recorded = {name: trial for name, trial in state.trials.items() if trial.stage != "withdrawn"}
         has_same_cases = all(name in self.trials and is_same(trial, self.trials[name]) for name, trial in recorded.items())
         is_shard = state.started is not None and state.started.shard
         is_left = not state.outcome or not all(map(self.is_done, self.selected))
-        return path if has_same_cases and not is_shard and (retries or (state.outcome != "finished" and is_left)) else None
+        return has_same_cases and not is_shard and (retries or is_open or (state.outcome != "finished" and is_left))
 
 
-def _recorded_state(path: Path) -> RunState:
-    """Read the state of a run; raise a `JournalError` if the run is damaged."""
-    return fold(read(path, load_blobs=False))
+def end_session(run: Path) -> None:
+    """Let the next session of pytest start a new run."""
+    if _open_run(run.parent) == run:
+        (run.parent / _OPEN_SESSION).unlink(missing_ok=True)
+
+
+def _open_run(directory: Path) -> Path | None:
+    """Return the run of an evaluation that a session of pytest used which has not ended, or was killed."""
+    try:
+        return directory / (directory / _OPEN_SESSION).read_text()
+    except (OSError, ValueError):
+        return None
+
+
+def _is_own(path: Path, state: RunState | None = None) -> bool:
+    """Return whether the user has started a run and all its sessions; apply its records to the state."""
+    return all(is_own for _, is_own in start_events(path, None if state is None else state.apply))
 
 
 def _trials(evaluation: AnyEvaluation) -> Iterator[Trial]:

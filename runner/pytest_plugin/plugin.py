@@ -21,7 +21,7 @@ from evaljournal.runner.definition.evaluation import Evaluation
 from evaljournal.runner.definition.gates import Gate
 from evaljournal.runner.engine.session import Outcome
 from evaljournal.runner.errors import RunFailed, UsageError
-from evaljournal.runner.pytest_plugin.evaluation_run import EvaluationRun
+from evaljournal.runner.pytest_plugin.evaluation_run import EvaluationRun, end_session
 from evaljournal.runner.run_paths import runs_under
 from evaljournal.runner.suggest import command
 
@@ -45,6 +45,8 @@ class EvaluationPlugin:
         self._config = config
         self._runs: dict[str, EvaluationRun] = {}
         """Name of an evaluation → its run."""
+        self._paths: dict[Path, None] = {}
+        """Paths of the runs with a test result, also of those that workers of xdist have executed."""
 
     def pytest_pycollect_makeitem(self, collector: pytest.Collector, name: str, obj: object) -> pytest.Collector | None:
         """Collect an evaluation, defined in a test file or imported by it."""
@@ -104,12 +106,21 @@ class EvaluationPlugin:
                 sys.stderr.flush()
                 os._exit(_UNFINISHED)
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the run of a test."""
+        self._paths.update((Path(str(value)), None) for name, value in report.user_properties if name == _PROPERTY)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Note that the session has ended; if it was interrupted, the next one resumes its runs."""
+        is_worker = hasattr(self._config, "workerinput")  # It also ends if its session was killed.
+        if exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED} and not is_worker:
+            for path in self._paths:
+                end_session(path)
+
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
-        """Print the final report of each run, also of those that workers of xdist have executed."""
-        reports = (report for reports in terminalreporter.stats.values() for report in reports)
-        properties = (pair for report in reports for pair in getattr(report, "user_properties", ()))
+        """Print the final report of each run."""
         paths = [run.path for run in self._runs.values() if run.path]  # Without results if it was interrupted.
-        for path in dict.fromkeys([*paths, *(Path(value) for name, value in properties if name == _PROPERTY)]):
+        for path in dict.fromkeys([*paths, *self._paths]):
             with contextlib.suppress(JournalError):  # Its tests have reported it.
                 report = final_report(load(path).state, path=path)
                 terminalreporter.section(str(path), "-")

@@ -91,6 +91,25 @@ def test_the_next_session_resumes(  # noqa: PLR0917  # parametrized
     assert [None, None] == [verify(tmp_path / path).problem for path in PATHS]
 
 
+def test_a_finished_evaluation_of_a_killed_session_is_not_repeated(tmp_path: Path, server: Server, name: str) -> None:
+    """A session that is killed in its second evaluation does not repeat the first; one that has ended is repeated."""
+    project = PROJECT.replace("URL", repr(server.url(name, ",".join(["ok"] * 10 + ["hang"] * 2 + ["ok"])))).replace(
+        "STUCK", "False"
+    )
+    with session(tmp_path, project) as killed:
+        assert wait_until(lambda: len(calls(server, name)) == 12)
+        killed.kill()
+        killed.communicate()
+    numbers_of_calls = []
+    for _ in range(2):
+        with session(tmp_path, project) as repeated:
+            output, _ = repeated.communicate()
+        assert (0, True) == (repeated.returncode, "13 passed" in output), output
+        numbers_of_calls.append(len(calls(server, name)))
+
+    assert [12 + 2, 12 + 2 + 12] == numbers_of_calls
+
+
 def test_workers_of_xdist(tmp_path: Path, server: Server, name: str) -> None:
     """With `--dist loadgroup`, an evaluation runs in one worker; a killed session is resumed, and `--lf` retries the error."""
     project = PROJECT.replace("URL", repr(server.url(name, "ok,ok,hang,hang,400,ok"))).replace("STUCK", "False")

@@ -289,7 +289,41 @@ def test_a_run_to_reuse_must_exist(project: Project) -> None:
     assert pytest.ExitCode.USAGE_ERROR == missing.ret
     missing.stderr.fnmatch_lines(["ERROR: --evals-reuse: elsewhere is not a run, and there is none below it"])
     assert {"errors": 3} == other.parseoutcomes()
-    other.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none below it"])
+    other.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none of yours below it"])
+
+
+def test_runs_of_others_are_not_used(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that the user has not started is neither resumed nor searched for outputs, which may be forged; a path is used."""
+    scorer = "\n    @small.score\n    def is_text(output):\n        return True\n"
+    project.write("test_small.py", SMALL.replace('"c"]', '"c"], fail_under=["is_text=1"]') + scorer)
+    project.run("-k", "a-")
+    project.calls()
+    monkeypatch.setenv("XDG_STATE_HOME", str(project.path / "state-of-another-user"))
+    gate, searched = project.run("-k", "gate"), project.run("--evals-reuse", "runs", "-k", "a-")
+    named, resumed = project.run("--evals-reuse", "runs/small/0001", "-k", "a-"), project.run()
+
+    gate.stdout.fnmatch_lines(["there is no run of yours under runs/small/*"])
+    searched.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none of yours below it"])
+    assert {"passed": 1, "deselected": 3} == named.parseoutcomes()
+    assert ({"passed": 4}, {"a": 1, "b": 1, "c": 1}) == (resumed.parseoutcomes(), project.calls())
+    assert ["stopped", "finished"] == project.runs("small")
+
+
+def test_a_session_that_was_killed_is_not_repeated(project: Project) -> None:
+    """A finished run of a session that did not end is used again, unless its definition has changed; then it is repeated."""
+    project.write("test_small.py", SMALL)
+    marker = project.path / "runs/small/.pytest-session"
+    project.run()
+    after_end = marker.exists()
+    calls = []
+    for source in (SMALL, SMALL, SMALL.replace("return text", "return text * 2")):
+        project.write("test_small.py", source)
+        project.calls()
+        marker.write_text(max(path.name for path in marker.parent.glob("0*")))  # As if the session had been killed.
+        calls.append((project.run().parseoutcomes(), len(project.calls())))
+
+    assert ([({"passed": 3}, 0), ({"passed": 3}, 0), ({"passed": 3}, 3)], False) == (calls, after_end)
+    assert ["finished", "finished"] == project.runs("small")
 
 
 def test_only_a_gate(project: Project) -> None:
@@ -300,7 +334,7 @@ def test_only_a_gate(project: Project) -> None:
     project.calls()
     checked = project.run("-k", "gate")
 
-    missing.stdout.fnmatch_lines(["there is no run under runs/qa/*"])
+    missing.stdout.fnmatch_lines(["there is no run of yours under runs/qa/*"])
     assert ({"errors": 2, "deselected": 17}, {}) == (missing.parseoutcomes(), project.calls())
     assert {"passed": 1, "failed": 1, "deselected": 17} == checked.parseoutcomes()
 
