@@ -5,7 +5,6 @@ The start of a step is known at its end only, so calls are checked in the order 
 
 from collections import deque
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import attrs
@@ -82,8 +81,8 @@ class LimitRules:
         self._state = state
         """The state before the record that is checked."""
         self._add = add
-        self._origin = self._last_time = 0.0
-        """Wall time when `t` was 0, and of the last entry that was checked."""
+        self._origin = 0.0
+        """Time when `t` was 0, as the run counts it."""
         self._entries: list[_Entry] = []
         """Not checked yet, in the order of their records."""
         self._max_entries = _MIN_ENTRIES
@@ -103,8 +102,7 @@ class LimitRules:
                 window.is_active = False
                 if window.limit.source != "declared":
                     del windows[header]
-        wall = datetime.fromisoformat(record.at).timestamp()
-        self._origin = max(wall, self._last_time) - record.t
+        self._origin = self._state.known_limits.session_origin(record.at, record.t, is_new_run=is_new_run)
 
     def see(self, limit: events.RateLimitSeen, record: Record) -> None:
         """Add a limit that was seen."""
@@ -164,7 +162,6 @@ class LimitRules:
             if entry.time >= until:
                 break
             count += 1
-            self._last_time = max(self._last_time, entry.time)
             self._check(entry)
         del self._entries[:count]
 

@@ -1,6 +1,8 @@
 """The known rate limits of a session, and what the recorded calls took from them, by rate-limit key.
 
-Times are wall times in seconds since 1970, so that calls of the session before count.
+Times are wall times in seconds since 1970, so that calls of the session before count. They follow the order of records: if the
+clock of a session was behind, the session is counted as if it had followed the last call. If it was ahead, earlier calls seem
+to be older than they are, so that their own wall times are kept, too.
 """
 
 from collections import deque
@@ -15,9 +17,15 @@ from evaljournal.replay.state.usage import is_amount
 
 MINUTE, DAY = 60.0, 86_400.0
 _INFINITY: Final = float("inf")
+_MAX_MINUTES: Final = 3_000
+"""Minutes with calls that are kept: those of a day, and those before a session whose clock was ahead."""
 
 Need = dict[str, float]
 """Unit → amount."""
+
+
+_Calls = tuple[float, float, Need]
+"""Time, wall time and need of a call, or of the first of several and of all of them."""
 
 
 def parse_need(value: Any) -> Need:
@@ -59,20 +67,32 @@ class RecordedLimits:
 
     _limits: dict[tuple[str, str], RateLimitSeen] = attrs.field(factory=dict[tuple[str, str], RateLimitSeen])
     """Rate-limit key and header → the limit as it was seen last in this session."""
-    _needs: dict[str, deque[tuple[float, Need]]] = attrs.field(factory=dict[str, deque[tuple[float, Need]]])
-    """Rate-limit key → time and need of the calls of the last minute."""
-    _minutes: dict[str, deque[tuple[float, Need]]] = attrs.field(factory=dict[str, deque[tuple[float, Need]]])
-    """Rate-limit key → sums of earlier calls, of a minute each, in the last 24 hours."""
+    _needs: dict[str, deque[_Calls]] = attrs.field(factory=dict[str, deque[_Calls]])
+    """Rate-limit key → the calls of the last minute."""
+    _minutes: dict[str, deque[_Calls]] = attrs.field(factory=dict[str, deque[_Calls]])
+    """Rate-limit key → sums of earlier calls, of a minute each."""
     _origin: float = 0.0
-    """Wall time when `t` was 0."""
+    """Time when `t` was 0."""
+    _wall_origin: float = 0.0
+    """The same by the clock of the session."""
+    _last_time: float = 0.0
+    """Time of the last call."""
     inner_waits: dict[str, float] = attrs.field(factory=dict[str, float])
     """Rate-limit key of calls inside attempts → seconds that the last of them has waited in its slot."""
 
-    def begin_session(self, at: str, t: float) -> None:
+    def begin_session(self, at: str, t: float, *, is_new_run: bool = False) -> None:
         """Start a session, given the times of its first record. Its limits are recorded again."""
         self._limits.clear()
         self.inner_waits.clear()
-        self._origin = datetime.fromisoformat(at).timestamp() - t
+        self._origin = self.session_origin(at, t, is_new_run=is_new_run)
+        self._wall_origin = datetime.fromisoformat(at).timestamp() - t
+        if is_new_run:
+            self._last_time = 0.0
+
+    def session_origin(self, at: str, t: float, *, is_new_run: bool) -> float:
+        """Return the time when `t` was 0 in the next session; one of another shard (`is_new_run`) follows no earlier call."""
+        wall = datetime.fromisoformat(at).timestamp()
+        return (wall if is_new_run else max(wall, self._last_time)) - t
 
     def see(self, limit: RateLimitSeen) -> None:
         """Add or replace a limit."""
@@ -82,32 +102,34 @@ class RecordedLimits:
     def add(self, key: str, need: Any, t: float) -> None:
         """Count a call that started at `t`."""
         time = self._origin + t
+        self._last_time = max(self._last_time, time)
         needs = self._needs.setdefault(key, deque())
-        needs.append((time, parse_need(need)))
+        needs.append((time, self._wall_origin + t, parse_need(need)))
         while needs[0][0] <= time - MINUTE:
             self._add_to_minute(key, *needs.popleft())
 
-    def _add_to_minute(self, key: str, time: float, need: Need) -> None:
-        minutes = self._minutes.setdefault(key, deque())
-        if not minutes or minutes[-1][0] < time - MINUTE:
-            minutes.append((time, {}))
-            while minutes[0][0] < time - DAY - MINUTE:
-                minutes.popleft()
-        total = minutes[-1][1]
+    def _add_to_minute(self, key: str, time: float, wall: float, need: Need) -> None:
+        minutes = self._minutes.setdefault(key, deque(maxlen=_MAX_MINUTES))
+        if not minutes or minutes[-1][0] < time - MINUTE or abs(wall - minutes[-1][1]) > MINUTE:
+            minutes.append((time, wall, {}))
+        total = minutes[-1][2]
         for unit, amount in need.items():
             total[unit] = total.get(unit, 0.0) + amount
 
-    def recent_needs(self, key: str, wall: float) -> list[tuple[float, Need]]:
-        """Return seconds ago and need of the calls of a key, oldest first, at a wall time: those of the last 24 hours.
+    def recent_needs(self, key: str, t: float) -> list[tuple[float, Need]]:
+        """Return seconds ago and need of the calls of a key, oldest first, at `t`: those of the last 24 hours.
 
         Of calls before the last minute only the requests are returned, and their times are known to the minute.
         """
+        return self._needs_at(key, self._origin + t, self._wall_origin + t)
+
+    def _needs_at(self, key: str, now: float, wall_now: float) -> list[tuple[float, Need]]:
         needs: list[tuple[float, Need]] = []
-        for time, total in self._minutes.get(key, ()):
-            seconds_ago = wall - time - MINUTE
+        for time, wall, total in self._minutes.get(key, ()):
+            seconds_ago = min(now - time, wall_now - wall) - MINUTE
             if seconds_ago < DAY:
                 needs += [(max(seconds_ago, 0.0), {"requests": 1.0})] * round(total.get("requests", 0.0))
-        needs += [(max(wall - time, 0.0), need) for time, need in self._needs.get(key, ())]
+        needs += [(max(min(now - time, wall_now - wall), 0.0), need) for time, wall, need in self._needs.get(key, ())]
         return sorted(needs, key=lambda item: -item[0])
 
     def day_limit_end(self) -> float:
@@ -115,8 +137,8 @@ class RecordedLimits:
         ends = [0.0]
         for limit in self._limits.values():
             if limit.source == "declared" and limit.window == DAY and (calls := self._needs.get(limit.key)):
-                last = calls[-1][0]
-                needs = self.recent_needs(limit.key, last)
+                last, wall, _ = calls[-1]
+                needs = self._needs_at(limit.key, last, wall)
                 excess = len(needs) - int(limit.size)
                 ends += [last - needs[excess][0] + DAY] if excess >= 0 else []
         return max(ends)
@@ -132,11 +154,11 @@ class RecordedLimits:
                 yield self._use(limit, self._origin + now)
 
     def _use(self, limit: RateLimitSeen, wall: float) -> LimitUse:
-        calls = [(time, need.get(limit.unit, 0.0)) for time, need in self._needs.get(limit.key, ())]
+        calls = [(time, need.get(limit.unit, 0.0)) for time, _, need in self._needs.get(limit.key, ())]
         used = sum(amount for time, amount in calls if time > wall - limit.window)
         if limit.window > MINUTE:
             minutes = self._minutes.get(limit.key, ())
-            used += sum(total.get(limit.unit, 0.0) for time, total in minutes if time > wall - limit.window)
+            used += sum(total.get(limit.unit, 0.0) for time, _, total in minutes if time > wall - limit.window)
         next_start = self._next_start(limit, calls, wall) if calls and limit.window <= MINUTE else 0.0
         return LimitUse(limit=limit, used=min(used, limit.size), next_start=next_start)
 

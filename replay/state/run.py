@@ -331,7 +331,8 @@ class RunState(Totals):
             per_session.clear()
         self.scorer_keys.clear()
         self.scorer_errors.clear()
-        self.known_limits.begin_session(record.at, record.t)
+        is_new_run = bool(self.merged) and self.merged.is_first(event.session)
+        self.known_limits.begin_session(record.at, record.t, is_new_run=is_new_run)
 
     def _begin_budget(self, session: int) -> None:
         """Use the budget of a new session, against which earlier spending counts; each shard has its own budget."""

@@ -69,8 +69,12 @@ class TrialExecutor:
         self._scorers = scorers
         loop, keys = RunLoop(), plan.keys
         self.shutdown = Shutdown(self._now, grace=settings.grace, on_stop=self._on_stop)
-        recent_needs = recorder.state.known_limits.recent_needs
-        known_limits = KnownLimits(recorder.record, recorder.clock.wall, plan.declared_limits, recent_needs)
+        known_limits = KnownLimits(
+            recorder.record,
+            recorder.clock.wall,
+            plan.declared_limits,
+            lambda key: recorder.state.known_limits.recent_needs(key, self._now()),
+        )
         self.scheduler = Scheduler(
             recorder,
             settings,

@@ -101,11 +101,11 @@ class KnownLimits:
         record: Callable[[RateLimitSeen], object],
         wall: Callable[[], float],
         declared: Callable[[str], Mapping[str, float]],
-        recent_needs: Callable[[str, float], Iterable[tuple[float, Mapping[str, float]]]],
+        recent_needs: Callable[[str], Iterable[tuple[float, Mapping[str, float]]]],
     ) -> None:
         """`declared` returns the declared limits of a model.
 
-        `recent_needs` returns the recorded needs of a key at a wall time, each with the seconds since.
+        `recent_needs` returns the recorded needs of a key, each with the seconds since.
         """
         self._record = record
         self._wall = wall
@@ -126,5 +126,5 @@ class KnownLimits:
             now = limits.now()
             for seen in limits.limits.declare(self._declared(model), now):
                 self._record(evolve_fact(seen, key=key))
-            limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key, self._wall()))
+            limits.limits.restore((now - seconds, need) for seconds, need in self._recent_needs(key))
         return limits

@@ -1,13 +1,17 @@
 """Declared rate limits as a setting: how they are written, which apply to a model, and which are rejected."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner, Result
 
 from evaljournal import Evaluation, UsageError
+from evaljournal.journal.events import AttemptStarted
 from evaljournal.runner import scorers
 from evaljournal.runner.cli import cli
 from evaljournal.runner.data.shard import parse_shard
@@ -19,7 +23,9 @@ from evaljournal.runner.tasks.chat import Chat
 from evaljournal.runner.tasks.command import Command
 from evaljournal.runner.tasks.endpoint import Endpoint
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
-from tests.runs import define, numbered_cases
+from evaljournal.runner.testing import Return, Scripted
+from tests.journal.disk import SimulatedDisk
+from tests.runs import audited, count, define, numbered_cases, run_virtual
 
 URL = "http://localhost:9/v1"
 
@@ -177,6 +183,25 @@ def test_limits_that_apply() -> None:
     check(answer, {"m": {"tpm": 5}}, judge="anthropic:m")
     check(Chat("anthropic:m", base_url=URL), {"tpm": 5, "m": {"rpm": 5}}, shard="1/2")
     check(Chat("{input}", base_url=URL), {"any": {"tpm": 5}}, limit_key="input")
+
+
+def wall_at(seconds: float) -> float:
+    """Return the time of a wall clock that is wrong by some seconds."""
+    return 1_800_000_000.0 + seconds + trio.current_time()
+
+
+@pytest.mark.parametrize("error", [-48, 48])
+def test_a_wrong_clock_of_one_session(error: int) -> None:
+    """If the clock of one session is wrong by days, the session after it makes no more calls than the limit per day allows."""
+    defined, disk = define(Scripted(lambda *_: Return("yes", 1.0)), numbered_cases(20), slots=1), SimulatedDisk()
+    stop_reasons = []
+    for number, (hours, deadline) in enumerate([(0, 2.5), (error, 2.5), (1, None)]):
+        options = {"resume": number > 0, "deadline": deadline, "limits": {"rpd": 6}}
+        main = partial(run_virtual, defined, disk, wall=partial(wall_at, 3600 * hours), **options)
+        stop_reasons.append(trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).stop_reason)
+
+    assert ["deadline", "deadline", "quota"] == stop_reasons
+    assert (6, []) == (count(disk, AttemptStarted), list(audited(disk).findings))
 
 
 def dry_run(directory: Path, *options: str, config: str = "") -> Result:
