@@ -78,6 +78,8 @@ class Rescoring(Session):
     async def rescore(self) -> RescoreResult:
         """Run the session."""
         outcome = await self.run()
+        if outcome.stop_reason == "disk_full" and not self._all_outputs:  # Nothing counted what reached the disk.
+            self._scored_outputs = self._total - sum(1 for _ in self._unscored_trials(outcome.state))
         outputs = sum(map(self._is_selected, outcome.state.trials, outcome.state.trials.values()))
         return RescoreResult(outcome, self._scored_outputs, outputs - self._total, self._total - self._scored_outputs)
 
@@ -103,6 +105,7 @@ class Rescoring(Session):
         if self._other_run is not None:
             self._other_run.pair(self._run, state)
         trials = list(self._unscored_trials(state))
+        self._total = len(trials)
         for trial, _ in trials:
             check_name(state.trials[trial].case)
         gate_results(state)
@@ -133,7 +136,6 @@ class Rescoring(Session):
 
     def _trial_source(self, recorder: Recorder, _: Plan) -> "_Outputs":
         trials = list(self._unscored_trials(recorder.state))
-        self._total = len(trials)
         if self._other_run is not None:
             for note in self._other_run.notes(self.evaluation.scorers, self._run, self.path):
                 recorder.record(Noted(name=PAIRWISE, value=note))

@@ -1,5 +1,7 @@
 """`evaljournal rescore`."""
 
+import errno
+import itertools
 import os
 import re
 import signal
@@ -10,7 +12,7 @@ import orjson
 import pytest
 
 from evaljournal.journal import read, verify
-from evaljournal.journal.disk.files import DISK
+from evaljournal.journal.disk.files import DISK, Files
 from evaljournal.journal.disk.lock import Lock
 from evaljournal.journal.events import AttemptStarted, Noted, RunFinished, RunStopped, SessionStarted, TrialScored
 from evaljournal.replay import fold
@@ -44,6 +46,27 @@ def test_rescore() -> None:
     shown = evaljournal("show", "chile").stdout
     assert "(superseded)" in shown
     assert [False] == [score["value"] for score in printed("show", "chile")["superseded_scores"]]
+
+
+@pytest.mark.parametrize("records", [0, 2])
+def test_rescore_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, records: int) -> None:
+    """Outputs that a re-scoring could not record, because the disk is full, are counted as not scored."""
+    evaljournal(*COMMANDED)
+    writes, write = itertools.count(), type(DISK).write
+
+    def write_or_fail(self: Files, fd: int, data: memoryview) -> int:
+        if next(writes) >= records:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "write", write_or_fail)
+        full = evaljournal("rescore", "--score", "f1")
+    again = evaljournal("rescore", "--score", "f1")
+    scored, unscored = (int(count) for count in re.findall("([0-9]+) (?:outputs? re-scored|not scored)", full.stderr))
+
+    assert (3, 3, False) == (full.exit_code, scored + unscored, "already scored" in full.stderr), full.stderr
+    assert (f"{scored} already scored" in again.stderr) == (scored > 0), again.stderr
 
 
 def test_rescore_without_the_dataset() -> None:
