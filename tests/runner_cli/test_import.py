@@ -539,6 +539,24 @@ def test_files_are_never_overwritten() -> None:
     assert "mine" == Path("evals/qa.jsonl").read_text()
 
 
+def test_an_import_that_was_killed_is_completed() -> None:
+    """Files that an import was killed while it wrote are written again; a complete import is not repeated."""
+    write(PROMPT + PROVIDER + TEST)
+    assert 0 == evaljournal("import", "promptfooconfig.yaml").exit_code
+    contents = {path: path.read_bytes() for path in sorted(Path("evals").iterdir())}
+    first, *others = contents
+    for size in (0, 7, len(contents[first])):
+        first.write_bytes(contents[first][:size])
+        for path in others:
+            path.unlink()
+
+        assert (0, contents) == (
+            evaljournal("import", "promptfooconfig.yaml").exit_code,
+            {path: path.read_bytes() for path in sorted(Path("evals").iterdir())},
+        )
+    assert "already exists" in evaljournal("import", "promptfooconfig.yaml").stderr
+
+
 def test_without_pyyaml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the command that installs it."""
     monkeypatch.setitem(sys.modules, "yaml", None)

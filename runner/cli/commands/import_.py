@@ -57,20 +57,23 @@ def import_(config: Path, output: Path, partial: bool) -> None:
 
 
 def _write(imported: Imported, directory: Path) -> None:
-    """Write all files, or none of them."""
+    """Write all files, or none of them; the files of an import that was killed are completed."""
     contents: dict[Path, bytes] = {}
     for path, text in imported.files.items():
         try:
             contents[path] = text.encode()
         except UnicodeEncodeError as exc:
             raise UsageError("a text contains a lone surrogate, which UTF-8 cannot encode", path=path) from exc
-        if os.path.lexists(path):
+    partial_paths = [path for path, content in contents.items() if _is_part(path, content)]
+    is_complete = all(path in partial_paths and path.stat().st_size == len(content) for path, content in contents.items())
+    for path in contents:
+        if os.path.lexists(path) and (is_complete or path not in partial_paths):
             raise UsageError("already exists; move it, or pass another directory with -o", path=path)
     written_paths: list[Path] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for path, content in contents.items():
-            with path.open("xb") as file:
+            with path.open("r+b" if path in partial_paths else "xb") as file:
                 written_paths.append(path)
                 file.write(content)
     except BaseException as exc:
@@ -80,3 +83,10 @@ def _write(imported: Imported, directory: Path) -> None:
         if isinstance(exc, OSError):
             raise UsageError(f"cannot be written: {exc.strerror}", path=exc.filename or directory) from exc
         raise
+
+
+def _is_part(path: Path, content: bytes) -> bool:
+    """Return whether a file has the start of a content, or all of it, so that nothing is lost if it is written again."""
+    if path.is_symlink() or not path.is_file() or path.stat().st_size > len(content):
+        return False
+    return content.startswith(path.read_bytes())
