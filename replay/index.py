@@ -9,6 +9,8 @@ import hashlib
 import heapq
 import json
 import math
+import os
+import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -196,6 +198,14 @@ CHANGE_INDEXES: Final = (("trials", "seq"), ("attempts", "changed"), ("scores", 
 """Table and column of the indexes for reading only the rows that have changed since a record."""
 _TRIAL: Final = attrgetter(*TABLES["trials"])
 _ATTEMPT: Final = attrgetter(*TABLES["attempts"])
+
+
+def temporary_directory() -> str:
+    """Return where SQLite creates the temporary file of a large index."""
+    if os.name == "nt":
+        return tempfile.gettempdir()
+    names = (os.environ.get("SQLITE_TMPDIR"), os.environ.get("TMPDIR"), "/var/tmp", "/usr/tmp", "/tmp")  # noqa: S108  # as SQLite
+    return next((name for name in names if name and os.path.isdir(name) and os.access(name, os.W_OK | os.X_OK)), ".")
 
 
 class Index:

@@ -5,10 +5,12 @@ Arguments are parsed and exit codes chosen here only. The module of a command is
 """
 
 import contextlib
+import errno
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from importlib import import_module
 from keyword import iskeyword
 from typing import Any, Final
@@ -132,7 +134,7 @@ class _Commands(click.Group):
         try:
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # As `evaljournal.__main__` has set it.
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-            with unwrap_exception_groups(), contextlib.ExitStack() as exits:
+            with _convert_sqlite_errors(), unwrap_exception_groups(), contextlib.ExitStack() as exits:
                 exits.callback(flush_output)
                 return super().invoke(ctx)
         except errors.JournalError as exc:
@@ -156,6 +158,20 @@ class _Commands(click.Group):
             if exc.errno in NO_SPACE:
                 raise CommandError(f"{exc}; free some space and run the command again", UNFINISHED) from exc
             raise CommandError(str(exc) if exc.filename is None else f"{exc.filename}: {exc.strerror}", USAGE) from exc
+
+
+@contextlib.contextmanager
+def _convert_sqlite_errors() -> Iterator[None]:
+    """Convert the error of SQLite that its temporary directory is full, where a large index is, to an `OSError`."""
+    try:
+        yield
+    except Exception as exc:
+        if getattr(exc, "sqlite_errorname", "") != "SQLITE_FULL":
+            raise
+        from evaljournal.replay.index import temporary_directory  # noqa: PLC0415  # not needed for `--help`
+
+        problem = "No space left for the index of the run; SQLITE_TMPDIR sets another directory"
+        raise OSError(errno.ENOSPC, problem, temporary_directory()) from exc
 
 
 def _exit_on_signal() -> contextlib.AbstractContextManager[object]:

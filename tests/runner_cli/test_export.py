@@ -3,9 +3,11 @@
 import errno
 import os
 import pty
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -237,3 +239,22 @@ def test_a_summary_that_fails_is_not_begun(run: Path, tmp_path: Path, monkeypatc
 
     assert 2 == evaljournal("export", run, "-f", "markdown", "--summary", "--baseline", tmp_path / "other").exit_code
     assert not file.exists()
+
+
+def test_a_full_temporary_directory_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If SQLite has no space for the index, the error names its directory, and the command can be repeated."""
+    connect = sqlite3.connect
+
+    def connect_small(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        database = connect(*arguments, **options)
+        database.execute("PRAGMA max_page_count = 2")
+        return database
+
+    monkeypatch.setattr(sqlite3, "connect", connect_small)
+    monkeypatch.setenv("SQLITE_TMPDIR", str(run.parent))
+    result = evaljournal("export", run)
+
+    assert (3, "") == (result.exit_code, result.stdout)
+    assert (
+        f"No space left for the index of the run; SQLITE_TMPDIR sets another directory: '{run.parent}'; free" in result.stderr
+    )
