@@ -746,7 +746,8 @@ class ReviewSaved:
     """A writer of the review has synced its records, which `d` confirms: later changes to them are damage, not a torn tail."""
 
     labels: int
-    """Number of `annotated` records so far."""
+    """Number of labels so far. If it is larger, an import begins: its labels count once a `review_saved` has their number, too;
+    one with another number discards them, because the import was interrupted."""
 
 
 @fact

@@ -101,7 +101,7 @@ async def salvage(
 
 
 def _adapt(event: events.Event, journal: Journal) -> events.Event:
-    """Return `BatchPrepared` without trials that it cannot contain here, and `RunFinished` with the new journal's head.
+    """Return an event for the new journal: `BatchPrepared` without trials that it cannot contain, `RunFinished` with its head.
 
     Raises `IllegalEvent` if trials that `RunFinished` counts are lost.
     """
@@ -110,6 +110,8 @@ def _adapt(event: events.Event, journal: Journal) -> events.Event:
         scorer, place_of = event.scorer, lifecycle.batch_lines.place_of
         can_wait = (lifecycle.can_be_called(trial, scorer) and place_of(trial, scorer) is None for trial in event.trials)
         return evolve_fact(event, trials=[trial if can else "" for trial, can in zip(event.trials, can_wait, strict=True)])
+    if isinstance(event, events.ReviewSaved):
+        return evolve_fact(event, labels=0)  # Otherwise one lost label would discard its whole import.
     if not isinstance(event, events.RunFinished):
         return event
     counts = lifecycle.counts()

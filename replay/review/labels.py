@@ -11,7 +11,7 @@ import attrs
 
 from evaljournal.journal import Event, JournalError, Record, read
 from evaljournal.journal.disk.segments import REVIEW, is_run
-from evaljournal.journal.events import Annotated, ReviewSampled, ReviewStarted, SegmentOpened
+from evaljournal.journal.events import Annotated, ReviewSampled, ReviewSaved, ReviewStarted, SegmentOpened
 from evaljournal.journal.fact import evolve_fact, fact, fields_of
 from evaljournal.journal.format.blobs import digest
 from evaljournal.replay.runs.loaded_run import LoadedRun, reject_invalid_record
@@ -69,6 +69,10 @@ class Review:
     """All labels in the order in which they were given, also those that were replaced."""
     newest: dict[LabelKey, Label] = attrs.field(factory=dict[LabelKey, Label])
     """The newest label of each reviewer, also if it withdraws an earlier one."""
+    imported: list[Label] = attrs.field(factory=list[Label])
+    """Labels of an import that is not complete; they do not count."""
+    is_importing: bool = False
+    """Whether an import has begun and not ended."""
 
     @property
     def labels(self) -> list[Label]:
@@ -97,8 +101,20 @@ class Review:
                 self.samples[event.sample] = Sample(seq=record.seq, **_fields(event))
             case Annotated() as event:
                 label = Label(seq=record.seq, at=record.at, **_fields(event))
-                self.history.append(label)
-                self.newest[label.key, label.name, label.reviewer] = label
+                if self.is_importing:
+                    self.imported.append(label)
+                else:
+                    self._add(label)
+            case ReviewSaved(labels=count):
+                if count == len(self.history) + len(self.imported):
+                    for label in self.imported:
+                        self._add(label)
+                self.imported.clear()
+                self.is_importing = count > len(self.history)
+
+    def _add(self, label: Label) -> None:
+        self.history.append(label)
+        self.newest[label.key, label.name, label.reviewer] = label
 
 
 def _fields(event: Event) -> dict[str, Any]:

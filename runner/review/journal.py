@@ -68,9 +68,22 @@ class OpenReview:
         self._journal = journal
         self.review = review
         """Its state, including what was appended."""
+        self.is_import = False
+        """Whether the labels count only if all of them are recorded."""
+        self._labels_before_import: int | None = None
+        if review.is_importing:  # Its writer was killed.
+            self.append(ReviewSaved(labels=len(review.history)))
+
+    def save(self, *, is_complete: bool) -> None:
+        """Append that everything is synced; an import that is not complete is discarded."""
+        count = self._labels_before_import
+        self.append(ReviewSaved(labels=len(self.review.history) if is_complete or count is None else count))
 
     def append(self, event: Event) -> int:
         """Append a record; return its number."""
+        if self.is_import and self._labels_before_import is None and isinstance(event, Annotated):
+            self._labels_before_import = len(self.review.history)
+            self._journal.append(ReviewSaved(labels=self._labels_before_import + 1))
         record = self._journal.append(event)
         self.review.apply(record)
         return record.seq
@@ -106,13 +119,15 @@ async def writing_review(run: LoadedRun) -> AsyncGenerator[OpenReview]:
         if journal.lifecycle.stage == "new":
             evaluation = run.state.started.evaluation if run.state.started else ""
             review.append(ReviewStarted(run=run_id(run.path), head=run.state.head, evaluation=evaluation))
+        is_complete = False
         try:
             yield review
+            is_complete = True
         finally:
             if journal.appended_seq > journal.initial_seq and journal.failure is None:
                 with trio.CancelScope(shield=True):
                     await journal.wait_durable(journal.appended_seq)
-                review.append(ReviewSaved(labels=len(review.review.history)))  # Its `d` confirms all records before it.
+                review.save(is_complete=is_complete)  # Its `d` confirms all records before it.
 
 
 async def _open(exits: AsyncExitStack, path: Path) -> Journal:
@@ -165,6 +180,7 @@ async def annotate(run: LoadedRun, annotations: Sequence[Annotation], *, is_impo
     async with writing_review(run) as review:
         replaced_labels = _replaced_labels(review.review) if is_import else {}
         labels: list[Label] = []
+        review.is_import = is_import
         for annotation in annotations:
             key = keys[annotation.trial]
             replaced_label = replaced_labels.get((key, annotation.name, annotation.reviewer, annotation.value, annotation.note))

@@ -18,10 +18,12 @@ from evaljournal.replay.review.labels import Label, Review, labels_by_trial, rea
 from evaljournal.runner.review import journal as review_journal
 from evaljournal.runner.review.journal import Annotation, annotate, writing_review
 from evaljournal.runner.run_paths import runs_under
+from evaljournal.runner.verification import verify as verify_run
 from tests.journal.samples import (
     annotated,
     complete_run,
     content,
+    cut_tail,
     flip,
     overwrite,
     segment,
@@ -56,6 +58,38 @@ def test_a_label_is_recorded_in_the_review(tmp_path: Path) -> None:
     assert ("1" * 32, load(run).state.head, "capitals") == (review.run, review.head, review.evaluation)
     assert before == {name: data for name, data in content(run).items() if not name.startswith("review/")}
     assert verify(run / "review").ok
+
+
+def test_a_killed_import_records_nothing(tmp_path: Path) -> None:
+    """After every record of an import, its labels count all or not at all, and the next writer continues."""
+    run = write_run(tmp_path / "run")
+    label(run, "case-2")
+    before = segment(run / "review").read_bytes()
+    annotations = [Annotation(trial="case-1", name="exact", value=True, reviewer=f"reviewer {number}") for number in range(5)]
+    trio.run(partial(annotate, load(run), annotations, is_import=True))
+    intact = segment(run / "review").read_bytes()
+    counts = []
+    for lines in range(intact.count(b"\n") - before.count(b"\n") + 1):
+        overwrite(segment(run / "review"), intact)
+        if lines:
+            cut_tail(segment(run / "review"), lines)
+        counts.append(len(read_review(run).labels))
+        label(run, reviewer="joan")
+
+        verified = verify_run(run).review
+        assert (counts[-1] + 1, ()) == (len(read_review(run).labels), verified and verified.findings)
+    assert [6, *[1] * 7] == counts
+
+
+def test_an_import_can_be_repeated(tmp_path: Path) -> None:
+    """Importing the same labels again writes nothing."""
+    run = write_run(tmp_path / "run")
+    annotations = [Annotation(trial="case-1", name="exact", value=True, reviewer="ada")]
+    trio.run(partial(annotate, load(run), annotations, is_import=True))
+    before = content(run)
+    trio.run(partial(annotate, load(run), annotations, is_import=True))
+
+    assert before == content(run)
 
 
 def test_damage_to_the_newest_labels_is_found(tmp_path: Path) -> None:
