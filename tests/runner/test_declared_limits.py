@@ -196,7 +196,7 @@ def test_a_wrong_clock_of_one_session(error: int) -> None:
     defined, disk = define(Scripted(lambda *_: Return("yes", 1.0)), numbered_cases(20), slots=1), SimulatedDisk()
     stop_reasons = []
     for number, (hours, deadline) in enumerate([(0, 2.5), (error, 2.5), (1, None)]):
-        options = {"resume": number > 0, "deadline": deadline, "limits": {"rpd": 6}}
+        options: dict[str, Any] = {"resume": number > 0, "deadline": deadline, "limits": {"rpd": 6}}
         main = partial(run_virtual, defined, disk, wall=partial(wall_at, 3600 * hours), **options)
         stop_reasons.append(trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0)).stop_reason)
 

@@ -246,7 +246,7 @@ def test_a_full_temporary_directory_is_named(run: Path, monkeypatch: pytest.Monk
     connect = sqlite3.connect
 
     def connect_small(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        database = connect(*arguments, **options)
+        database: sqlite3.Connection = connect(*arguments, **options)
         database.execute("PRAGMA max_page_count = 2")
         return database
 
