@@ -659,7 +659,8 @@ class RunStopped:
     """The run stopped before it was finished; it can be resumed."""
 
     reason: StopReason
-    """`failed_fast`: too many trials failed. `same_error`: the first trials all failed with the same error.
+    """`failed_fast`: too many trials failed. `same_error`: the first trials, or the first calls of a
+    scorer, all failed with the same error.
     `quota`: a quota of a day or month is used up. `dataset_failed`: the cases could not be read. `budget`: another attempt
     could exceed the budget. `batches`: the other trials wait for batches, which the provider is processing."""
     other_runs: Json = None

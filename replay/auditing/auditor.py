@@ -284,7 +284,8 @@ class Auditor:
         if holder is not None:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        if state.repeated_error.stops_run(state.settings):
+        error = state.repeated_error
+        if error.stops_run(state.settings) and not error.is_decided:  # Earlier versions did not decide after two.
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))
@@ -401,7 +402,7 @@ class Auditor:
         elif event.reason == "budget":
             self._check_budget(record, list(stop_problems(self._state, event)))
         elif event.reason == "same_error":
-            if self._state.repeated_error.stops_run(self._state.settings):
+            if self._state.has_same_error:
                 self._decisions_reproduced += 1
             else:
                 self._add(record, "stop", "it stops the run for the same error, but the first trials did not end with one")

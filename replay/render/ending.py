@@ -1,6 +1,5 @@
 """The final report of a run: how it ended, the counts and scores, the errors, and the next command."""
 
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -17,13 +16,12 @@ from evaljournal.replay.results.summary import crashes, forked_sessions, summari
 from evaljournal.replay.results.summary_types import Summary
 from evaljournal.replay.state.answers import ADVICE
 from evaljournal.replay.state.run import RunState
+from evaljournal.replay.state.session_errors import NOT_FOUND
 from evaljournal.replay.state.steps import keeps_steps
 from evaljournal.replay.state.trial import NO_SLOT
 from evaljournal.replay.state.workers import ended_workers, worker_lines
 from evaljournal.replay.text import as_words, duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 
-_NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
-"""In the error of an endpoint that does not know the model or the path."""
 _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
@@ -38,7 +36,7 @@ _OUTCOMES: Final = {
     "finished": "finished",
     "interrupted": "interrupted",
     "failed_fast": "stopped (too many errors)",
-    "same_error": "stopped (every trial ended with the same error)",
+    "same_error": "stopped (always the same error)",
     "unauthorized": "stopped (unauthorized: check the key, its permissions and the credit)",
     "quota": "stopped (a quota is used up)",
     "deadline": "stopped at its deadline",
@@ -151,7 +149,8 @@ def _next_command(state: RunState, repair: "_Repair | None", path: Path | str) -
     if repair is not None:
         return repair.new_run or _resume_command(state, path, repair.options)
     if state.outcome != "finished":
-        options = ["--adopt", "--retry-failed"] if state.outcome == "same_error" else []
+        options = ["--adopt"] if state.outcome == "same_error" else []
+        options += ["--retry-failed"] if options and state.failed else []
         open_batches = [state.batches[number] for number in state.batch_lines.open]
         if open_batches and all(batch.is_lost for batch in open_batches):
             return cancel_command(state, path)
@@ -231,7 +230,7 @@ def _causes(state: RunState) -> list[_Cause]:
             reason, location = history.reason, history.location
             key = (reason, history.error_type, location)
             if not location:  # What fixes an error may depend on its status.
-                key = (reason, without_variable_parts(history.error), str(_NOT_FOUND.search(history.error) is not None))
+                key = (reason, without_variable_parts(history.error), str(NOT_FOUND.search(history.error) is not None))
             if key not in causes:
                 causes[key] = _Cause(reason, history.error, location, trial.attempts)
             cause = causes[key]
@@ -255,7 +254,7 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
     if cause.reason != "fatal":
         return None
     truncation = _TRUNCATION.match(cause.error) if not cause.location else None
-    if truncation is None and not _NOT_FOUND.search(cause.error):
+    if truncation is None and not NOT_FOUND.search(cause.error):
         return _Repair(f"fix {printable(cause.location, 200)}") if cause.location else None
     edit = "correct the model name or the URL" if truncation is None else ADVICE[truncation[1]]
     if task.startswith("--"):
@@ -417,7 +416,7 @@ def _rescore_lines(state: RunState, path: Path | str) -> Iterator[str]:
     failed_scorers = [scorer for scorer, tally in state.scores.items() if tally.failed and scorer in scorers and task]
     if state.outcome == "finished" and failed_scorers:
         errors = (state.scorer_errors[scorer].message for scorer in failed_scorers if scorer in state.scorer_errors)
-        if task.startswith("--") and any(map(_NOT_FOUND.search, errors)):
+        if task.startswith("--") and any(map(NOT_FOUND.search, errors)):
             options = f" --task {shlex.quote(_copied_options(task))}"
             yield f"correct the judge's model or URL, then score the outputs without a score: {rescore}{options}"
         else:

@@ -44,7 +44,7 @@ _MAX_ERROR_ROWS: Final = 3
 
 _STOP_REASONS: Final = {
     "failed_fast": "too many errors",
-    "same_error": "every trial ended with the same error",
+    "same_error": "always the same error",
     "unauthorized": "unauthorized",
     "quota": "a quota is used up",
     "deadline": "deadline reached",

@@ -20,6 +20,7 @@ IdleReason = Literal[
     "pace",
     "limit",
     "scorers",
+    "same_error",
     "budget",
     "workers",
     "batches",
@@ -28,7 +29,7 @@ IdleReason = Literal[
     "none_left",
 ]
 """The cause of the wait: the circuit breaker, a Retry-After, another pause, a known rate limit, the pace, the concurrency
-limit, scorers, budget, workers, batches, backoff or unread cases; or no trial is left."""
+limit, scorers, the same error of the first trials, budget, workers, batches, backoff or unread cases; or no trial is left."""
 
 _MAX_REASONS: Final = 3
 """Maximum number of reasons on one line."""
@@ -47,7 +48,7 @@ class Reason:
     """Seconds until the next start, if known."""
     number: float | None = None
     """Used amount for `rate_limit`, starts per second for `pace`, attempts for `limit`, outputs for `scorers`, open lines for
-    `batches`, trials for `backoff` and `cases`."""
+    `batches`, trials for `same_error`, `backoff` and `cases`."""
     evidence: str = ""
     """The policy's observation, as recorded."""
     text: str
@@ -156,6 +157,10 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
     if is_held:
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
+    if ready_trials and (error := state.repeated_error).holds("", state.settings, is_in_flight=bool(state.running)):
+        is_held, count = True, len(error.failed_trials)
+        text = f"no output yet, the same error in {plural(count, 'trial')}: waiting for their outcome"
+        yield Reason(reason="same_error", number=count, text=text)
     if ready_trials and state.budget is not None:
         blocks = {block_text(state, block): None for block in state.budget.blocks(state.budget.other_runs)}
         yield from (Reason(reason="budget", text=f"budget: {text}") for text in blocks)

@@ -1,8 +1,8 @@
 """Why the attempts and scorer calls of one trial waited before they started.
 
 A `WaitLog` processes every record of a run. The time between two records is attributed to the reason that delayed starts then:
-a pause, the concurrency limit, the pace, a known rate limit, or outputs that wait for scorers. Backoff is not included; it is
-recorded separately.
+a pause, the concurrency limit, the pace, a known rate limit, outputs that wait for scorers, or the same error of all trials.
+Backoff is not included; it is recorded separately.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Wait:
     """Time that a start was delayed for one reason."""
 
     reason: str
-    """`scorers`, `pause`, `limit`, `pace` or `rate_limit`."""
+    """`scorers`, `same_error`, `pause`, `limit`, `pace` or `rate_limit`."""
     seconds: float
     text: str
     """The reason as text: `pace: 4.2 starts/s`, `Retry-After`, `all 16 slots busy`."""
@@ -125,6 +125,8 @@ class WaitLog:
             return "pause", PAUSE_TEXTS.get(pause.reason) or printable(pause.reason)
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
+        if name == _ATTEMPT and state.is_held(self._trial):
+            return "same_error", "the first trials failed with the same error"
         limit, slots = state.limits.get(key), slots_of(state, key)
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"

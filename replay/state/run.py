@@ -174,6 +174,8 @@ class RunState(Totals):
     last_error: LastError | None = None
     repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
     """The error that the first trials of this session failed with."""
+    repeated_scorer_errors: defaultdict[str, RepeatedError] = attrs.field(factory=lambda: defaultdict(RepeatedError))
+    """Scorer that was called in this session → the error of the first outputs that it was called with."""
     scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
     """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
     stopping_scorer: StoppingScorer | None = None
@@ -247,6 +249,19 @@ class RunState(Totals):
     def holds_attempts(self) -> bool:
         """Whether no attempt starts because too many outputs wait for scores."""
         return not self.outcome and self.stages["scoring"] > max_unscored_outputs(sum(self.scorer_limits.values()))
+
+    @property
+    def has_same_error(self) -> bool:
+        """Whether the first trials of this session, or the first outputs of a scorer, failed with the error that stops it."""
+        return any(error.stops_run(self.settings) for error in (self.repeated_error, *self.repeated_scorer_errors.values()))
+
+    def is_held(self, trial: str, scorer: str = "") -> bool:
+        """Return whether an attempt at a trial, or a call of a scorer, must wait: the first ones failed with the same error."""
+        error = self.repeated_scorer_errors.get(scorer) if scorer else self.repeated_error
+        if error is None or not error.failed_trials:
+            return False
+        is_in_flight = any(name == scorer for _, name in self.scorer_calls) if scorer else bool(self.running)
+        return error.holds(trial, self.settings, is_in_flight=is_in_flight)
 
     @property
     def repeated_attempts(self) -> int:
@@ -326,6 +341,7 @@ class RunState(Totals):
         self.outcome = ""
         self.last_error = self.stopping_scorer = None
         self.repeated_error = RepeatedError()
+        self.repeated_scorer_errors.clear()
         self.done_at = 0.0
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
@@ -432,7 +448,8 @@ class RunState(Totals):
         if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
-        self.repeated_error.is_over = True
+        if not self.repeated_error.is_over:
+            self.repeated_error.end()
         self.outputs += 1
         latency = self._latency(event)
         if not math.isnan(latency):
@@ -494,6 +511,7 @@ class RunState(Totals):
             history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
             history.location = event.location
             self.errors[event.error] += 1
+            self.repeated_error.count_attempt(event.trial, event.category, event.error, event.location, event.message)
         else:
             history.count_failure("timed_out")
             history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
@@ -601,6 +619,10 @@ class RunState(Totals):
         if event.delay is not None:
             self.delayed_calls[call_id] = record.t + event.delay
         self.calls_failed[event.category] += 1
+        repeated_error = self.repeated_scorer_errors[event.scorer]
+        repeated_error.count_attempt(event.trial, event.category, event.error, "", event.message)
+        if event.delay is None:
+            repeated_error.count("" if event.category == "timed_out" else event.error, "")
         last_error, message = self.scorer_errors.get(event.scorer), f"{event.error}: {event.message}"[:ERROR_CHARS]
         count = 1 if last_error is None else last_error.consecutive + 1
         self.scorer_errors[event.scorer] = LastError(message, record.t, count, self.outputs)
@@ -609,11 +631,14 @@ class RunState(Totals):
         if self.scorer_errors:
             self.scorer_errors.pop(event.scorer.partition(".")[0], None)
         if self.scorer_calls:
-            self.scorer_calls.pop((event.trial, event.scorer.partition(".")[0]), None)
+            scorer = event.scorer.partition(".")[0]
+            if self.scorer_calls.pop((event.trial, scorer), None) is not None:
+                self.repeated_scorer_errors[scorer].end()
         self.scores.add(event, self.trials[event.trial])
 
     def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
-        self.scorer_calls.pop((event.trial, event.scorer), None)
+        if self.scorer_calls.pop((event.trial, event.scorer), None) is not None:  # What its call returned is not a score.
+            self.repeated_scorer_errors[event.scorer].count(event.error, "")
         self.scores.add_failure(event, self.trials[event.trial])
 
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:

@@ -1,5 +1,6 @@
 """Errors of a session: the last of attempts and scorers, the one that the first trials failed with, an unauthorized scorer."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -7,6 +8,13 @@ import attrs
 
 ERROR_CHARS: Final = 200
 """Maximum length of a kept error."""
+NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
+"""In the error of an endpoint that does not know the model or the path."""
+_DECIDING_TRIALS: Final = 2
+"""Trials with such an error that stop a run without an output."""
+_HOLDING_CATEGORIES: Final = frozenset({"error", "parse_error", "fatal"})
+_DIFFERENT: Final = ("", "", False)
+"""What failed attempts have in common if their errors differ."""
 
 
 @attrs.frozen
@@ -34,7 +42,15 @@ class StoppingScorer:
 
 @attrs.define
 class RepeatedError:
-    """The error of the first trials that ended in a session, as long as all failed with it and none has an output."""
+    """The error of the first trials that ended in a session, as long as all failed with it and none has an output.
+
+    Or that of the first outputs that a scorer was called with, as long as none has a score.
+
+    After `stop_on_same_error` trials it stops the run; of fatal errors that name the model or the path, two are enough,
+    because no input causes them. Until then it holds starts, so that a broken task does not pay for every trial: the trials
+    that failed first are retried, and all others wait for their outcome. An output, or a failure in another way, ends this.
+    Rate limits, outages and timeouts hold nothing: they have rules of their own.
+    """
 
     type: str = ""
     location: str = ""
@@ -43,14 +59,50 @@ class RepeatedError:
     """Trials that failed with it, until one had an output or failed in another way."""
     is_over: bool = False
     """Whether a trial has had an output or failed in another way."""
+    is_decided: bool = False
+    """Whether two trials failed with an error that names the model or the path."""
+    names_model: bool = False
+    """Whether every attempt has failed with such an error."""
+    failed_trials: dict[str, int] = attrs.field(factory=dict[str, int])
+    """Trial with a failed attempt → its number, from 0, in the order of their first failures."""
+    _attempt_error: tuple[str, str, bool] | None = None
+    """What the failed attempts have in common."""
 
     def count(self, type_: str, location: str) -> None:
         """Count a failed trial; `type_` is empty if it failed without an exception."""
-        self.is_over = self.is_over or not type_ or (self.trials > 0 and (type_, location) != (self.type, self.location))
+        if not type_ or (self.trials > 0 and (type_, location) != (self.type, self.location)):
+            self.end()
         if not self.is_over:
             self.type, self.location, self.trials = type_, location, self.trials + 1
+            self.is_decided = self.names_model and self.trials >= _DECIDING_TRIALS
+
+    def count_attempt(self, trial: str, category: str, type_: str, location: str, message: str) -> None:
+        """Count a failed attempt, or a failed call of a scorer."""
+        if self.is_over or category not in _HOLDING_CATEGORIES:
+            return
+        error = type_, location, category == "fatal" and NOT_FOUND.search(message) is not None
+        if self._attempt_error is None:
+            self._attempt_error, self.names_model = error, error[2]
+        if error == self._attempt_error:
+            self.failed_trials.setdefault(trial, len(self.failed_trials))
+        else:
+            self._attempt_error = _DIFFERENT
+            self.names_model = False
+            self.failed_trials.clear()
+
+    def end(self) -> None:
+        """End it: there is an output, a score or another error."""
+        self.is_over = True
+        self.failed_trials.clear()
+
+    def holds(self, trial: str, settings: Mapping[str, Any], *, is_in_flight: bool) -> bool:
+        """Return whether an attempt at a trial must not start yet; `is_in_flight`: one in flight may decide."""
+        limit = settings.get("stop_on_same_error")
+        if not self.failed_trials or not isinstance(limit, int):
+            return False
+        return (self.names_model and is_in_flight) or self.failed_trials.get(trial, len(self.failed_trials)) >= limit
 
     def stops_run(self, settings: Mapping[str, Any]) -> bool:
         """Return whether it stops a run with these settings, or has stopped it."""
         limit = settings.get("stop_on_same_error")
-        return isinstance(limit, int) and self.trials >= limit
+        return isinstance(limit, int) and (self.trials >= limit or self.is_decided)

@@ -184,12 +184,16 @@ class Scheduler:
             self.shutdown.end()
             self.close()
 
-    def stop_on_same_error(self) -> None:
-        """Stop the session if its first trials have all ended with the same error."""
-        error = self.recorder.state.repeated_error
-        if error.stops_run(self.recorder.state.settings):
+    def stop_on_same_error(self, scorer: str = "") -> None:
+        """Stop the session if its first trials, or the first outputs of a scorer, have all ended with the same error."""
+        state = self.recorder.state
+        error = state.repeated_scorer_errors.get(scorer) if scorer else state.repeated_error
+        if error is not None and error.stops_run(state.settings):
             name = f"{error.type} at {error.location}" if error.location else error.type
-            self.shutdown.stop("same_error", f"the first {error.trials:,} trials ended with {name}; fix it, then resume")
+            subject = f"scorer {scorer}: the first {error.trials:,} outputs" if scorer else f"the first {error.trials:,} trials"
+            self.shutdown.stop("same_error", f"{subject} ended with {name}; fix it, then resume")
+            if scorer:
+                self.close()  # Outputs that wait for this scorer would fail in the same way.
 
     def put(self, job: Job) -> None:
         """Queue a job, after its delay if it has one."""
@@ -261,12 +265,22 @@ class Scheduler:
             return None
         # Without room, only the first job has a place.
         probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
-        job = lane.next_job(probe=probe)
+        may_hold = self.recorder.state.repeated_error.failed_trials or self.recorder.state.repeated_scorer_errors
+        job = lane.next_job(probe=probe, is_held=self._is_held if may_hold else None)
+        if job is None or (job.place is None and workers is not None and not workers.has_room and _needs_place(job, workers)):
+            return None
         if not self._is_affordable(job) or not self._has_room(lane, job, now):
             return None
         self._dequeue(lane, job)
         job.is_probe = permit.probe
         return job
+
+    def _is_held(self, job: Job) -> bool:
+        """Return whether a job waits for the first ones, which failed with the same error."""
+        state = self.recorder.state
+        if isinstance(job, ScorerCall):
+            return state.is_held(job.work.trial, job.scorer.scorer.name)
+        return state.is_held(job.trial)
 
     def _is_affordable(self, job: Job) -> bool:
         """Return whether the budget allows an attempt, and set its reserve; scorer calls are part of it."""

@@ -260,6 +260,7 @@ class Scoring:
         )
         if call is not None:
             self._scheduler.inform_policy(record, call)
+        self._scheduler.stop_on_same_error(scorer.name)
 
     def _end_scorer(self, work: TrialWork) -> None:
         work.remaining_calls -= 1

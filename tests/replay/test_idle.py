@@ -7,6 +7,7 @@ import pytest
 
 from evaljournal.journal import Event
 from evaljournal.journal.events import (
+    AttemptFailed,
     AttemptStarted,
     AttemptSucceeded,
     IntakePaused,
@@ -145,6 +146,19 @@ def test_json() -> None:
     expected = {"key": "", "reason": "breaker", "seconds": 12.0, "number": None, "evidence": "12 in a row"}
     text = "endpoint unavailable; probing, next probe in 12 s"
     assert [{**expected, "text": text}] == [attrs.asdict(reason) for reason in reasons(state, now=NOW)]
+
+
+def test_trials_wait_for_the_first_ones_that_failed() -> None:
+    """While nothing has succeeded, and the first trials have failed with the same error, the others wait for their outcome."""
+    names = [f"case-{number}" for number in range(21)]
+    failures = (
+        AttemptFailed(trial=name, attempt=1, error="E", message="no", category="error", elapsed=1) for name in names[:20]
+    )
+    attempts = [event for failure in failures for event in (attempt_started(failure.trial), failure)]
+    state = run_state([*queued(*names), *attempts], stop_on_same_error=20)
+
+    assert [("same_error", 20)] == [(reason.reason, reason.number) for reason in reasons(state, now=NOW, total=21)]
+    assert (False, True) == (state.is_held("case-19"), state.is_held("case-20"))
 
 
 def test_line_has_three_reasons() -> None:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from evaljournal import Case, Retry
+from evaljournal import Case, Fatal, Retry
 from evaljournal.journal import Event, Record, read
 from evaljournal.journal.events import (
     AttemptEnd,
@@ -160,3 +160,46 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
     assert 5 == max_in_flight
     assert 20 == sum(isinstance(event, AttemptStarted) for event in events_of(tmp_path / "run"))
     assert () == result.findings
+
+
+@pytest.mark.parametrize(
+    ("error", "expected_calls", "expected_trials"),
+    [(ValueError("no verdict"), 50 + 20, 20), (RuntimeError("no"), 50 + 4 * 20, 20), (Fatal("404 Not Found"), 50, 2)],
+)
+async def test_a_scorer_that_always_fails_stops_the_run(
+    error: Exception, expected_calls: int, expected_trials: int, disk: SimulatedDisk
+) -> None:
+    """If the first outputs of a scorer end with one error, the run stops; until then, only the first ones are retried."""
+    defined = evaluation_of(answer_immediately, 200, slots=50, retry=Retry())
+    defined.score(name="judge")(judge_of(Scripted(lambda *_: Fail(error, 1.0))))
+    outcome = await run_fixed(defined, disk)
+
+    assert ("same_error", expected_calls) == (outcome.stop_reason, len(events(disk, ScorerCallStarted)))
+    assert f"scorer judge: the first {expected_trials} outputs ended with" in outcome.detail
+    assert () == audited(disk).findings
+
+
+async def test_a_scorer_that_succeeds_once_stops_nothing(disk: SimulatedDisk) -> None:
+    """One score is enough: all other outputs are scored, however many calls fail."""
+    defined = evaluation_of(answer_immediately, 60, slots=10)
+    script = Scripted(lambda name, _: Return(output=True, after=3) if name == "case-9" else Fail(RuntimeError("no"), 1.0))
+    defined.score(name="judge")(judge_of(script))
+    outcome = await run_fixed(defined, disk, retry=Retry(errors=1))
+
+    assert ("", 60) == (outcome.stop_reason, outcome.state.completed)
+
+
+async def test_a_run_that_a_scorer_stopped_is_resumed(disk: SimulatedDisk) -> None:
+    """Once the scorer is fixed, the other outputs are scored; the task is not called again for them."""
+    is_broken = True
+    defined = evaluation_of(answer_immediately, 60, slots=10)
+    defined.score(name="judge")(
+        judge_of(Scripted(lambda *_: Fail(RuntimeError("no"), 1) if is_broken else Return(output=True, after=1)))
+    )
+    await run_fixed(defined, disk)
+    is_broken = False
+    outcome = await run_fixed(defined, disk, resume=True)
+
+    assert ("", 60) == (outcome.stop_reason, outcome.state.completed)
+    assert 60 == len(events(disk, AttemptStarted))
+    assert () == audited(disk).findings

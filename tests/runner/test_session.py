@@ -38,7 +38,17 @@ from evaljournal.runner.engine.session import Outcome, Session
 from evaljournal.runner.retries.rules import retry_rules
 from evaljournal.runner.testing import Action, Fail, Hang, Return, Scripted, SimulatedEndpoint, deterministic_options, events_of
 from tests.journal.disk import SimulatedDisk
-from tests.runs import PATH, count, define, events, flaky_evaluation, numbered_cases, run_until_power_failure, run_virtual
+from tests.runs import (
+    PATH,
+    count,
+    define,
+    events,
+    findings,
+    flaky_evaluation,
+    numbered_cases,
+    run_until_power_failure,
+    run_virtual,
+)
 
 
 async def test_a_run_records_every_event(disk: SimulatedDisk) -> None:
@@ -306,6 +316,52 @@ async def test_other_failures_do_not_stop_the_run(fail: Callable[[str], str], co
 
     assert "" == outcome.stop_reason
     assert count == outcome.state.done
+
+
+@pytest.mark.parametrize(("policy", "expected_calls"), [("adaptive", 112), ("fixed", 180)])
+async def test_only_the_first_trials_with_the_same_error_are_retried(
+    policy: str, expected_calls: int, disk: SimulatedDisk
+) -> None:
+    """Until something succeeds, the first 20 trials that failed are retried, and all others wait; so 100 slots cost little."""
+    task = Scripted(lambda *_: Fail(RuntimeError("no"), 1))
+    outcome = await run_virtual(define(task, numbered_cases(1_000), slots=100), disk, policy=policy)
+
+    assert ("same_error", 20) == (outcome.stop_reason, outcome.state.failed)
+    assert (expected_calls, []) == (count(disk, AttemptStarted), findings(disk))
+
+
+@pytest.mark.parametrize("second", [Return("yes", 3), Fail(OSError("no"), 3)], ids=["output", "other error"])
+async def test_trials_wait_only_until_something_else_happens(second: Action, disk: SimulatedDisk) -> None:
+    """An output or another error ends the wait for the first trials that failed."""
+
+    def step(value: str, times: int) -> Action:
+        return second if value == "case-30" and times == 1 else Fail(RuntimeError("no"), 1) if times == 1 else Return("yes", 1)
+
+    outcome = await run_virtual(define(Scripted(step), numbered_cases(60), slots=60, timeout=3), disk, policy="fixed")
+
+    assert ("", 60, []) == (outcome.stop_reason, outcome.state.completed, findings(disk))
+
+
+@pytest.mark.parametrize(("slots", "expected_calls"), [(1, 2), (8, 8)])
+async def test_two_answers_that_the_model_does_not_exist_stop_the_run(
+    slots: int, expected_calls: int, disk: SimulatedDisk
+) -> None:
+    """After the first 404, nothing starts until another call has ended; the second one stops the run."""
+    delays = iter([1.0, *[2.0] * 50])
+    task = Scripted(lambda *_: Fail(Fatal("404 Not Found: no such model"), next(delays)))
+    outcome = await run_virtual(define(task, numbered_cases(50), slots=slots), disk, policy="fixed")
+
+    assert ("same_error", expected_calls, []) == (outcome.stop_reason, count(disk, AttemptStarted), findings(disk))
+    assert outcome.detail.startswith("the first 2 trials ended with evaljournal.Fatal")
+
+
+async def test_one_answer_that_something_does_not_exist_stops_nothing(disk: SimulatedDisk) -> None:
+    """A 404 of one input stops nothing if the next call has an output."""
+    task = Scripted(lambda value, _: Fail(Fatal("404 Not Found"), 1) if value < "case-3" else Return("yes", 0.5))
+    cases = [numbered_cases(1, 0)[0], *numbered_cases(4, 3), *numbered_cases(2, 1)]
+    outcome = await run_virtual(define(task, cases, slots=1), disk)
+
+    assert ("", 4, 3) == (outcome.stop_reason, outcome.state.completed, outcome.state.failed)
 
 
 async def test_a_deadline_stops_the_run(disk: SimulatedDisk) -> None:
