@@ -199,7 +199,8 @@ class AttemptStarted:
     reuses: int = 0
     """The first attempt whose completed steps it may reuse; 0: none."""
     spent: float = 0.0
-    """Seconds that the attempts whose steps it may reuse were in flight; they count against its timeout."""
+    """Seconds that the attempts whose steps it may reuse were in flight, since the last interruption or timeout; they count
+    against its timeout."""
     reserved: Json = None
     """The part of the budget that is reserved for it: unit → amount, such as `cost` in dollars; null: there is no budget."""
     need: Json = None

@@ -6,7 +6,7 @@ from evaljournal.journal import events
 from evaljournal.replay.state.batches import UNSENT_STATES
 from evaljournal.replay.state.budget import OVER_BUDGET, amounts
 from evaljournal.replay.state.run import RunState
-from evaljournal.replay.state.steps import first_reused_attempt, remaining_timeout
+from evaljournal.replay.state.steps import earlier_reuse_of, remaining_timeout, reuse_of
 
 
 def start_problems(state: RunState, event: events.AttemptStarted) -> Iterator[str]:
@@ -82,9 +82,9 @@ class StepRules:
     def start(self, event: events.AttemptStarted) -> Iterator[str]:
         """Check which steps an attempt may reuse, and how much of its timeout they have used."""
         state, steps = self._state, self._state.steps.open.get(event.trial)
-        first_attempt = first_reused_attempt(steps, state.trials[event.trial], state.settings.get("reuse_steps", ""))
-        seconds_spent = round(steps.seconds_spent, 6) if steps is not None and first_attempt else 0.0
-        if (event.reuses, event.spent) != (first_attempt, seconds_spent):
+        trial, reuse = state.trials[event.trial], state.settings.get("reuse_steps", "")
+        first_attempt, seconds_spent = expected = reuse_of(steps, trial, reuse)
+        if (event.reuses, event.spent) not in (expected, earlier_reuse_of(steps, trial, reuse)):
             yield (
                 f"{event.trial!r} reuses steps from attempt {event.reuses} on and has spent {event.spent:g} s, "
                 f"but its settings and its earlier attempts give {first_attempt} and {seconds_spent:g} s"

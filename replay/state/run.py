@@ -502,8 +502,8 @@ class RunState(Totals):
         trial.answer = None
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if (steps := self.steps.open.get(event.trial)) is not None:
-            steps.seconds_spent += self._without_waits(event.trial, event.elapsed)
             category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
+            steps.spend(self._without_waits(event.trial, event.elapsed), is_forgiven=category == "timed_out")
             if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
                 history.reset()
         if isinstance(event, events.AttemptFailed):
@@ -542,7 +542,7 @@ class RunState(Totals):
         (self.uncalled_trials if is_uncalled else self.interrupted_trials).add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
             elapsed = max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
-            steps.seconds_spent += self._without_waits(event.trial, elapsed)
+            steps.spend(self._without_waits(event.trial, elapsed), is_forgiven=True)
         self._add_unproductive_usage(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:

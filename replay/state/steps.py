@@ -90,6 +90,10 @@ class TrialSteps:
     """Record → step, in the order of their completion."""
     seconds_spent: float = 0.0
     """Seconds that the attempts from `first_attempt` on were in flight, without the current one."""
+    seconds_forgiven: float = 0.0
+    """The part of them up to the last interruption or timeout, which does not count against the next timeout."""
+    is_continued: bool = False
+    """Whether the last attempt could reuse steps."""
     is_productive: bool = False
     """Whether the attempt in flight has completed a step."""
     not_reusable: int = 0
@@ -102,11 +106,12 @@ class TrialSteps:
     def start(self, attempt: int, reuses: int) -> int:
         """Start an attempt; return how many completed calls it has to repeat, because it may not reuse them."""
         repeated_calls, self.not_reusable, self.is_productive = self.not_reusable, 0, False
+        self.is_continued = reuses > 0
         self.inner_usage.clear()
         self.reused_seqs.clear()
         if not reuses:
             repeated_calls += len(self.steps)
-            self.first_attempt, self.seconds_spent = attempt, 0.0
+            self.first_attempt, self.seconds_spent, self.seconds_forgiven = attempt, 0.0, 0.0
             self.steps.clear()
         return repeated_calls
 
@@ -154,17 +159,40 @@ class TrialSteps:
         attempts = {step.attempt for step in steps.values()} - {attempt}
         return sum(covered_seconds(step.period for step in steps.values() if step.attempt == number) for number in attempts)
 
+    def spend(self, seconds: float, *, is_forgiven: bool) -> None:
+        """Add the seconds of an attempt that has ended; `is_forgiven`: the next one has its full timeout."""
+        self.seconds_spent += seconds
+        if is_forgiven:
+            self.seconds_forgiven = self.seconds_spent
+
     def __iter__(self) -> Iterator[RecordedStep]:
         return iter(self.steps.values())
 
 
-def first_reused_attempt(steps: TrialSteps | None, trial: TrialState, reuse: str) -> int:
-    """Return the first attempt whose steps the next attempt at a trial reuses; 0 if it reuses none."""
+def reuse_of(steps: TrialSteps | None, trial: TrialState, reuse: str) -> tuple[int, float]:
+    """Return the first attempt whose steps the next attempt at a trial reuses, and the seconds that count against its timeout.
+
+    Both are 0 if it reuses none. A timeout discards the steps of its attempt, because the task may be the cause, unless the
+    attempt could itself reuse steps: these were completed in time, and importing and replaying them takes time again.
+    """
     if steps is None:
-        return 0
+        return 0, 0.0
+    end = _last_end(trial)
+    if not keeps_steps(reuse, end) and not (end == "timed_out" and steps.is_continued):
+        return 0, 0.0
+    return steps.first_attempt, round(steps.seconds_spent - steps.seconds_forgiven, 6)
+
+
+def earlier_reuse_of(steps: TrialSteps | None, trial: TrialState, reuse: str) -> tuple[int, float]:
+    """Return the same by the rule of journals in which interruptions and timeouts were treated like other ends."""
+    if steps is None or not keeps_steps(reuse, _last_end(trial)):
+        return 0, 0.0
+    return steps.first_attempt, round(steps.seconds_spent, 6)
+
+
+def _last_end(trial: TrialState) -> str:
     history = trial.retry_history
-    end = "interrupted" if trial.stage == "interrupted" or history is None else history.category
-    return steps.first_attempt if keeps_steps(reuse, end) else 0
+    return "interrupted" if trial.stage == "interrupted" or history is None else history.category
 
 
 @attrs.define(eq=False)

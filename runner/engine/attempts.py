@@ -18,7 +18,7 @@ from evaljournal.replay.results.budget_text import over_budget_text
 from evaljournal.replay.state.answers import NotedAnswer
 from evaljournal.replay.state.budget import OVER_BUDGET
 from evaljournal.replay.state.run import BLOCKING_CALLS
-from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, first_reused_attempt, remaining_timeout
+from evaljournal.replay.state.steps import NOT_REUSED, RecordedStep, remaining_timeout, reuse_of
 from evaljournal.replay.state.trial import unpack_location
 from evaljournal.replay.text import as_text, plural
 from evaljournal.runner.concurrency.constants import SEVERAL
@@ -102,9 +102,7 @@ class Attempts:
         task, new_request, request = self._tasks[work.state.variant], self._requests.get(work.state.variant), None
         if new_request is not None and not work.is_request_recorded:
             request, work.is_request_recorded = mask_values(new_request(work.case)), True
-        open_steps = self._recorder.state.steps.open.get(trial)
-        reuses = first_reused_attempt(open_steps, work.state, self._settings.reuse_steps)
-        spent = round(open_steps.seconds_spent, 6) if open_steps is not None and reuses else 0.0
+        reuses, spent = reuse_of(self._recorder.state.steps.open.get(trial), work.state, self._settings.reuse_steps)
         event = events.AttemptStarted(
             trial=trial,
             attempt=number,

@@ -26,7 +26,10 @@ from evaljournal.journal.events import (
     StepReused,
     TrialFailed,
 )
+from evaljournal.journal.fact import evolve_fact
+from evaljournal.replay.auditing.auditor import audit
 from evaljournal.replay.runs.trajectory import Trajectory
+from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.disk import SimulatedDisk
 from tests.runs import (
     PATH,
@@ -368,6 +371,59 @@ async def test_the_timeout_continues() -> None:
     assert [0.0, 8.0] == [event.spent for event in started]
     assert [(2, 2.0)] == [(event.attempt, event.timeout) for event in timed_out]
     assert [] == findings(disk)
+
+
+async def test_an_interrupted_attempt_has_its_full_timeout_again() -> None:
+    """After an interruption, the next attempt has the full timeout, and not only the rest."""
+    disk, agent = SimulatedDisk(), Agent(seconds=2.0)
+    disk = await run_killed(define_agent(agent, timeout=2.0 * STEPS), disk, after=2.0 * STEPS - 1)
+    outcome = await run_virtual(define_agent(agent, timeout=2.0 * STEPS), disk, resume=True)
+
+    assert (1, [(0, 0.0), (1, 0.0)]) == (
+        outcome.state.completed,
+        [(one.reuses, one.spent) for one in events(disk, AttemptStarted)],
+    )
+    assert (STEPS - 1, []) == (len(events(disk, StepReused)), findings(disk))
+
+
+async def test_an_audit_accepts_the_earlier_rule_about_time() -> None:
+    """In older journals, the time before an interruption counts against the timeout; any other time is a finding."""
+    agent = Agent(seconds=2.0)
+    disk = await run_killed(define_agent(agent), SimulatedDisk(), after=5.0)
+    await run_virtual(define_agent(agent), disk, resume=True)
+
+    def checks(spent: float) -> list[str]:
+        records = [
+            record._replace(event=evolve_fact(record.event, spent=spent)) if getattr(record.event, "reuses", 0) else record
+            for record in read(PATH, files=disk)
+        ]
+        return [finding.check for finding in audit(records, rules=retry_rules).findings]
+
+    assert ([], [], ["steps"]) == (checks(0.0), checks(4.0), checks(3.0))
+
+
+async def test_a_timeout_of_an_attempt_that_reuses_steps_keeps_them() -> None:
+    """If an attempt that has steps to reuse is too slow to use them, the next one reuses them, with the full timeout."""
+    disk, agent, slow_starts = SimulatedDisk(), Agent(), iter([0.0, 60.0, 0.0])
+
+    async def import_first(value: str) -> Any:
+        await trio.sleep(next(slow_starts))
+        return await agent(value)
+
+    disk = await run_killed(define_agent(import_first, timeout=60.0), disk, after=3.5)
+    outcome = await run_virtual(define_agent(import_first, timeout=60.0), disk, resume=True)
+
+    assert (1, 1) == (outcome.state.completed, len(events(disk, AttemptTimedOut)))
+    assert [(0, 0.0), (1, 0.0), (1, 0.0)] == [(one.reuses, one.spent) for one in events(disk, AttemptStarted)]
+    assert [] == findings(disk)
+
+
+async def test_an_attempt_that_timed_out_starts_from_the_beginning() -> None:
+    """A timeout discards the steps of an attempt that had none to reuse, because the task may have caused it."""
+    disk, agent = SimulatedDisk(), Agent(seconds=2.0)
+    await run_virtual(define_agent(agent, timeout=5.0, retry=Retry(timeouts=1)), disk)
+
+    assert [(0, 0.0), (0, 0.0)] == [(one.reuses, one.spent) for one in events(disk, AttemptStarted)]
 
 
 async def test_retry_budgets_restart_with_progress() -> None:
