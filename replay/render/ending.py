@@ -20,7 +20,7 @@ from evaljournal.replay.state.session_errors import NOT_FOUND
 from evaljournal.replay.state.steps import keeps_steps
 from evaljournal.replay.state.trial import NO_SLOT
 from evaljournal.replay.state.workers import ended_workers, worker_lines
-from evaljournal.replay.text import as_words, duration, one_line, plural, printable, quote, reason_text, without_variable_parts
+from evaljournal.replay.text import duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 
 _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
@@ -303,6 +303,8 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
         shards = f", merged from {plural(len(state.merged.shards), 'shard')}" if state.merged else ""
         parts.append(f"took {duration(state.elapsed)}{sessions}{shards}")
     yield " · ".join(parts)
+    if waits := summary_text.waits_text(state):
+        yield waits
     if summary.latency.count:
         quantiles = () if verbose else ("p50", "p95")
         yield summary_text.latency_text(summary.latency, plural(summary.latency.count, "output"), *quantiles)
@@ -323,10 +325,6 @@ def _figure_lines(state: RunState, summary: Summary, *, verbose: bool) -> Iterat
     part = f"; of this {usage_text(unproductive, {})} by attempts without an output" if unproductive else ""
     if usage:
         yield f"{usage_text(usage, summary.unpriced_models)}{part}"
-    if state.retries:
-        labels = {"stopped": "run stopped"}
-        counts = [f"{count:,} × {labels.get(reason) or as_words(reason)}" for reason, count in state.retries.most_common()]
-        yield f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}"
 
 
 def _calls_in_flight(attempts: int) -> str:

@@ -22,7 +22,7 @@ from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError
 from evaljournal.replay.state.tally import main_scorer
 from evaljournal.replay.state.totals import Totals
 from evaljournal.replay.state.usage import total as total_usage
-from evaljournal.replay.text import columns, digits, duration, money, number, one_line, plural, printable
+from evaljournal.replay.text import as_words, columns, digits, duration, money, number, one_line, plural, printable
 
 _MAX_MODELS: Final = 3
 """Maximum number of models without a price to list."""
@@ -32,6 +32,13 @@ _MAX_SCORES: Final = 3
 """Maximum number of scores in a line."""
 _MAX_SCORER_ERRORS: Final = 3
 _COSTS: Final = ("cost", "judge.cost")
+_PAUSE_CAUSES: Final = {
+    **dict.fromkeys(("retry_after", "rate_limited", "all_rate_limited"), "429s"),
+    **dict.fromkeys(("unavailable", "no_response"), "outages"),
+}
+"""Reason of a pause → its cause."""
+_RETRY_NOUNS: Final = {"error": "error", "timed_out": "timeout", "probe": "probe"}
+"""Cause of a retry → its noun, if it is one."""
 
 
 def trials_text(state: RunState) -> str:
@@ -43,6 +50,29 @@ def trials_text(state: RunState) -> str:
     if state.stages["withdrawn"]:
         parts.append(f"{state.stages['withdrawn']:,} withdrawn")
     return " · ".join(parts)
+
+
+def waits_text(state: RunState) -> str:
+    """Return how long starts were paused, and the retries by cause: `waited 3 min 2 s: 429s; 41 retries: 38 rate limited, …`.
+
+    Empty if there were no retries, and pauses of less than a second.
+    """
+    seconds, parts = dict[str, float](), list[str]()
+    for reason, value in state.paused_seconds.items():
+        cause = _PAUSE_CAUSES.get(reason) or printable(reason)
+        seconds[cause] = seconds.get(cause, 0.0) + value
+    if (total := sum(seconds.values())) >= 1:
+        causes = [cause if len(seconds) == 1 else f"{cause} {duration(value)}" for cause, value in seconds.items()]
+        parts.append(f"waited {duration(total)}: {', '.join(causes)}")
+    if state.retries:
+        counts = (_retry_text(reason, count) for reason, count in state.retries.most_common())
+        parts.append(f"{plural(sum(state.retries.values()), 'retry', 'retries')}: {', '.join(counts)}")
+    return "; ".join(parts)
+
+
+def _retry_text(reason: str, count: int) -> str:
+    noun = _RETRY_NOUNS.get(reason)
+    return plural(count, noun) if noun else f"{count:,} {as_words(reason)}"
 
 
 def score_lines(scores: Mapping[str, ScoreSummary], trials: TrialCounts | Totals) -> Iterator[str]:

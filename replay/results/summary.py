@@ -81,6 +81,7 @@ def summarize(state: RunState, *, groups: Mapping[str, str] | None = None) -> Su
             holds_attempts=state.holds_attempts,
         ),
         retries=dict(state.retries),
+        paused_seconds=state.paused_seconds,
         errors=dict(state.errors),
         last_error=state.last_error,
         unauthorized_scorer=state.stopping_scorer if state.outcome == "unauthorized" else None,

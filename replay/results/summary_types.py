@@ -279,6 +279,10 @@ class Summary:
     """None if the run has no steps."""
     scoring: ScoringCounts
     retries: Mapping[str, int]
+    """By cause."""
+    paused_seconds: Mapping[str, float]
+    """Reason → seconds in which starts were paused: `retry_after`, `rate_limited`, `all_rate_limited`, `unavailable` or
+    `no_response`. Pauses of several rate-limit keys at the same time count once."""
     errors: Mapping[str, int]
     last_error: LastError | None
     """The last failure in the current session."""

@@ -1,6 +1,9 @@
 """Pauses of a rate-limit key and their reasons, as recorded, and numbers that policies and audits share."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
+
+import attrs
 
 NO_RESPONSE: Final = "no_response"
 """No attempt has ended for a long time; attempts in flight no longer count against the limit."""
@@ -39,3 +42,30 @@ class Pause(NamedTuple):
     def is_in_force(self, now: float) -> bool:
         """Return whether it applies at a time; an open circuit breaker applies until a record closes it."""
         return self.until > now or self.reason in BREAKER_REASONS
+
+
+@attrs.define
+class PausedTime:
+    """Seconds in which pauses held starts, by their reason; pauses of several rate-limit keys at the same time count once."""
+
+    _seconds: dict[str, float] = attrs.field(factory=dict[str, float])
+    _counted_to: float = 0.0
+    """The time in the session up to which they are counted; every pause since then has been in force from there on."""
+
+    def count(self, pauses: Mapping[str, Pause], t: float) -> None:
+        """Count up to `t`; call it before `pauses`, those of each key, change."""
+        self._seconds, self._counted_to = self.until(pauses, t), t
+
+    def begin_session(self) -> None:
+        """Start at 0: the time of a session starts again."""
+        self._counted_to = 0.0
+
+    def until(self, pauses: Mapping[str, Pause], t: float) -> dict[str, float]:
+        """Return the seconds by reason up to `t`."""
+        seconds = dict(self._seconds)
+        for reason in dict.fromkeys(pause.reason for pause in pauses.values()):
+            ends = (pause.until for pause in pauses.values() if pause.reason == reason)
+            end = t if reason in BREAKER_REASONS else min(t, max(ends))
+            if end > self._counted_to:
+                seconds[reason] = round(seconds.get(reason, 0.0) + end - self._counted_to, 6)
+        return seconds

@@ -25,7 +25,7 @@ from evaljournal.replay.state.budget import Budget
 from evaljournal.replay.state.handlers import handlers
 from evaljournal.replay.state.known_limits import RecordedLimits, covered_seconds
 from evaljournal.replay.state.output_sample import OutputSample
-from evaljournal.replay.state.pauses import Pause
+from evaljournal.replay.state.pauses import Pause, PausedTime
 from evaljournal.replay.state.session_errors import ERROR_CHARS, LastError, RepeatedError, StoppingScorer
 from evaljournal.replay.state.sessions import IDENTITY_FIELDS, SessionState, seconds_between
 from evaljournal.replay.state.shards import MergedShards
@@ -190,6 +190,7 @@ class RunState(Totals):
     """Rate-limit key → starts per second, if paced."""
     pauses: dict[str, Pause] = attrs.field(factory=dict[str, Pause])
     """Rate-limit key → its pause, which may have expired."""
+    _paused_time: PausedTime = attrs.field(factory=PausedTime)
     known_limits: RecordedLimits = attrs.field(factory=RecordedLimits)
     """The declared and advertised rate limits, and what calls took from them."""
     _running_keys: dict[str, str | None] = attrs.field(factory=dict[str, str | None])
@@ -244,6 +245,11 @@ class RunState(Totals):
         """Return how many attempts and scorer calls of a rate-limit key are in flight."""
         attempts = Counter(self._running_keys.values())[key] if key else len(self.running) - len(self._running_keys)
         return attempts + sum(call.key == key for call in self.scorer_calls.values())
+
+    @property
+    def paused_seconds(self) -> dict[str, float]:
+        """Reason of pauses → seconds in which they held the starts of a rate-limit key, over all sessions."""
+        return self._paused_time.until(self.pauses, self.t)
 
     @property
     def holds_attempts(self) -> bool:
@@ -343,6 +349,8 @@ class RunState(Totals):
         self.repeated_error = RepeatedError()
         self.repeated_scorer_errors.clear()
         self.done_at = 0.0
+        self._paused_time.count(self.pauses, self._previous_t)
+        self._paused_time.begin_session()
         for per_session in (self.pauses, self.paces, self.limits, self.limit_changes, self.scorer_calls, self.delayed_calls):
             per_session.clear()
         self.scorer_keys.clear()
@@ -685,10 +693,12 @@ class RunState(Totals):
         else:
             self.paces[event.key] = event.after
 
-    def _on_intake_paused(self, event: events.IntakePaused, _: Record) -> None:
+    def _on_intake_paused(self, event: events.IntakePaused, record: Record) -> None:
+        self._paused_time.count(self.pauses, record.t)
         self.pauses[event.key] = Pause(event.until, event.reason, event.evidence)
 
-    def _on_intake_resumed(self, event: events.IntakeResumed, _: Record) -> None:
+    def _on_intake_resumed(self, event: events.IntakeResumed, record: Record) -> None:
+        self._paused_time.count(self.pauses, record.t)
         self.pauses.pop(event.key, None)
 
     def _on_rate_limit_seen(self, event: events.RateLimitSeen, _: Record) -> None:
@@ -754,6 +764,8 @@ class RunState(Totals):
     def _on_run_stopped(self, event: events.RunStopped | events.RunFinished, _: Record) -> None:
         outcome = event.reason if isinstance(event, events.RunStopped) else "finished"
         self.outcome, self._end_t = outcome, self.t
+        self._paused_time.count(self.pauses, self.t)
+        self.pauses.clear()
         if self.sessions:
             self.sessions[-1].outcome = outcome
 

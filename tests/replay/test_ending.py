@@ -8,30 +8,33 @@ from unittest.mock import Mock
 
 import pytest
 
-from evaljournal.journal import Event
+from evaljournal.journal import Event, Record
 from evaljournal.journal.events import (
     AttemptFailed,
     AttemptInterrupted,
     AttemptReturnedLate,
     AttemptTimedOut,
+    IntakePaused,
+    IntakeResumed,
     JournalRecovered,
     Noted,
     RetryScheduled,
     RunFinished,
     RunStopped,
     ScoringFailed,
+    SegmentSealed,
     TrialFailed,
     TrialScored,
     TrialWithdrawn,
 )
 from evaljournal.journal.fact import evolve_fact
-from evaljournal.replay import RunState, load
+from evaljournal.replay import RunState, fold, load
 from evaljournal.replay.page.page import headline
 from evaljournal.replay.render import ending
 from evaljournal.replay.render.ending import final_report, next_command, next_step
 from evaljournal.replay.render.failing import failing_lines
 from evaljournal.replay.render.phrases import score_text
-from evaljournal.replay.render.summary import cost_text
+from evaljournal.replay.render.summary import cost_text, waits_text
 from evaljournal.replay.results.summary import score_of, summarize
 from evaljournal.replay.state.tally import Tally
 from tests.journal.samples import session, started, write_sync
@@ -55,20 +58,51 @@ def test_final_report_of_a_successful_run() -> None:
 
 
 def test_verbose() -> None:
-    """With `verbose`, the report also has all quantiles, tokens, retries, seq, head and the command that verifies the run."""
+    """With `verbose`, the report also has all quantiles, tokens, seq, head and the command that verifies the run."""
     noted = Noted(name="tokens", value=7, trial="a", attempt=1)
     events = [*ok("a", PASS), noted, *queued("b"), attempt_started("b"), *rate_limited("b"), RunStopped(reason="interrupted")]
     lines = final_report(run_state(events), path="r", head="5291dfb9", verbose=True).splitlines()
 
     assert [
+        "  1 retry: 1 rate limited",
         "  p50 0.25 s · p95 0.25 s · p99 0.25 s · max 0.25 s of 1 output",
         "  tokens 7",
-        "  1 retry: 1 × rate limited",
         "  no output since the last error: RateLimited: slow down",
         f"journal: seq {2 + len(events)} · head 5291dfb9",
         "verify: evaljournal verify r",
         "next: evaljournal resume r",
     ] == lines[-7:]
+
+
+def test_waits_and_retries() -> None:
+    """The report says how long starts were paused and why, over all sessions, and the retries by cause."""
+    timed_out = AttemptTimedOut(trial="b", attempt=1, timeout=1.0, elapsed=1.0)
+    events: list[tuple[float, Event]] = [
+        (1.0, IntakePaused(until=61.0, reason="retry_after")),
+        (31.0, IntakePaused(until=91.0, reason="retry_after", key="b")),  # Overlaps the first one.
+        *(
+            (31.0, event)
+            for event in (*queued("a", "b"), attempt_started("a"), *rate_limited("a"), attempt_started("b", slot=1))
+        ),
+        (100.0, IntakePaused(until=101.0, reason="unavailable")),
+        (110.0, IntakeResumed(reason="unavailable")),
+        (120.0, timed_out),
+        (120.0, RetryScheduled(trial="b", attempt=2, delay=1.0, reason="timed_out")),
+        (120.0, IntakePaused(until=150.0, reason="rate_limited")),
+        (125.0, RunStopped(reason="interrupted")),
+        (125.5, SegmentSealed(run="", segment=1, records=12, bytes=1, sha256="")),
+    ]
+    at, before = "2026-11-15T00:00:00.000000Z", [(0.0, started()), (0.0, session())]
+    state = fold(Record(seq, at, t, event, 0, "", 1, seq) for seq, (t, event) in enumerate([*before, *events], start=1))
+
+    assert {"retry_after": 90.0, "unavailable": 10.0, "rate_limited": 5.0} == state.paused_seconds
+    assert "waited 1 min 45 s: 429s 1 min 35 s, outages 10 s; 2 retries: 1 rate limited, 1 timeout" == waits_text(state)
+    assert f"  {waits_text(state)}" in final_report(state, path="r").splitlines()
+
+
+def test_no_waits() -> None:
+    """Without a pause of a second and without retries, nothing is said about waits."""
+    assert "" == waits_text(run_state([*ok("a", PASS), IntakePaused(until=3.0, reason="retry_after")]))
 
 
 def test_the_cost_includes_judges() -> None:

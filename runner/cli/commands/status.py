@@ -40,7 +40,7 @@ _MIN_FREE_BYTES: Final = 1 << 20
 @click.command()
 @suite_or_reference_argument
 @click.option("--by", "key", metavar="KEY", help="Also show the results by this key of the metadata, or by `variant`.")
-@click.option("--verbose", is_flag=True, help="Also print tokens, retries, workers and the hash of the last record.")
+@click.option("--verbose", is_flag=True, help="Also print tokens, workers and the hash of the last record.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON.")
 def status(run: RunReference, key: str | None, verbose: bool, as_json: bool) -> None:
     """Show the status of a run or a suite, or the results of one variant (RUN@VARIANT), during the run or at any later time.

@@ -458,7 +458,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         Option("--nat-output DIR", "Also write the files of `nat eval` to DIR, updated with each trial.", example='"nat"'),
         Option("--head-file FILE", "Write the hash of the last record to FILE, for `verify --expect-head`.", in_file=False),
         Option("--plain", "Plain progress lines (every 10 %) instead of the live screen.", in_file=False),
-        Option("--verbose", "Also print tokens, retries, workers and the hash of the last record at the end.", in_file=False),
+        Option("--verbose", "Also print tokens, workers and the hash of the last record at the end.", in_file=False),
         Option("--json", "Print a summary as JSON at the end.", in_file=False),
     ),
 }
