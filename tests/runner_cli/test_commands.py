@@ -201,6 +201,10 @@ import io, sys
 import trio
 from evaljournal import Case, evaluation
 
+class Raising:
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
 @evaluation(cases=[Case(name=f"t{{number}}", input=number) for number in range(2)], slots=1)
 async def closing(number: int) -> int:
     if not number:
@@ -218,6 +222,10 @@ async def closing(number: int) -> int:
         "sys.stderr.close()",
         "sys.stderr.buffer.close()",
         "sys.stderr = io.StringIO(); sys.stderr.close()",
+        "sys.__stdout__.close(); sys.__stderr__.close()",
+        "sys.__stdout__.detach()",
+        "sys.stdout = sys.stderr = Raising()",
+        "sys.__stdout__ = sys.__stderr__ = Raising()",
     ],
 )
 def test_a_task_that_closes_a_standard_stream_does_not_end_the_run(statement: str, *, in_terminal: bool) -> None:

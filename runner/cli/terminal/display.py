@@ -31,6 +31,7 @@ from evaljournal.runner.cli import DAMAGED
 from evaljournal.runner.cli.arguments import RunReference
 from evaljournal.runner.cli.terminal.errors import render
 from evaljournal.runner.cli.terminal.output import echo, write_data, writing_output
+from evaljournal.runner.cli.terminal.stdio import command_stream
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.suggest import suggest
 
@@ -200,7 +201,7 @@ def terminal(*, stderr: bool = False) -> "Console":
     """Return a console that prints text unchanged, without markup."""
     from rich.console import Console  # noqa: PLC0415  # slow to import
 
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    return Console(file=command_stream("stderr") if stderr else None, highlight=False, markup=False, emoji=False)
 
 
 def print_screen(run: LoadedRun, now: float | None = None) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 
 import click
 
+from evaljournal.runner.cli.terminal.stdio import command_stream
+
 
 class OutputFailed(Exception):
     """Standard output could not be written, to a full disk for example; what follows is discarded."""
@@ -45,8 +47,8 @@ def echo(text: str, *, err: bool = False) -> None:
     """Print text and a line feed, with control characters escaped."""
     from evaljournal.replay.text import escape_controls  # noqa: PLC0415  # not needed for `--help`
 
-    with suppress(ValueError) if err else writing_output():  # A task may have replaced standard error by a closed file.
-        click.echo(escape_controls(text), err=err)
+    with suppress(ValueError) if err else writing_output():  # Standard error may be a closed file.
+        click.echo(escape_controls(text), file=command_stream("stderr") if err else None, err=err)
 
 
 def line_width() -> int:

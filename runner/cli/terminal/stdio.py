@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Generator
-from typing import Final
+from typing import BinaryIO, Final, Literal, TextIO
 
 _STANDARD: Final = (0, 1, 2)
 
@@ -27,6 +27,10 @@ class _LossyStderr(io.TextIOWrapper):
 
     def close(self) -> None:
         self.flush()
+
+    def detach(self) -> BinaryIO:
+        self.flush()
+        return self.buffer
 
 
 def prepare_streams() -> None:
@@ -51,13 +55,32 @@ def _is_open(fd: int) -> bool:
     return True
 
 
+_STREAM_NAMES: Final = ("stdout", "stderr", "__stdout__", "__stderr__")
+_command_streams: dict[str, TextIO] = {}
+"""The streams of the command while the user's code runs, which may replace those of `sys`, even by objects that raise."""
+
+
+def command_stream(name: Literal["stdout", "stderr"]) -> TextIO:
+    """Return standard output or standard error of the command, whatever the user's code has made of them."""
+    stream: TextIO = _command_streams.get(name) or getattr(sys, name)
+    return stream
+
+
 @contextlib.contextmanager
 def restore_streams() -> Generator[None]:
-    """Restore standard output and standard error after code that may close or replace their file descriptors."""
+    """Restore standard output and standard error after code that may close or replace them or their file descriptors."""
     copies = {fd: os.dup(fd) for fd in _STANDARD[1:] if _is_open(fd)}
+    streams = {name: getattr(sys, name) for name in _STREAM_NAMES}
+    outer_streams = _command_streams.copy()
+    _command_streams.update(outer_streams or streams)
+    sys.__stdout__ = sys.__stderr__ = sys.stderr  # type: ignore[misc]  # Final, but closing the real ones would lose the report.
     try:
         yield
     finally:
+        if not outer_streams:
+            _command_streams.clear()
+        for name, stream in streams.items():
+            setattr(sys, name, stream)
         for fd, copy in copies.items():
             with contextlib.suppress(OSError):  # The copy may have been closed as well.
                 if not _is_open(fd) or not os.path.sameopenfile(fd, copy):

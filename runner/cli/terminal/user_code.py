@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from evaljournal.runner.cli import OUTPUT_FAILED, UNFINISHED, CommandError
 from evaljournal.runner.cli.terminal.output import echo
-from evaljournal.runner.cli.terminal.stdio import restore_streams
+from evaljournal.runner.cli.terminal.stdio import command_stream, restore_streams
 from evaljournal.runner.errors import UsageError
 from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 
@@ -18,8 +18,8 @@ from evaljournal.runner.signals import STOP_SIGNALS, handle_signals
 def user_code() -> Generator[None]:
     """Redirect the prints of the user's code to standard error, and let SIGTERM and SIGHUP interrupt it as Ctrl-C does.
 
-    File descriptors of standard output and standard error that it closes or replaces are restored, and its SystemExit does not
-    end the command.
+    Standard output and standard error that it closes or replaces, and their file descriptors, are restored, and its SystemExit
+    does not end the command.
     """
     with (
         restore_streams(),
@@ -34,7 +34,7 @@ def user_code() -> Generator[None]:
 
 def exit_immediately(finish: Callable[[], NoReturn]) -> None:
     """Print the summary with `finish` and exit immediately, although a call is still running."""
-    with contextlib.redirect_stdout(sys.__stdout__):
+    with contextlib.redirect_stdout(command_stream("stdout")):
         try:
             finish()
         except BrokenPipeError:
@@ -44,6 +44,6 @@ def exit_immediately(finish: Callable[[], NoReturn]) -> None:
             code = exc.exit_code
         except SystemExit as exc:
             code = exc.code if isinstance(exc.code, int) else UNFINISHED
-        if sys.stderr is not None:
-            sys.stderr.flush()
+        if (stderr := command_stream("stderr")) is not None:
+            stderr.flush()
         os._exit(code)
