@@ -126,7 +126,7 @@ class WaitLog:
         if name == _ATTEMPT and state.holds_attempts:
             return "scorers", "too many outputs waiting for scorers"
         if name == _ATTEMPT and state.is_held(self._trial):
-            return "same_error", "the first trials failed with the same error"
+            return "same_error", "the first trials have the same error"
         limit, slots = state.limits.get(key), slots_of(state, key)
         if limit is not None and state.in_flight(key) >= limit:
             busy_text = "the only slot is busy" if limit == 1 else f"all {limit:,} slots busy"

@@ -92,7 +92,8 @@ def test_waits_and_retries() -> None:
         (125.0, RunStopped(reason="interrupted")),
         (125.5, SegmentSealed(run="", segment=1, records=12, bytes=1, sha256="")),
     ]
-    at, before = "2026-11-15T00:00:00.000000Z", [(0.0, started()), (0.0, session())]
+    at = "2026-11-15T00:00:00.000000Z"
+    before: list[tuple[float, Event]] = [(0.0, started()), (0.0, session())]
     state = fold(Record(seq, at, t, event, 0, "", 1, seq) for seq, (t, event) in enumerate([*before, *events], start=1))
 
     assert {"retry_after": 90.0, "unavailable": 10.0, "rate_limited": 5.0} == state.paused_seconds

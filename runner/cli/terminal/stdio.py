@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Generator
-from typing import BinaryIO, Final, Literal, TextIO
+from typing import Any, Final, Literal, TextIO
 
 _STANDARD: Final = (0, 1, 2)
 
@@ -28,7 +28,7 @@ class _LossyStderr(io.TextIOWrapper):
     def close(self) -> None:
         self.flush()
 
-    def detach(self) -> BinaryIO:
+    def detach(self) -> Any:
         self.flush()
         return self.buffer
 
@@ -73,7 +73,8 @@ def restore_streams() -> Generator[None]:
     streams = {name: getattr(sys, name) for name in _STREAM_NAMES}
     outer_streams = _command_streams.copy()
     _command_streams.update(outer_streams or streams)
-    sys.__stdout__ = sys.__stderr__ = sys.stderr  # type: ignore[misc]  # Final, but closing the real ones would lose the report.
+    for name in ("__stdout__", "__stderr__"):  # To close the real ones would lose the report.
+        setattr(sys, name, sys.stderr)
     try:
         yield
     finally:
