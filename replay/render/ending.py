@@ -1,5 +1,6 @@
 """The final report of a run: how it ended, the counts and scores, the errors, and the next command."""
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
