@@ -35,7 +35,7 @@ from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 from evaljournal.runner.suggest import command
 from evaljournal.runner.tasks import Billed, OpenableTask
-from evaljournal.runner.tasks.function import resolve_loop
+from evaljournal.runner.tasks.function import check_threads, resolve_loop
 from evaljournal.runner.tasks.prices import BATCH
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
@@ -128,6 +128,9 @@ def make_plan(
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
+    functions = [task for task in evaluation.tasks.values() if not isinstance(task, OpenableTask)]
+    if settings.workers is None and any(resolve_loop(function, settings.loop) is None for function in functions):
+        check_threads(settings.slots or 1, (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks))
     recorded_settings = settings.to_json()
     recorded_settings |= {name: getattr(settings, name) for name in OMITTED_DEFAULTS if name in state.settings}
     if options.policy_factory is not None and "aimd" not in recorded_settings:

@@ -14,6 +14,7 @@ import threading
 import types
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, Literal, Self, cast
 
 import outcome
@@ -24,6 +25,8 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.tasks import OnLateResult, is_async
 
+_UNLIMITED_STACK: Final = 8 << 20
+"""Bytes of a thread's stack if the stack has no limit; Linux uses 2 to 8 MiB."""
 Loop = Literal["trio", "asyncio"]
 LOOPS: Final[tuple[Loop, ...]] = ("trio", "asyncio")
 
@@ -119,6 +122,33 @@ class FunctionTask:
                 _report_late(token, on_late, results[0])
             raise
         return results.pop().unwrap()
+
+
+def check_threads(slots: int, trials: int) -> None:
+    """Raise a `UsageError` if a limit of the address space (`ulimit -v`) has no room for a thread per slot.
+
+    A new thread that gets no memory ends before it runs any code, and `threading.Thread.start` waits for it forever: nothing
+    but `kill -9` would end the run.
+    """
+    try:
+        import resource  # noqa: PLC0415  # not on Windows
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        stack = threading.stack_size() or resource.getrlimit(resource.RLIMIT_STACK)[0]
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (ImportError, OSError):
+        return
+    if limit == resource.RLIM_INFINITY:
+        return
+    if stack == resource.RLIM_INFINITY:
+        stack = _UNLIMITED_STACK
+    room = max(0, limit - used) // 2  # The other half is for the data of the run.
+    threads = min(slots, trials or slots)
+    if threads * stack > room:
+        needs = f"{threads:,} threads need {threads * stack >> 20:,} MiB of address space for their stacks"
+        fewer = f"pass --slots {room // stack}, or " if room >= stack else ""
+        leaves = f"the limit (ulimit -v) leaves {room >> 20:,} MiB"
+        raise UsageError(f"{needs}, and {leaves}; {fewer}raise the limit", setting="slots", value=slots)
 
 
 @types.coroutine

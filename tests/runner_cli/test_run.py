@@ -321,6 +321,14 @@ def test_no_run_replaces_a_directory_of_runs() -> None:
     assert before == content(Path())
 
 
+MANY = """
+from evaljournal import Case, evaluation
+
+
+@evaluation(cases=[Case(name=f"c{number}", input=number) for number in range(600)])
+def many(number):
+    return number
+"""
 HUGE = """
 from evaljournal import Case, evaluation
 
@@ -342,3 +350,19 @@ def test_an_output_that_does_not_fit_into_memory_fails_its_trial() -> None:
     (failed,) = events(Path("run"), AttemptFailed)
     assert ("t1", "Unserializable", "fatal") == (failed.trial, failed.error, failed.category)
     assert "more than 268,435,456 bytes as JSON" in failed.message
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the address space")
+def test_threads_that_do_not_fit_into_memory_are_rejected() -> None:
+    """A thread per slot needs address space for its stack; a run that would hang because of it is not started."""
+    Path("many.py").write_text(MANY)
+    command = ["sh", "-c", 'ulimit -s 8192; ulimit -v 500000; exec "$@"', "sh", *COMMAND, "run", "many.py", "-o", "run"]
+    rejected_run, small_run = (
+        subprocess.run([*command, "--slots", slots], capture_output=True, text=True, timeout=60, check=False)
+        for slots in ("500", "4")
+    )
+
+    problem = r"--slots 500: 500 threads need 4,000 MiB .* leaves \d+ MiB; pass --slots \d+, or raise the limit\n"
+    assert 2 == rejected_run.returncode
+    assert re.search(problem, rejected_run.stderr), rejected_run.stderr
+    assert 0 == small_run.returncode, small_run.stderr
