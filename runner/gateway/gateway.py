@@ -15,7 +15,7 @@ from evaljournal.runner.gateway.providers import Provider, Route, agent_environm
 from evaljournal.runner.http.client import Client
 from evaljournal.runner.http.heads import RequestHead
 from evaljournal.runner.http.reply_memory import LARGE_REPLIES, MAX_BYTES, SMALL_REPLY
-from evaljournal.runner.http.server import RequestTooLarge
+from evaljournal.runner.http.server import RequestTooLarge, TokenListener
 from evaljournal.runner.secrets import add_secret
 from evaljournal.runner.steps.attempt_steps import current_steps
 from evaljournal.runner.tasks import OnLateResult, Task
@@ -59,6 +59,7 @@ class Gateway:
     """Forwards the calls of attempts in flight."""
 
     port: int
+    _listener: TokenListener
     _routes: Mapping[str, tuple[Route, Client]]
     _attempts: dict[str, GatewayAttempt] = attrs.field(init=False, factory=dict[str, GatewayAttempt])
     """Token → attempt in flight."""
@@ -100,9 +101,9 @@ class Gateway:
             for call in attempt.calls:
                 call.cancel()
 
-    async def serve(self, stream: trio.SocketStream) -> None:
+    async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Answer the requests on a connection."""
-        connection = AgentConnection(stream)
+        connection = AgentConnection(stream, listener=self._listener)
         try:
             await connection.serve(functools.partial(self._answer, connection))
         finally:
@@ -190,13 +191,14 @@ async def open_gateway(providers: Sequence[Provider]) -> AsyncGenerator[Gateway]
             await stack.enter_async_context(Client(provider.address, connect_timeout=CONNECT_TIMEOUT, read_timeout=None))
             for provider in providers
         ]
-        (listener,) = await trio.open_tcp_listeners(0, host=HOST)
+        (socket_listener,) = await trio.open_tcp_listeners(0, host=HOST)
+        listener = TokenListener(socket_listener)
         routes_by_path = {
             path: (route, client)
             for provider, client in zip(providers, clients, strict=True)
             for path, route in routes(provider).items()
         }
-        gateway = Gateway(listener.socket.getsockname()[1], routes_by_path)
+        gateway = Gateway(socket_listener.socket.getsockname()[1], listener, routes_by_path)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nursery.start_soon(trio.serve_listeners, gateway.serve, [listener])
         nursery.start_soon(gateway.close_idle_connections)

@@ -14,6 +14,10 @@ MAX_HEAD: Final = 64 * 1024
 """Maximum bytes of a request's line and headers."""
 TOKEN_TIMEOUT: Final = 10.0
 """Seconds in which a connection must send a request with a valid token; otherwise, it is closed."""
+MAX_WITHOUT_TOKEN: Final = 64
+"""Maximum connections that have not sent a valid token; further ones are not accepted yet."""
+CROWDED_TIMEOUT: Final = 1.0
+"""Seconds after which the oldest of that many connections is closed, so that the next one can be accepted."""
 IDLE_TIMEOUT: Final = 120.0
 """Seconds without a complete request head after which a connection is closed."""
 LINGER: Final = 1.0
@@ -37,14 +41,56 @@ class RequestTooLarge(InvalidMessage):
         super().__init__(f"the request is larger than {size}", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
+class TokenListener(trio.abc.Listener[trio.abc.HalfCloseableStream]):
+    """Accepts connections, of which at most `MAX_WITHOUT_TOKEN` have not sent a valid token.
+
+    Further ones wait in the queue of the system, where they take no file descriptor. Rejecting them would hit agents of many
+    slots that connect at the same time. Idle connections cannot block the queue, because the oldest is closed.
+    """
+
+    def __init__(self, listener: trio.abc.Listener[trio.abc.HalfCloseableStream]) -> None:
+        self._listener = listener
+        self._accepted_at: dict[trio.abc.Stream, float] = {}
+        """Connections without a token → time, the oldest first."""
+        self._waiters = trio.lowlevel.ParkingLot()
+
+    async def accept(self) -> trio.abc.HalfCloseableStream:
+        """Wait for a place, then for a connection."""
+        while len(self._accepted_at) >= MAX_WITHOUT_TOKEN:
+            oldest, accepted_at = next(iter(self._accepted_at.items()))
+            with trio.move_on_at(accepted_at + CROWDED_TIMEOUT) as wait:
+                await self._waiters.park()
+            if wait.cancelled_caught:
+                self.release(oldest)
+                await trio.aclose_forcefully(oldest)
+        stream = await self._listener.accept()
+        self._accepted_at[stream] = trio.current_time()
+        return stream
+
+    def release(self, stream: trio.abc.Stream) -> None:
+        """Free the place of a connection that has sent a valid token, or was closed."""
+        if self._accepted_at.pop(stream, None) is not None:
+            self._waiters.unpark()
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        await self._listener.aclose()
+
+
 class ClientConnection(MessageReader):
     """A connection of a client."""
 
     def __init__(
-        self, stream: trio.abc.HalfCloseableStream, headers: Iterable[tuple[bytes, bytes]] = (), *, keeps_alive: bool = True
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        *,
+        keeps_alive: bool = True,
+        listener: TokenListener | None = None,
     ) -> None:
         """Serve a connection; all replies have these headers. `keeps_alive`: whether several requests are answered."""
         super().__init__()
+        self._listener = listener
         self._stream = stream
         self._headers = tuple(headers)
         self._keeps_alive = keeps_alive
@@ -77,10 +123,17 @@ class ClientConnection(MessageReader):
                 nursery.cancel_scope.cancel()
         except* CONNECTION_ERRORS:
             pass
+        finally:
+            self._release_place()
 
     def authorize(self) -> None:
         """Keep the connection open: it has sent a valid token."""
         self._scope.deadline = math.inf
+        self._release_place()
+
+    def _release_place(self) -> None:
+        if self._listener is not None:
+            self._listener.release(self._stream)
 
     def close_if_idle(self) -> None:
         """Close the connection if it has waited too long for a request."""

@@ -224,6 +224,27 @@ def test_connections_without_a_token_do_not_count(path: Path, monkeypatch: pytes
     assert [[404, 403, 200, 0, 0, 0, 404]] == outputs(path)
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs /proc")
+def test_few_connections_without_a_token_are_accepted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 idle connections, at most 64 take a file descriptor of the gateway, and a call after them is answered."""
+    monkeypatch.setattr(http_server, "CROWDED_TIMEOUT", 0.05)
+
+    def agent(_: Any) -> list[int]:
+        url = gateway_address()
+        with ExitStack() as stack:
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(200):
+                stack.enter_context(connect(url))
+            reply = ask("a")[0]  # Accepted after all others.
+            return [reply, len(os.listdir("/proc/self/fd")) - before - 200]
+
+    evaluate(agent, path)
+
+    ((reply, descriptors),) = outputs(path)
+    assert 200 == reply
+    assert descriptors < 64 + 20  # Others are connections of the calls.
+
+
 @pytest.mark.parametrize("sent_first", [b"", STREAM + chunk("data: {}\n\n")], ids=["no reply", "a stream"])
 def test_an_agent_that_disconnects(path: Path, monkeypatch: pytest.MonkeyPatch, sent_first: bytes) -> None:
     """The call of the agent is cancelled at the provider, and the step has failed; the attempt continues."""
