@@ -278,13 +278,18 @@ def _masked_end(text: str) -> str:
 
 
 def check_values(body: bytes, separators: bytes = b",[{", label: str = "the reply") -> None:
-    """Raise a `ReplyTooLarge` if a body has too many JSON values; each follows a separator outside a string."""
+    """Raise a `ReplyTooLarge` if a body has too many JSON values."""
+    if has_too_many_values(body, separators):
+        raise ReplyTooLarge(f"{label} has more than {MAX_VALUES:,} values")
+
+
+def has_too_many_values(body: bytes, separators: bytes = b",[{") -> bool:
+    """Return whether a body has more than `MAX_VALUES` JSON values; each follows a separator outside a string."""
     if len(body) <= MAX_VALUES or _count(body, separators) <= MAX_VALUES:
-        return
+        return False
     unescaped_body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     has_too_many_strings = unescaped_body.count(b'"') > 4 * MAX_VALUES  # Two quotes for a value, two for its key.
-    if has_too_many_strings or _count(b"".join(unescaped_body.split(b'"')[::2]), separators) > MAX_VALUES:
-        raise ReplyTooLarge(f"{label} has more than {MAX_VALUES:,} values")
+    return has_too_many_strings or _count(b"".join(unescaped_body.split(b'"')[::2]), separators) > MAX_VALUES
 
 
 def _count(body: bytes, separators: bytes) -> int:

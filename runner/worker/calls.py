@@ -28,6 +28,7 @@ from evaljournal.runner.definition.settings import Settings
 from evaljournal.runner.definition.variants import Variant
 from evaljournal.runner.engine.open_tasks import TaskOpener
 from evaljournal.runner.errors import UsageError
+from evaljournal.runner.http.reply import MAX_VALUES, has_too_many_values
 from evaljournal.runner.notes import PHASE_NOTE, set_note_sink
 from evaljournal.runner.retries.classify import Description, Failure, describe
 from evaljournal.runner.retries.retry import UNSERIALIZABLE, Retry
@@ -313,7 +314,7 @@ class Calls:
                 is_cancelled = isinstance(exc, BaseExceptionGroup) and exc.split(trio.Cancelled)[1] is None
                 if not (scope.cancel_called and is_cancelled):
                     end_frame = _end_frame(number, failure_fields(*retry.classify_and_describe(exc, now=time.time())))
-        if len(end_frame) > MAX_FRAME:
+        if len(end_frame) > MAX_FRAME or has_too_many_values(end_frame):
             end_frame = _too_large_frame(number)
         if not end_frame and is_started and phase != "setup" and getattr(task, "loop", "trio") is None:
             await thread_ended.wait()  # A plain function cannot be cancelled.
@@ -341,9 +342,9 @@ class Calls:
     def _record_step(self, number: int, event: StepEvent) -> None:
         try:
             text = encode(event, 0, "", 0.0)
-            if len(text) > _MAX_STEP:
+            if len(text) > _MAX_STEP or has_too_many_values(text):
                 raise Unserializable(
-                    "a step", "", f"has {len(text):,} bytes as JSON; in a worker, at most {_MAX_STEP:,} are allowed"
+                    "a step", "", f"has more than {_MAX_STEP:,} bytes or {MAX_VALUES:,} values as JSON, the maximum in a worker"
                 )
         except (Unserializable, RecursionError) as exc:
             text = encode(failed_step(event, exc), 0, "", 0.0)
@@ -392,9 +393,8 @@ def _unserializable_frame(number: int, message: str) -> bytes:
 
 
 def _too_large_frame(number: int) -> bytes:
-    return _unserializable_frame(
-        number, f"the result has more than {MAX_FRAME:,} bytes as JSON, the maximum in a worker; write it to a file"
-    )
+    maximum = f"{MAX_FRAME:,} bytes or {MAX_VALUES:,} values as JSON, the maximum in a worker"
+    return _unserializable_frame(number, f"the result has more than {maximum}; write it to a file")
 
 
 def _recorded_result(fields: dict[str, Any]) -> RecordedResult:

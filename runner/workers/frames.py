@@ -12,6 +12,7 @@ import orjson
 
 from evaljournal.journal.events import FailureCategory
 from evaljournal.runner.errors import is_whole_number
+from evaljournal.runner.http.reply import MAX_VALUES, has_too_many_values
 from evaljournal.runner.notes import REPLY_NOTE
 from evaljournal.runner.retries.classify import Description, Failure, RemoteError
 from evaljournal.runner.scorers.scorer import Score
@@ -47,6 +48,8 @@ class ConvertedOutput:
 
 def parse_frame(frame: bytes) -> dict[str, Any]:
     """Return the fields of a frame."""
+    if has_too_many_values(frame):
+        raise InvalidFrame(f"it sent a frame of more than {MAX_VALUES:,} values")
     try:
         fields = orjson.loads(frame)
     except ValueError as exc:

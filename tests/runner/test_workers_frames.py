@@ -11,6 +11,7 @@ import trio
 
 from evaljournal import note, step
 from evaljournal.journal.events import AttemptFailed, AttemptInterrupted, AttemptSucceeded, Noted, StepCompleted, StepFailed
+from evaljournal.runner.http.reply import MAX_VALUES
 from evaljournal.runner.notes import REPLY_NOTE
 from evaljournal.runner.worker.calls import Calls
 from evaljournal.runner.workers import driver, streams
@@ -25,6 +26,7 @@ from tests.workers import RETRY, MemoryWorkers, run_in, send
 
 MEBIBYTE = "x" * (1 << 20)
 MANY = 21
+MANY_VALUES = b"[0%b]" % (b",0" * MAX_VALUES)
 
 
 def completed(number: int, **fields: Any) -> dict[str, Any]:
@@ -59,6 +61,7 @@ INVALID: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "a large note": [("note", {"values": {"a": MEBIBYTE}})],
     "notes that are none": [("note", {"values": [1]})],
     "a reply that is none": [("note", {"values": {REPLY_NOTE: {"status": 200}}})],
+    "many values": [("end", {"output": orjson.Fragment(MANY_VALUES)})],
     "an unknown kind": [("x" * 100_000, {})],
 }
 
@@ -118,21 +121,25 @@ async def test_a_result_that_is_too_large_for_a_worker_fails_its_attempt(disk: S
         note(large=MEBIBYTE, small=1)
         if value == "case-1":
             await step("large", read_large)
+        if value == "case-2":
+            return [0] * (MAX_VALUES + 1)
         return [MEBIBYTE] * (MAX_FRAME // len(MEBIBYTE)) if value == "case-0" else value
 
     async def read_large() -> list[str]:
         return [MEBIBYTE] * (MAX_FRAME // len(MEBIBYTE))
 
-    await run_in(MemoryWorkers(workers=1), define(large, numbered_cases(2), retry=RETRY, slots=1), disk)
+    await run_in(MemoryWorkers(workers=1), define(large, numbered_cases(3), retry=RETRY, slots=1), disk)
 
     assert [] == runs.events(disk, AttemptInterrupted)
-    (failed,) = runs.events(disk, AttemptFailed)
-    message = "the result has more than 67,108,864 bytes as JSON, the maximum in a worker; write it to a file"
-    assert ("case-0", "Unserializable", message, "fatal") == (failed.trial, failed.error, failed.message, failed.category)
+    maximum = "67,108,864 bytes or 1,000,000 values as JSON, the maximum in a worker"
+    message = f"the result has more than {maximum}; write it to a file"
+    assert [(trial, "Unserializable", message, "fatal") for trial in ("case-0", "case-2")] == [
+        (failed.trial, failed.error, failed.message, failed.category) for failed in runs.events(disk, AttemptFailed)
+    ]
     assert ["case-1"] == [event.trial for event in runs.events(disk, AttemptSucceeded)]
     assert ["case-1"] == [event.trial for event in runs.events(disk, StepFailed)]
     text = f"omitted: more than {MAX_NOTE:,} bytes as JSON, the maximum for a note from a worker"
-    assert [("large", text), ("small", 1)] * 2 == [(event.name, event.value) for event in runs.events(disk, Noted)]
+    assert [("large", text), ("small", 1)] * 3 == [(event.name, event.value) for event in runs.events(disk, Noted)]
 
 
 @pytest.mark.parametrize("chunk", [7, 1_000, 10_000])
