@@ -21,6 +21,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
 from typing import Any, ClassVar, Final, cast
 
 import attrs
@@ -267,7 +268,7 @@ class Evidence:
     text: str
     """The output as text."""
     seconds: float
-    """Time limit of a search."""
+    """Time limit of a search, or of the check of a JSON schema."""
     functions: Mapping[str, Callable[..., Any]]
 
 
@@ -297,13 +298,14 @@ def _check_is_json(assertion: Assertion, evidence: Evidence) -> bool | str:
         value = parse_json(evidence.text)
     except InvalidJson as exc:
         return f"the output is not JSON: {exc}"
-    return True if assertion.value is None else schema_error(value, assertion.value) or True
+    return True if assertion.value is None else schema_error(value, assertion.value, monotonic() + evidence.seconds) or True
 
 
 def _check_contains_json(assertion: Assertion, evidence: Evidence) -> bool | str:
     error: str | None = "the output contains no JSON object"
+    deadline = monotonic() + evidence.seconds
     for value in objects_in(evidence.text):
-        error = None if assertion.value is None else schema_error(value, assertion.value)
+        error = None if assertion.value is None else schema_error(value, assertion.value, deadline)
         if error is None:
             break
     return error or True

@@ -1,6 +1,6 @@
 """JSON in outputs: parsing as JavaScript does, finding objects in a text, and validating values against a schema.
 
-Outputs and schemas are untrusted. Patterns of a schema are searched with a time limit, and nothing is fetched. What Ajv 8, the
+Outputs and schemas are untrusted. A schema is checked with a time limit, and nothing is fetched. What Ajv 8, the
 validator of promptfoo, rejects in its strict mode is rejected here, too, so that a keyword is never ignored.
 """
 
@@ -9,7 +9,9 @@ import ipaddress
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextvars import ContextVar
 from datetime import date
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -20,7 +22,6 @@ from evaljournal.runner.errors import UsageError
 from evaljournal.runner.retries.classify import Fatal
 from evaljournal.runner.scorers.bounded_search import search
 from evaljournal.runner.scorers.javascript_regex import to_python
-from evaljournal.runner.scorers.scorer import MAX_SECONDS
 
 EXTRA: Final = "pip install 'evaljournal[promptfoo]'"
 _MAX_OBJECT: Final = 100_000
@@ -35,6 +36,10 @@ _TIMESTAMP: Final = (
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}(?:[Tt]|[ \t]+)[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]*)?"
     r"(?:[ \t]*(?:Z|[-+][0-9]{1,2}(?::[0-9]{2})?))?"
 )
+_MAX_MESSAGE: Final = 500
+"""Maximum characters of an error; those of jsonschema contain the value."""
+_deadline: ContextVar[float] = ContextVar("evaljournal_schema_deadline")
+"""Monotonic time at which the check of a schema ends."""
 _BRACE: Final = re.compile("[{}]")
 
 _SCHEMA_KEYWORDS: Final = frozenset(
@@ -255,13 +260,17 @@ def check_schema(schema: Any) -> None:
     _validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
 
 
-def schema_error(value: Any, schema: Any) -> str | None:
-    """Return why a value does not conform to a schema; None if it does."""
+def schema_error(value: Any, schema: Any, deadline: float) -> str | None:
+    """Return why a value does not conform to a schema; None if it does. Raise `TooComplex` after the deadline."""
+    validator = _validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS))
+    token = _deadline.set(deadline)
     try:
-        error = next(_validator(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)).iter_errors(value), None)
+        error = next(validator.iter_errors(value), None)
     except RecursionError as exc:
         raise TooComplex("the schema or the value is nested too deeply") from exc
-    return None if error is None else f"{error.json_path}: {error.message[:500]}"
+    finally:
+        _deadline.reset(token)
+    return None if error is None else f"{error.json_path}: {error.message}"
 
 
 @functools.lru_cache(100)
@@ -284,7 +293,7 @@ def _validator(schema_json: bytes) -> Any:
     except RecursionError as exc:
         raise UsageError("the JSON schema is nested too deeply") from exc
     except jsonschema.SchemaError as exc:
-        raise UsageError(f"the JSON schema is invalid at {exc.json_path}: {exc.message[:500]}") from exc
+        raise UsageError(f"the JSON schema is invalid at {exc.json_path}: {exc.message[:_MAX_MESSAGE]}") from exc
     except Unresolvable as exc:
         raise UsageError(f"the JSON schema has an unknown reference: {exc}") from exc
     own_keywords = {
@@ -294,10 +303,11 @@ def _validator(schema_json: bytes) -> Any:
         "format": _format,
         "multipleOf": _multiple_of,
         "type": _type,
+        "uniqueItems": _unique_items,
     }
     validator_class = create(
         jsonschema.Draft7Validator.META_SCHEMA,
-        {**jsonschema.Draft7Validator.VALIDATORS, **own_keywords},
+        {name: _limited(keyword) for name, keyword in {**jsonschema.Draft7Validator.VALIDATORS, **own_keywords}.items()},
         type_checker=jsonschema.Draft7Validator.TYPE_CHECKER,  # Without `applicable_validators`, keywords beside `$ref` count.
         id_of=cast("Any", jsonschema.Draft7Validator).ID_OF,
     )
@@ -338,8 +348,28 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _remaining_seconds() -> float:
+    seconds = _deadline.get() - time.monotonic()
+    if seconds <= 0:
+        raise TooComplex("the JSON schema was not checked within the time limit; its references may repeat each other")
+    return seconds
+
+
+def _limited(keyword: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    """Return the check of a keyword with a time limit: a schema of a few references can have millions of parts."""
+
+    def check(*arguments: Any) -> Iterator[Any]:
+        _remaining_seconds()
+        for error in keyword(*arguments) or ():
+            _remaining_seconds()
+            error.message = error.message[:_MAX_MESSAGE]
+            yield error
+
+    return check
+
+
 def _matches(pattern: str, text: str) -> bool:
-    return search(to_python(pattern, unicode=True), text, MAX_SECONDS)
+    return search(to_python(pattern, unicode=True), text, _remaining_seconds())
 
 
 def _error(message: str) -> Any:
@@ -374,6 +404,22 @@ def _type(validator: Any, types: Any, value: Any, schema: Mapping[str, Any]) -> 
     is_valid = any(validator.is_type(value, name) for name in names) and not is_infinite
     if not is_valid and not (value is None and schema.get("nullable") is True):
         yield _error(f"expected {' or '.join(names)}")
+
+
+def _unique_items(_: Any, is_required: Any, value: Any, __: Any) -> Iterator[Any]:
+    if is_required and isinstance(value, list) and len(set(map(_comparable, value))) < len(value):
+        yield _error("it has items that are equal")
+
+
+def _comparable(value: Any) -> Hashable:
+    """Return what is equal for equal JSON values; true is not 1."""
+    match value:
+        case dict():
+            return dict, frozenset((key, _comparable(item)) for key, item in value.items())
+        case list():
+            return list, tuple(map(_comparable, value))
+        case _:
+            return isinstance(value, bool), value
 
 
 def _multiple_of(_: Any, divisor: float, value: Any, __: Any) -> Iterator[Any]:

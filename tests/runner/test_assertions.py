@@ -12,6 +12,7 @@ from evaljournal.replay import load
 from evaljournal.runner import scorers
 from evaljournal.runner.scorers.json_checks import TooComplex, javascript_text
 from tests.runs import define_real, events, run_real
+from tests.security.growth import FACTOR, LINEAR, growth
 from tests.server import Server
 
 NO_SERVER = "http://127.0.0.1:1/v1"
@@ -212,6 +213,44 @@ def test_hostile_outputs() -> None:
         passes("{" * 50_000, contains_json)
     with pytest.raises(TooComplex, match="nested too deeply"):
         passes("[" * 100_000, {"type": "is-json"})
+
+
+@pytest.mark.parametrize("keyword", ["allOf", "anyOf"])
+@pytest.mark.parametrize("type_", ["is-json", "contains-json"])
+def test_the_check_of_a_schema_has_a_time_limit(keyword: str, type_: str) -> None:
+    """References that double at each level end with an error at the time limit of the scorer."""
+    levels = 13
+    definitions: dict[str, Any] = {
+        f"level-{level}": {keyword: [{"$ref": f"#/definitions/level-{level + 1}"}] * 2} for level in range(levels)
+    }
+    definitions[f"level-{levels}"] = {"type": "object" if keyword == "allOf" else "string"}
+    case = case_with([{"type": type_, "value": {"definitions": definitions, "$ref": "#/definitions/level-0"}}])
+    scorer: Any = scorers.assertions()
+    with pytest.raises(TooComplex, match="the JSON schema was not checked within the time limit"):
+        scorer.with_time_limit(0.05)('{"a": 1}', case, 0.0, None)
+
+
+def test_unique_items_are_compared_in_linear_time() -> None:
+    """Objects in a list are not compared with each other."""
+
+    def verdict(size: int) -> bool:
+        items = [{"a": number} for number in range(size)]
+        return passes(items, {"type": "is-json", "value": {"type": "array", "uniqueItems": True}})
+
+    assert verdict(10)
+    assert growth(verdict, 100, 100 * FACTOR) <= LINEAR
+
+
+@pytest.mark.parametrize("items", ["[1, 1.0]", "[0, -0]", '[{"a": [1]}, {"a": [1]}]'])
+def test_equal_items_are_not_unique(items: str) -> None:
+    """Numbers are equal as in JavaScript, and lists and objects if all they contain is."""
+    assert not passes(items, {"type": "is-json", "value": {"type": "array", "uniqueItems": True}})
+
+
+def test_unique_items() -> None:
+    """True is not 1, and a list is not an object."""
+    output = "[true, 1, [1], [true], {}, [], null]"
+    assert passes(output, {"type": "is-json", "value": {"type": "array", "uniqueItems": True}})
 
 
 def test_text_of_outputs() -> None:
