@@ -25,6 +25,16 @@ _OTHER_UNICODE = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE,
 _FIELD_LIMIT = 2**31 - 1
 """Characters in one CSV field; Python's default of 131,072 is too small for long prompts."""
 
+_MIN_EXPANDED = 64 << 20
+_MAX_EXPANSION = 1_000
+"""A column of a Parquet file may have `_MIN_EXPANDED` bytes in a group of rows, or this many times the size of the file."""
+_VALUE_BYTES = 32
+"""Bytes of a value in a list."""
+_USUAL_RATIO = 100
+"""If a column is compressed more, each row may have a text that is stored once, so few rows are read at a time."""
+_BATCH_BYTES = 16 << 20
+"""Maximum bytes of a column in these rows, or one row."""
+
 _SEPARATORS = (";", "\t", ",", "|")
 """Separators that are detected in the first line of a file."""
 _SHEET = re.compile(r"(?P<path>.+\.xlsx)#(?P<sheet>[^/\\]+)", re.IGNORECASE)
@@ -227,12 +237,30 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
             names: list[str] = file.schema_arrow.names
             if repeated_names := sorted(duplicates(names)):
                 raise UsageError(f"duplicate columns: {', '.join(map(repr, repeated_names))}", path=path)
-            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+            for batch in file.iter_batches(batch_size=_batch_rows(file.metadata, path)):
                 for row in json_rows(batch.to_pylist()):
                     number += 1
                     yield number, row
     except ValueError as exc:  # pyarrow's errors
         raise UsageError(f"after row {number:,}: {exc}", path=path) from exc
+
+
+def _batch_rows(metadata: Any, path: Path) -> int:
+    """Return how many rows of a Parquet file are read at a time; raise a UsageError if it declares far more data than it has.
+
+    A few bytes can stand for gigabytes: a compressed text, a text that all rows refer to, or a list of nulls.
+    """
+    rows, file_size = BATCH_ROWS, path.stat().st_size
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            size = column.total_uncompressed_size
+            expanded_size = max(size, column.num_values * _VALUE_BYTES if column.num_values > group.num_rows else 0)
+            if expanded_size > max(_MIN_EXPANDED, _MAX_EXPANSION * file_size):
+                problem = f"column {column.path_in_schema!r} has {expanded_size:,} bytes after decompression"
+                raise UsageError(f"{problem}, more than a file of {file_size:,} bytes may have", path=path)
+            if size > _USUAL_RATIO * column.total_compressed_size:
+                rows = min(rows, max(1, _BATCH_BYTES // size))
+    return rows
 
 
 def _xlsx(path: Path, sheet: str | None = None) -> Iterator[NumberedRow]:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it has no stubs
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,6 +84,36 @@ def test_many_columns_take_linear_time(name: str, line: Callable[[list[str]], st
             list(rows(Path(name)))
 
     assert growth(read, 500, 500 * FACTOR) <= LINEAR
+
+
+def write_parquet(array: Any, **options: Any) -> Path:
+    """Write a small Parquet file with one column, and return its path."""
+    options |= {"compression": "brotli", "write_statistics": False, "store_schema": False}
+    pq.write_table(pa.table({"input": array}), "qa.parquet", **options)
+    assert Path("qa.parquet").stat().st_size < 1_000
+    return Path("qa.parquet")
+
+
+@pytest.mark.parametrize("repeated", ["a" * 100, [None] * 3], ids=["a text", "a list"])
+def test_a_small_parquet_file_with_much_data_is_rejected(repeated: Any) -> None:
+    """A compressed text and a list of nulls of more than 64 MiB are errors that name the column, and nothing is read."""
+    path = write_parquet(pa.array([repeated * 1_000_000]), use_dictionary=False)
+    with pytest.raises(UsageError, match=r"column 'input.*' has \d+,\d+,\d+ bytes after decompression, more than a file of"):
+        next(rows(path))
+
+
+def test_a_text_in_many_rows_of_a_parquet_file_takes_little_memory() -> None:
+    """A file that stores a text of a megabyte once, for 1,000 rows, is read in batches of a few rows."""
+    path = write_parquet(pa.DictionaryArray.from_arrays(pa.array([0] * 1_000, pa.int16()), pa.array(["a" * 1_000_000])))
+    pool, usual_pool = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        count = sum(1 for _ in rows(path))
+    finally:
+        pa.set_memory_pool(usual_pool)
+
+    assert 1_000 == count
+    assert 0 < pool.max_memory() < 100_000_000
 
 
 def test_a_megabyte_is_masked_quickly() -> None:
