@@ -22,6 +22,8 @@ class Scores(dict[str, Tally]):
         """Whether values are also summed by case, which is needed if a case has several trials."""
         self._versions: Mapping[str, str] = {}
         """Scorer → its version."""
+        self._positions: dict[str, int] = {}
+        """Scorer → its position in the definition."""
         self._shared_scores = SharedScores()
         self.reasons: dict[tuple[str, str], str] = {}
         """Trial and scorer → the reason of a failing score, shortened; of the first ones only."""
@@ -31,6 +33,7 @@ class Scores(dict[str, Tally]):
     def set_versions(self, scorers: Mapping[str, str]) -> None:
         """Set the scorers of the definition with their versions, or apply an adopted change to them."""
         old_versions, self._versions = self._versions, scorers
+        self._positions = {scorer: position for position, scorer in enumerate(scorers)}
         for scorer, tally in self.items():
             version = scorers.get(scorer.partition(".")[0])
             if version is not None and version != old_versions.get(scorer.partition(".")[0]):
@@ -44,9 +47,12 @@ class Scores(dict[str, Tally]):
         scores.set_versions(self._versions)
         self.by_variant[variant] = scores
 
+    def _position(self, scorer: str) -> int:
+        """Return the position of a scorer in the definition; the end if it is not there."""
+        return self._positions.get(scorer.partition(".")[0], len(self._positions))
+
     def _sort(self) -> None:
-        order = {scorer: number for number, scorer in enumerate(self._versions)}
-        tallies = sorted(self.items(), key=lambda item: order.get(item[0].partition(".")[0], len(order)))
+        tallies = sorted(self.items(), key=lambda item: self._position(item[0]))
         self.clear()
         self.update(tallies)
 
@@ -54,8 +60,10 @@ class Scores(dict[str, Tally]):
         """Return the sums of a scorer; create them if they are missing."""
         tally = self.get(scorer)
         if tally is None:
+            is_in_order = not self or self._position(scorer) >= self._position(next(reversed(self)))
             tally = self[scorer] = Tally(by_case={} if self.is_grouped_by_case else None)
-            self._sort()
+            if not is_in_order:
+                self._sort()
         return tally
 
     def group_by_case(self, trials: Collection[TrialState]) -> None:

@@ -33,6 +33,8 @@ _LAYOUT: Final = Struct("=qddqI")
 _OUTPUT_SIZE: Final = _OUTPUT_LAYOUT.size
 _MAX_REPEAT: Final = (1 << 32) - 1
 """Replaces any number that the field cannot hold; a foreign journal may contain one."""
+_MAX_FLAT_SCORES: Final = 50
+"""Scores of a trial above which they are a dict; each change copies a tuple."""
 _MAX_SHARED_TUPLES: Final = 4_096
 """Maximum number of tuples of scores that trials share."""
 
@@ -173,8 +175,11 @@ class TrialState:
     variant: str = ""
     """Name of the variant; empty if the run has none."""
     attempts: int = 0
-    _scores: tuple[Any, ...] = ()
-    """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory."""
+    _scores: tuple[Any, ...] | dict[str, tuple[str, Value]] = ()
+    """Scorer, version and latest value of each score, one after the other; a dict takes five times the memory.
+
+    Many scores are a dict, as `scores` returns it.
+    """
     unscored: tuple[str, ...] = ()
     """Scorers that failed."""
     retry_history: RetryHistory | None = None
@@ -184,13 +189,17 @@ class TrialState:
 
     @property
     def scores(self) -> dict[str, tuple[str, Value]]:
-        """Scorer → version and latest value."""
+        """Scorer → version and latest value; it must not be changed."""
         items = self._scores
+        if isinstance(items, dict):
+            return items
         return {items[index]: (items[index + 1], items[index + 2]) for index in range(0, len(items), 3)}
 
     def score(self, scorer: str) -> tuple[str, Value] | None:
         """Return the version and latest value of a scorer; None if the trial has no score of it."""
         items = self._scores
+        if isinstance(items, dict):
+            return items.get(scorer)
         for index in range(0, len(items), 3):
             if items[index] == scorer:
                 return items[index + 1], items[index + 2]
@@ -200,6 +209,8 @@ class TrialState:
     def failing_scorers(self) -> list[str]:
         """Scorers whose latest value is false."""
         items = self._scores
+        if isinstance(items, dict):
+            return [scorer for scorer, (_, value) in items.items() if value is False]
         if False not in items:  # Fast; it also finds a 0.
             return []
         return [items[index - 2] for index in range(2, len(items), 3) if items[index] is False]
@@ -207,12 +218,18 @@ class TrialState:
     def set_score(self, scorer: str, version: str, value: Value, shared_scores: SharedScores) -> tuple[str, Value] | None:
         """Add a score, or replace the scorer's earlier one, which is returned."""
         items, earlier_score = self._scores, None
+        if isinstance(items, dict):
+            earlier_score = items.pop(scorer, None)
+            items[scorer] = version, value
+            return earlier_score
         if items and scorer in items[::3]:
             scores, items = self.scores, ()
             earlier_score = scores.pop(scorer)
             for other_scorer, (other_version, other_value) in scores.items():
                 items = shared_scores.add(items, other_scorer, other_version, other_value)
         self._scores = shared_scores.add(items, scorer, version, value)
+        if len(self._scores) > 3 * _MAX_FLAT_SCORES:
+            self._scores = self.scores
         return earlier_score
 
     def clear_scores(self) -> None:

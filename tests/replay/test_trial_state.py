@@ -24,6 +24,7 @@ from evaljournal.runner.retries.retry import NUMERIC_FIELDS, Retry
 from evaljournal.runner.retries.rules import retry_rules
 from tests.journal.samples import session, started
 from tests.replay.trial_events import answered, state_of
+from tests.security.growth import FACTOR, LINEAR, growth
 
 SETTINGS = {"slots": 1, "policy": "fixed", "seed": 1, "retry": {name: getattr(Retry(), name) for name in NUMERIC_FIELDS}}
 RUN = attrs.evolve(started(), settings=SETTINGS)  # type: ignore[misc]  # an event is an attrs class
@@ -103,3 +104,42 @@ def test_only_some_scores_are_shared() -> None:
     for number in range(10_000):
         assert ("tone", "v1", f"label {number}") == shared.add((), "tone", "v1", f"label {number}")
     assert len(shared) < 5_000
+
+
+def many_scores(count: int) -> list[Event]:
+    """Return the events of a trial with this many scores; some values replace earlier ones."""
+    scores: dict[str, Any] = {f"judge.{number}": number % 3 > 0 for number in range(count)}
+    later_score = TrialScored(trial="a", scorer="judge.1", version="v2", value=False, elapsed=0.0)
+    return [*answered("a", scores), later_score]
+
+
+def test_many_scores_of_a_trial_take_linear_memory() -> None:
+    """No beginning of the scores is kept, and no score is copied."""
+
+    def memory(count: int) -> int:
+        recorded_events = many_scores(count)
+        gc.collect()
+        tracemalloc.start()
+        state = state_of(recorded_events)
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert count == len(state.trials["a"].scores)
+        return size
+
+    assert memory(2_000) < 8 * memory(500)
+
+
+def test_many_scores_of_a_trial_take_linear_time() -> None:
+    """A score is added without going through the others."""
+    assert growth(state_of, many_scores(200), many_scores(200 * FACTOR)) <= LINEAR
+
+
+@pytest.mark.parametrize("count", [2, 50, 51, 60])
+def test_scores_of_a_trial(count: int) -> None:
+    """Few and many scores are the same: a replaced score is the last one."""
+    trial = state_of(many_scores(count)).trials["a"]
+
+    names = [f"judge.{number}" for number in range(count) if number != 1] + ["judge.1"]
+    assert names == list(trial.scores)
+    assert (("v2", False), None) == (trial.score("judge.1"), trial.score("judge"))
+    assert [name for name in names if name == "judge.1" or int(name[6:]) % 3 == 0] == trial.failing_scorers
