@@ -1,16 +1,24 @@
 """TOML files of the user."""
 
+import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from evaljournal.runner.errors import UsageError
+
+_PART: Final = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY: Final = re.compile(rf"(?:{_PART}\.[ \t]*+){{100}}{_PART}[]=]")
+"""A key with more than 100 parts, for which `tomllib` takes quadratic time and memory."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; raise a UsageError that names it if that is not possible."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if key := _LONG_KEY.search(text):
+            raise UsageError("a key has more than 100 dots", path=path, line=text.count("\n", 0, key.start()) + 1)
+        return tomllib.loads(text)
     except OSError as exc:
         raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc
     except ValueError as exc:  # The file is not TOML or not UTF-8.

@@ -14,6 +14,9 @@ from evaljournal.runner.errors import UsageError
 
 _MAX_SIZE: Final = 1 << 30
 """Bytes of a workbook after decompression; its texts are held in memory."""
+_SMALL_SIZE: Final = 64 << 20
+_MAX_RATIO: Final = 200
+"""A workbook of more than `_SMALL_SIZE` may have this many times the size of its file; XML is usually compressed to a tenth."""
 _MAX_ROWS: Final = 1_048_576
 """Excel's limit; a file can claim to have more."""
 
@@ -50,8 +53,9 @@ def _check_size(file: BinaryIO, path: Path) -> None:
     """Reject a file that would become very large: no part can be larger than the size that the archive has for it."""
     with zipfile.ZipFile(file) as archive:
         size = sum(part.file_size for part in archive.infolist())
-    if size > _MAX_SIZE:
-        raise UsageError(f"the file has {size:,} bytes after decompression; at most {_MAX_SIZE:,} are allowed", path=path)
+    limit = min(_MAX_SIZE, max(_SMALL_SIZE, _MAX_RATIO * path.stat().st_size))
+    if size > limit:
+        raise UsageError(f"the file has {size:,} bytes after decompression; at most {limit:,} are allowed", path=path)
 
 
 def _sheet(book: Any, name: str | None, path: Path) -> Any:

@@ -4,16 +4,17 @@ Filters, loops, calls and expressions have no counterpart.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from evaljournal.runner.promptfoo.project import NotMapped
 from evaljournal.runner.promptfoo.yaml_file import MAX_BYTES
 from evaljournal.runner.scorers.json_checks import number_text
 
-_TAG: Final = re.compile(r"\{\{(.*?)\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
-_PARTIAL_TAG: Final = re.compile(r"\{%[^%]*$|\{\{[^}]*$|\{#[^#]*$", re.MULTILINE)
-"""promptfoo takes a text with a tag that is not closed literally."""
+_OPENING: Final = re.compile(r"\{[{%#]")
+_CLOSINGS: Final = {"{{": "}}", "{%": "%}", "{#": "#}"}
+_OPEN_TAGS: Final = (("{%", "%"), ("{{", "}"), ("{#", "#"))
+"""The openings of tags, and the character that must follow in the same line."""
 _NAME: Final = r"[A-Za-z_$][\w$]*"
 _VARIABLE: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME}|\[\d+\]|\[(?:'[^'\]]+'|\"[^\"\]]+\")\])*)\s*")
 _PART: Final = re.compile(rf"{_NAME}|\d+|'[^']+'|\"[^\"]+\"")
@@ -24,8 +25,25 @@ Piece = str | tuple[str, ...]
 
 
 def is_template(text: str) -> bool:
-    """Return whether a text has tags."""
-    return _TAG.search(text) is not None and _PARTIAL_TAG.search(text) is None
+    """Return whether a text has tags; promptfoo takes a text with a tag that is not closed in its line literally."""
+    return next(_tags(text), None) is not None and not any(map(_has_open_tag, text.split("\n")))
+
+
+def _has_open_tag(line: str) -> bool:
+    return any((start := line.rfind(opening)) >= 0 and closing not in line[start + 2 :] for opening, closing in _OPEN_TAGS)
+
+
+def _tags(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each tag, in linear time: a closing that is missing is searched for only once."""
+    position, unclosed = 0, set[str]()
+    while match := _OPENING.search(text, position):
+        opening, position = match[0], match.start() + 1
+        end = -1 if opening in unclosed else text.find(_CLOSINGS[opening], match.end())
+        if end < 0:
+            unclosed.add(opening)
+        else:
+            position = end + 2
+            yield match.start(), position
 
 
 def pieces(text: str) -> list[Piece]:
@@ -34,15 +52,15 @@ def pieces(text: str) -> list[Piece]:
         return [text] if text else []
     parts: list[Piece] = []
     end = 0
-    for tag in _TAG.finditer(text):
-        parts += [text[end : tag.start()]] if tag.start() > end else []
-        end = tag.end()
-        variable = _VARIABLE.fullmatch(tag[1]) if tag[1] is not None else None
+    for start, tag_end in _tags(text):
+        parts += [text[end:start]] if start > end else []
+        end, tag = tag_end, text[start:tag_end]
+        variable = _VARIABLE.fullmatch(tag[2:-2]) if tag.startswith("{{") else None
         path = tuple(part.strip("'\"") for part in _PART.findall(variable[1])) if variable else ()
         if not path or path[0] in _KEYWORDS:
-            raise NotMapped(f"the template {_short(tag[0])} is not a plain variable")
+            raise NotMapped(f"the template {_short(tag)} is not a plain variable")
         if path[0] in {"env", "_conversation"} or "." in "".join(path):
-            raise NotMapped(f"the template {_short(tag[0])} has no counterpart")
+            raise NotMapped(f"the template {_short(tag)} has no counterpart")
         parts.append(path)
     return [*parts, text[end:]] if text[end:] else parts
 

@@ -35,6 +35,8 @@ _GROUPS: Final = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\((?!\?)|\(\?<(?P<name>[A
 """Whatever may contain or start a capturing group."""
 _SYNTAX_CHARACTERS: Final = "^$\\.*+?()[]{}|/"
 """The characters that may be escaped in a pattern with the flag `u`."""
+_MAX_LENGTH: Final = 10_000
+"""Maximum characters of a pattern; its groups take quadratic time."""
 
 
 def code_units(text: str) -> str:
@@ -48,6 +50,8 @@ def code_units(text: str) -> str:
 @functools.lru_cache(1_000)
 def to_python(pattern: str, *, unicode: bool = False) -> str:
     """Return the pattern for `re`; with `unicode`, JavaScript's flag `u` is set."""
+    if len(pattern) > _MAX_LENGTH:
+        raise _error(pattern, f"it has {len(pattern):,} characters; at most {_MAX_LENGTH:,} are allowed")
     translation = _Translation(pattern if unicode else code_units(pattern), unicode=unicode)
     try:
         python_pattern = translation.translate()

@@ -189,17 +189,18 @@ def _with_hash_comments(text: str) -> str:
 
 
 def _with_hash_comment(line: str) -> str:
-    quote = ""
+    quote, backslashes, is_url = "", 0, False
     for index, char in enumerate(line) if "//" in line else ():
         before, after = line[index - 1 : index], line[index + 1 : index + 2]
+        is_url = not char.isspace() and (is_url or line.startswith("://", index))
         if quote:
-            is_escaped = (index - len(line[:index].rstrip("\\"))) % 2 == 1
-            if char == quote and not is_escaped and not (char == "'" and re.match("[a-zA-Z]", after)):
+            if char == quote and backslashes % 2 == 0 and not (char == "'" and re.match("[a-zA-Z]", after)):
                 quote = ""
         elif char == '"' or (char == "'" and not re.match("[a-zA-Z]", before)):
             quote = char
-        elif (slashes := _SLASHES.match(line, index)) and "://" not in f"x{line[: index + 2]}".rsplit(None, 1)[-1]:
+        elif not is_url and (slashes := _SLASHES.match(line, index)):
             return line[:index] + "#" * (len(slashes[0]) // 2) + line[slashes.end() :]
+        backslashes = backslashes + 1 if char == "\\" else 0
     return line
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,9 +19,14 @@ from evaljournal import Case, UsageError, rescore
 from evaljournal.journal.events import ScoringFailed, TrialScored
 from evaljournal.runner import scorers
 from evaljournal.runner.data.readers import rows
+from evaljournal.runner.data.toml_file import read_toml
 from evaljournal.runner.definition.evaluation import INHERITED, Inherited
+from evaljournal.runner.promptfoo.nunjucks import pieces
+from evaljournal.runner.promptfoo.project import NotMapped
 from evaljournal.runner.scorers import bounded_search
 from evaljournal.runner.scorers.bounded_search import SearchFailed, SearchTimedOut, is_quick, search
+from evaljournal.runner.scorers.javascript_regex import to_python
+from evaljournal.runner.scorers.json_checks import _with_hash_comment
 from evaljournal.runner.scorers.scorer import ScorerInput
 from evaljournal.runner.secret_shapes import _SHAPES
 from evaljournal.runner.secrets import SecretValues, mask
@@ -114,6 +120,56 @@ def test_a_text_in_many_rows_of_a_parquet_file_takes_little_memory() -> None:
 
     assert 1_000 == count
     assert 0 < pool.max_memory() < 100_000_000
+
+
+@pytest.mark.parametrize("prefix", ["", "{{x}}"])
+@pytest.mark.parametrize("unit", ["{{", "{%", "{#", "{{}", "{{ a } "])
+def test_a_search_for_tags_takes_linear_time(prefix: str, unit: str) -> None:
+    """Tags that are not closed are not searched for again from each opening."""
+
+    def split(text: str) -> None:
+        with suppress(NotMapped):
+            pieces(text)
+
+    assert growth(split, prefix + unit * 1_000, prefix + unit * 1_000 * FACTOR) <= LINEAR
+
+
+@pytest.mark.parametrize("unit", ["\\", '\\"', "a://", "a"])
+def test_comments_in_json_are_found_in_linear_time(unit: str) -> None:
+    """The text before a quotation mark or a slash is not searched again."""
+    texts = [f'x://"{unit * size}' for size in (2_000, 2_000 * FACTOR)]
+    assert growth(_with_hash_comment, *texts) <= LINEAR
+
+
+def test_a_long_javascript_pattern_is_rejected() -> None:
+    """A pattern has at most 10,000 characters."""
+    with pytest.raises(UsageError, match="it has 10,001 characters; at most 10,000 are allowed"):
+        to_python("()" * 5_000 + "a")
+
+
+@pytest.mark.parametrize("text", ["a{key} = 1", "[a{key}]", "a = {{ b{key} = 1 }}", "'a'{key}=1"])
+def test_a_toml_key_with_many_dots_is_rejected(text: str) -> None:
+    """The error names the line."""
+    path = Path("many.toml")
+    path.write_text("# a\n" + text.format(key=' ."b"' * 20_000))
+    with pytest.raises(UsageError, match=r"many\.toml, line 2: a key has more than 100 dots"):
+        read_toml(path)
+
+
+def test_dots_in_a_toml_text_are_allowed() -> None:
+    """Only keys are limited."""
+    path = Path("texts.toml")
+    path.write_text(f"""a = "{"x." * 500}"\nb.c = \'\'\'\n{"x." * 500}\n\'\'\'\n""")
+
+    assert ["a", "b"] == list(read_toml(path))
+
+
+def test_a_workbook_is_not_much_larger_than_its_file() -> None:
+    """A sheet of zeros, which is compressed to a thousandth, is rejected before it is read."""
+    with zipfile.ZipFile("qa.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", bytes(70 << 20))
+    with pytest.raises(UsageError, match="the file has 73,400,320 bytes after decompression; at most 67,108,864 are allowed"):
+        next(rows(Path("qa.xlsx")))
 
 
 def test_a_megabyte_is_masked_quickly() -> None:
