@@ -9,8 +9,7 @@ tested alone. If the mean dropped by more than is tolerated, the score
 - has *too little evidence* if p < 0.2, or if there are so few cases that p < 0.05 could not be reached if all of them broke.
 
 Otherwise it *passed*. One more broken case lowers the mean and the p-value of McNemar's test, so it never makes a verdict
-better: nothing that the change does may widen what is tolerated. An earlier rule compared the drop with the minimum that the
-changed cases themselves could show, and passed five of ten.
+better. The tolerated drop does not depend on the changed cases: if broken cases counted as noise, five of ten would pass.
 
 There is also too little evidence if several models answered for one variant: an alias or a gateway has changed the model.
 """
@@ -32,9 +31,9 @@ Verdict = Literal["passed", "regressed", "too_little_evidence"]
 MAX_DROP: Final = 0.02
 """Tolerated drop of a score without a rule of its own."""
 _ALPHA: Final = 1 - LEVEL
-"""p-value below which a larger drop regressed."""
+"""p-value below which a drop that is not tolerated is a regression."""
 _MAX_DOUBT: Final = 0.2
-"""p-value below which a larger drop is not passed: chance alone would explain it in fewer than one of five runs."""
+"""p-value below which a drop that is not tolerated does not pass: it would occur by chance in fewer than one of five runs."""
 COMPLETED: Final = "completed"
 """Name of the share of trials with an output that is not excluded: the others have no score."""
 BROKEN: Final = "broken"
@@ -115,8 +114,8 @@ class GateReport:
     """Whether the rules allow that; otherwise there is too little evidence."""
 
 
-Unchanged = Mapping[str, Iterable[Sequence[float]]]
-"""Score → for each of some cases, its values in trials of which nothing was changed."""
+UnchangedValues = Mapping[str, Iterable[Sequence[float]]]
+"""Score → for each of some cases, its values in trials of the same definition."""
 
 
 class NotComparable(Exception):
@@ -231,10 +230,12 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float, p: floa
     )
 
 
-def unseen_drops(baseline: Side, run: Side, checks: Iterable[Check], unchanged: Unchanged) -> dict[str, float | None]:
-    """Return score → the minimum drop that is found with 90 % probability, by the noise of unchanged trials; None: no drop is.
+def minimum_detectable_drops(
+    baseline: Side, run: Side, checks: Iterable[Check], unchanged: UnchangedValues
+) -> dict[str, float | None]:
+    """Return score → the minimum drop that is found with 90 % probability, given the noise of unchanged trials.
 
-    Scores whose noise is unknown are omitted.
+    None: there are too few cases to find any. Scores whose noise is unknown are omitted.
     """
     scores = [check for check in checks if check.rule == "max_drop" and check.name != COMPLETED]
     drops: dict[str, float | None] = {}
@@ -247,7 +248,7 @@ def unseen_drops(baseline: Side, run: Side, checks: Iterable[Check], unchanged: 
     return drops
 
 
-def repeats(side: Side) -> Unchanged:
+def repeats(side: Side) -> UnchangedValues:
     """Return the values of each score by case and variant: repeats of a case are unchanged trials."""
     values: dict[str, dict[tuple[str, str], list[float]]] = {scorer: {} for scorer in side.totals.scores}
     for (case, variant, _), trial in side.trials.items():

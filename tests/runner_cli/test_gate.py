@@ -79,7 +79,7 @@ def repeated(path: Path, passed: Sequence[Sequence[bool]]) -> Path:
     )
 
 
-def test_drops_that_would_not_be_seen(tmp_path: Path) -> None:
+def test_minimum_detectable_drops(tmp_path: Path) -> None:
     """They follow from the repeats of the baseline, or from other runs with its definition, never from the run itself."""
     unknown = gate(run(tmp_path / "b", 50), "--baseline", run(tmp_path / "a", 50))
     run(tmp_path / "c", 47)
@@ -90,14 +90,14 @@ def test_drops_that_would_not_be_seen(tmp_path: Path) -> None:
     before = repeated(tmp_path / "repeats" / "a", [[True, at > 6] for at in range(N)])
     after = repeated(tmp_path / "repeats" / "b", [[True, True]] * N)
 
-    reason = "the baseline has no repeats, and no other run beside it has its definition"
-    assert f"which drops would not be seen is unknown: {reason}\n" in unknown.stdout
-    assert ["history", "history"] == [report["noise"] for report in history]
-    assert history[0]["unseen_drops"] == history[1]["unseen_drops"]
+    reason = "the baseline has no repeats, and its directory no other run with its definition"
+    assert f"minimum detectable drop unknown: {reason}; run the baseline twice, or with --repeats 3\n" in unknown.stdout
+    assert ["history", "history"] == [report["noise_source"] for report in history]
+    assert history[0]["minimum_detectable_drops"] == history[1]["minimum_detectable_drops"]
     report = printed("gate", after, "--baseline", before)
     drops = detectable_drop(N, 7 / N * 0.5, 0.05, is_share=True)
-    assert ["repeats", {"exact": pytest.approx(drops)}] == [report["noise"], report["unseen_drops"]]
-    assert "points (exact) would not be seen, by the baseline's repeats\n" in gate(after, "--baseline", before).stdout
+    assert ["repeats", {"exact": pytest.approx(drops)}] == [report["noise_source"], report["minimum_detectable_drops"]]
+    assert "points (exact), from the baseline's repeats\n" in gate(after, "--baseline", before).stdout
 
 
 def test_errors_are_a_regression(tmp_path: Path) -> None:

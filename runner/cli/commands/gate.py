@@ -27,10 +27,10 @@ from evaljournal.replay.results.gate import (
     Limit,
     NotComparable,
     ScoreRule,
-    Unchanged,
+    UnchangedValues,
     Verdict,
+    minimum_detectable_drops,
     repeats,
-    unseen_drops,
     worst_verdict,
 )
 from evaljournal.replay.results.gate import gate as check_gate
@@ -53,7 +53,7 @@ _LIMITS: Final = ("cost", "tokens", "p95")
 """Amounts that a rules file can limit."""
 _NEWEST: Final = "newest"
 _HISTORY_RUNS: Final = 10
-"""Number of newest runs beside the baseline in which unchanged trials are searched."""
+"""Number of newest runs in the directory of the baseline that are searched for unchanged trials."""
 _EXIT_CODES: Final = {
     "passed": 0,
     "regressed": 1,
@@ -100,8 +100,9 @@ def gate(
     """Check whether a run, or one variant of it (RUN@VARIANT), is worse than a baseline.
 
     Each score is compared over the cases that both runs have. A run regressed if a one-sided test finds that a score is worse
-    (p < 0.05), and it dropped by more than is tolerated: by 0.02 without --rules. There is too little evidence if it dropped by
-    more and p < 0.2, or if the cases are too few. The share of trials with an output is checked in the same way.
+    (p < 0.05), and it dropped by more than is tolerated: by 0.02 without --rules. If it dropped by more, but p is between 0.05
+    and 0.2, or there are too few cases for p < 0.05, there is too little evidence. The share of trials with an output is
+    checked in the same way.
 
     With --suite, the evaluations of two suites are paired by name, and each has a verdict; `newest` is the newest finished
     suite with a lower number. A new evaluation is listed; a missing one fails the gate.
@@ -147,13 +148,13 @@ def gate(
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
     report = attrs.evolve(report, verdict=worst_verdict([report.verdict, *map(_verdict, minimums)]))
-    noise, drops = _noise_and_drops(report, base, reference, sides)
+    noise_source, drops = _detectable_drops(report, base, reference, sides)
     if as_json:
-        unseen = {"noise": noise, "unseen_drops": drops}
-        print_json({**_report_json(report, heads), **unseen, "gates": [view_json(result) for result in minimums]})
+        detectable = {"noise_source": noise_source, "minimum_detectable_drops": drops}
+        print_json({**_report_json(report, heads), **detectable, "gates": [view_json(result) for result in minimums]})
     else:
-        unseen_lines = _unseen_lines(report, noise, drops)
-        *lines, last_line = _report_lines(report, heads, unseen_lines, no_broken=no_broken)
+        drop_lines = _detectable_drop_lines(report, noise_source, drops)
+        *lines, last_line = _report_lines(report, heads, drop_lines, no_broken=no_broken)
         echo("\n".join([*lines, *map(_minimum_line, minimums), last_line]))
     sys.exit(_EXIT_CODES[report.verdict])
 
@@ -212,19 +213,19 @@ def _check(base: RunReference, run: RunReference, rules: GateRules) -> "tuple[Ga
     return check_gate(side_a, side_b, rules), heads, (side_a, side_b)
 
 
-def _noise_and_drops(
+def _detectable_drops(
     report: GateReport, base: RunReference, run: RunReference, sides: tuple[Side, Side]
 ) -> tuple[str | None, Mapping[str, float | None]]:
-    """Return where the noise of unchanged trials is known from, and the drops that would not be seen; None if it is unknown."""
-    if drops := unseen_drops(*sides, report.checks, repeats(sides[0])):
+    """Return where the noise of unchanged trials is known from, None if it is unknown, and the minimum detectable drops."""
+    if drops := minimum_detectable_drops(*sides, report.checks, repeats(sides[0])):
         return "repeats", drops
-    if drops := unseen_drops(*sides, report.checks, _history(base, run.path)):
+    if drops := minimum_detectable_drops(*sides, report.checks, _history(base, run.path)):
         return "history", drops
     return None, {}
 
 
-def _history(base: RunReference, excluded: Path) -> Unchanged:
-    """Return the values of each score, by case, in the runs beside the baseline that have its definition, and in itself."""
+def _history(base: RunReference, excluded: Path) -> UnchangedValues:
+    """Return the values of each score, by case, in the baseline and in other runs of its directory with the same definition."""
     values: dict[str, dict[tuple[str, str, str], list[float]]] = {}
     others = (
         path for path in runs_newest_first(base.path.parent) if path.resolve() not in {base.path.resolve(), excluded.resolve()}
@@ -388,7 +389,7 @@ def _report_json(report: GateReport, heads: _Heads) -> dict[str, object]:
     }
 
 
-def _report_lines(report: GateReport, heads: _Heads, unseen_lines: Iterable[str], *, no_broken: bool) -> Iterator[str]:
+def _report_lines(report: GateReport, heads: _Heads, drop_lines: Iterable[str], *, no_broken: bool) -> Iterator[str]:
     comparison = report.comparison
     for name, (reference, head) in heads.items():
         yield f"{name:<8}  {printable(str(reference), 200)}  head {head}"
@@ -403,7 +404,7 @@ def _report_lines(report: GateReport, heads: _Heads, unseen_lines: Iterable[str]
     if report.has_mixed_models and not report.allows_mixed_models:
         reason = "several models served one variant; pass --allow-mixed-models to decide anyway"
         yield f"{'too little evidence':<20}{reason}"
-    yield from unseen_lines
+    yield from drop_lines
     yield from answer_lines(comparison, "baseline", "run")
     if no_broken:
         yield from (f"  {printable(change.trial)}: {change_text(change)}" for change in comparison.broken)
@@ -436,21 +437,21 @@ def _sentence(check: Check) -> str:
     return "; ".join(parts)
 
 
-def _unseen_lines(report: GateReport, noise: str | None, drops: Mapping[str, float | None]) -> Iterator[str]:
-    """Yield which drops would not be seen: `drops below 16.6 points (exact) would not be seen, by the baseline's repeats`.
+def _detectable_drop_lines(report: GateReport, noise_source: str | None, drops: Mapping[str, float | None]) -> Iterator[str]:
+    """Yield the minimum detectable drops: `minimum detectable drop: 16.6 points (exact), from the baseline's repeats`.
 
     Only if the gate passed: otherwise there is a drop to look at.
     """
     if report.verdict != "passed":
         return
     kinds = {check.name: check.kind for check in report.checks if check.rule == "max_drop"}
-    if noise is None:
+    if noise_source is None:
         if kinds.keys() - {COMPLETED}:
-            reason = "the baseline has no repeats, and no other run beside it has its definition"
-            yield f"which drops would not be seen is unknown: {reason}"
+            reason = "the baseline has no repeats, and its directory no other run with its definition"
+            yield f"minimum detectable drop unknown: {reason}; run the baseline twice, or with --repeats 3"
         return
-    source = "the baseline's repeats" if noise == "repeats" else "runs with the baseline's definition"
+    source = "the baseline's repeats" if noise_source == "repeats" else "runs with the baseline's definition"
     if sizes := [f"{size_text(kinds[name], drop)} ({printable(name, 40)})" for name, drop in drops.items() if drop is not None]:
-        yield f"drops below {', '.join(sizes)} would not be seen, by {source}"
-    if blind := [printable(name, 40) for name, drop in drops.items() if drop is None]:
-        yield f"too few cases to see a drop of {', '.join(blind)}, by {source}"
+        yield f"minimum detectable drop: {', '.join(sizes)}, from {source}"
+    if undetectable := [printable(name, 40) for name, drop in drops.items() if drop is None]:
+        yield f"too few cases to detect any drop of {', '.join(undetectable)}"
