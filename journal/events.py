@@ -564,7 +564,7 @@ class BatchPrepared:
     """Number of the batch in the run, from 1."""
     trials: list[str]
     """The trial of each line; line 1 is the first. Until its line is used or the batch ends, a trial may not be called
-    otherwise. Empty: salvage could not keep the trial, so the result of its line is not used."""
+    otherwise. An empty text: `salvage` could not keep the trial, so the result of its line is not used."""
     scorer: str = ""
     """Name of the judge; empty: the requests are those of the task."""
     version: str = ""
@@ -748,8 +748,8 @@ class ReviewSaved:
     """A writer of the review has synced its records, which `d` confirms: later changes to them are damage, not a torn tail."""
 
     labels: int
-    """Number of labels so far. If it is larger, an import begins: its labels count once a `review_saved` has their number, too;
-    one with another number discards them, because the import was interrupted."""
+    """Number of labels so far. A larger number begins an import: its labels count once the next `review_saved` includes them in
+    its number; with another number they are discarded, because the import was interrupted."""
 
 
 @fact

@@ -399,7 +399,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--stop-on-same-error N",
-            f"Stop when the first N trials all end with the same error; '{OFF}' turns it off.",
+            f"Stop when the first N trials, or calls of a scorer, all end with the same error; '{OFF}' turns it off.",
             "settings",
             "20",
             type=count,
