@@ -96,9 +96,9 @@ class Bias:
 
     n: int
     """Outputs with a label."""
-    without: float
-    with_it: float
-    """Mean error of the outputs without this property, and of those with it: shorter and longer ones, say."""
+    error_without: float
+    error_with: float
+    """Mean error of the outputs without a property, and of those with it: shorter and longer ones, for example."""
     difference: float
     low: float | None
     high: float | None
@@ -308,14 +308,21 @@ def _bias(rows: Iterable[tuple[str, bool, float, float]]) -> Bias | None:
     for _, has_property, error, weight in units:
         total, weights = sums[has_property]
         sums[has_property] = total + error * weight, weights + weight
-    without, with_it = (total / weights for total, weights in sums.values())
-    return Bias(n=len(units), without=without, with_it=with_it, difference=estimate.mean, low=estimate.low, high=estimate.high)
+    error_without, error_with = (total / weights for total, weights in sums.values())
+    return Bias(
+        n=len(units),
+        error_without=error_without,
+        error_with=error_with,
+        difference=estimate.mean,
+        low=estimate.low,
+        high=estimate.high,
+    )
 
 
 def _length_bias(
     errors: Mapping[str, tuple[float, float]], trials: Mapping[str, TrialState], lengths: Mapping[str, int]
 ) -> Bias | None:
-    """Compare outputs up to the median length with longer ones; a slope over lengths may be far outside of what occurs."""
+    """Compare outputs up to the median length with longer ones; a slope over lengths may predict errors that are impossible."""
     ordered = sorted(lengths[trial] for trial in errors)
     limit = min(ordered[(len(ordered) - 1) // 2], ordered[-1] - 1) if ordered else 0  # The longest ones are always longer.
     return _bias((trials[trial].case, lengths[trial] > limit, *error) for trial, error in errors.items())

@@ -118,8 +118,8 @@ def agreement_rows(agreement: Agreement) -> Iterator[tuple[str, str]]:
         yield "own model family", _bias_text(agreement.own_family, kind, "on other models", "on the judge's own model family")
 
 
-def _bias_text(bias: Bias, kind: str, without: str, with_it: str) -> str:
-    errors = f"{signed_difference(kind, bias.without)} {without}, {signed_difference(kind, bias.with_it)} {with_it}"
+def _bias_text(bias: Bias, kind: str, without: str, with_: str) -> str:
+    errors = f"{signed_difference(kind, bias.error_without)} {without}, {signed_difference(kind, bias.error_with)} {with_}"
     difference = f"{signed_difference(kind, bias.difference)}, 95 % CI {difference_interval(kind, bias.low, bias.high)}"
     return f"{errors} (difference {difference}, n = {bias.n:,})"
 

@@ -511,7 +511,7 @@ class RunState(Totals):
         history = trial.retry_history = trial.retry_history or RetryHistory()
         if (steps := self.steps.open.get(event.trial)) is not None:
             category = event.category if isinstance(event, events.AttemptFailed) else "timed_out"
-            steps.spend(self._without_waits(event.trial, event.elapsed), is_forgiven=category == "timed_out")
+            steps.spend(self._without_waits(event.trial, event.elapsed), resets_timeout=category == "timed_out")
             if steps.is_productive and keeps_steps(self.settings.get("reuse_steps", ""), category):
                 history.reset()
         if isinstance(event, events.AttemptFailed):
@@ -550,7 +550,7 @@ class RunState(Totals):
         (self.uncalled_trials if is_uncalled else self.interrupted_trials).add(event.trial)
         if (steps := self.steps.open.get(event.trial)) is not None:
             elapsed = max(0.0, self._previous_end - start) if event.elapsed is None else event.elapsed
-            steps.spend(self._without_waits(event.trial, elapsed), is_forgiven=True)
+            steps.spend(self._without_waits(event.trial, elapsed), resets_timeout=True)
         self._add_unproductive_usage(event.trial)
 
     def _on_attempt_returned_late(self, _: events.AttemptReturnedLate, __: Record) -> None:

@@ -90,7 +90,7 @@ class TrialSteps:
     """Record → step, in the order of their completion."""
     seconds_spent: float = 0.0
     """Seconds that the attempts from `first_attempt` on were in flight, without the current one."""
-    seconds_forgiven: float = 0.0
+    seconds_not_counted: float = 0.0
     """The part of them up to the last interruption or timeout, which does not count against the next timeout."""
     is_continued: bool = False
     """Whether the last attempt could reuse steps."""
@@ -111,7 +111,7 @@ class TrialSteps:
         self.reused_seqs.clear()
         if not reuses:
             repeated_calls += len(self.steps)
-            self.first_attempt, self.seconds_spent, self.seconds_forgiven = attempt, 0.0, 0.0
+            self.first_attempt, self.seconds_spent, self.seconds_not_counted = attempt, 0.0, 0.0
             self.steps.clear()
         return repeated_calls
 
@@ -159,11 +159,11 @@ class TrialSteps:
         attempts = {step.attempt for step in steps.values()} - {attempt}
         return sum(covered_seconds(step.period for step in steps.values() if step.attempt == number) for number in attempts)
 
-    def spend(self, seconds: float, *, is_forgiven: bool) -> None:
-        """Add the seconds of an attempt that has ended; `is_forgiven`: the next one has its full timeout."""
+    def spend(self, seconds: float, *, resets_timeout: bool) -> None:
+        """Add the seconds of an attempt that has ended; `resets_timeout`: the next one has its full timeout."""
         self.seconds_spent += seconds
-        if is_forgiven:
-            self.seconds_forgiven = self.seconds_spent
+        if resets_timeout:
+            self.seconds_not_counted = self.seconds_spent
 
     def __iter__(self) -> Iterator[RecordedStep]:
         return iter(self.steps.values())
@@ -173,14 +173,14 @@ def reuse_of(steps: TrialSteps | None, trial: TrialState, reuse: str) -> tuple[i
     """Return the first attempt whose steps the next attempt at a trial reuses, and the seconds that count against its timeout.
 
     Both are 0 if it reuses none. A timeout discards the steps of its attempt, because the task may be the cause, unless the
-    attempt could itself reuse steps: these were completed in time, and importing and replaying them takes time again.
+    attempt could itself reuse steps: these were completed in time, and replaying them takes time again.
     """
     if steps is None:
         return 0, 0.0
     end = _last_end(trial)
     if not keeps_steps(reuse, end) and not (end == "timed_out" and steps.is_continued):
         return 0, 0.0
-    return steps.first_attempt, round(steps.seconds_spent - steps.seconds_forgiven, 6)
+    return steps.first_attempt, round(steps.seconds_spent - steps.seconds_not_counted, 6)
 
 
 def earlier_reuse_of(steps: TrialSteps | None, trial: TrialState, reuse: str) -> tuple[int, float]:

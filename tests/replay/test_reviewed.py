@@ -282,7 +282,7 @@ def test_errors_over_length(tmp_path: Path) -> None:
     length = agreement_of(tmp_path / "run").length
     assert length is not None
 
-    assert (40, 0.0, 1.0, 1.0) == pytest.approx((length.n, length.without, length.with_it, length.difference))
+    assert (40, 0.0, 1.0, 1.0) == pytest.approx((length.n, length.error_without, length.error_with, length.difference))
 
 
 def test_own_family(tmp_path: Path) -> None:
