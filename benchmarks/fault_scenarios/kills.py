@@ -58,7 +58,7 @@ def kill_large_outputs(figures: Figures, directory: Path, kills: int = 30) -> No
 
 
 def kill_every_kind(figures: Figures, directory: Path, kills: int = 4) -> None:
-    """Kills of every kind of task: runs verify, each trial completes once, and a kill repeats, on average, at most one returned call per slot."""
+    """Kills of every kind of task: runs verify, trials complete once; a kill repeats, on average, at most one call per slot."""
     for kind, define in KINDS.items():
         ledger = Ledger(directory / f"{kind}.ledger")
         path, lost, problems = directory / kind, 0, 0

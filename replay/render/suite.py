@@ -93,7 +93,7 @@ def table_lines(rows: Sequence[SuiteRow]) -> list[str]:
 def totals_text(rows: Sequence[SuiteRow]) -> str:
     """Return the totals of all evaluations: `120 of 180 trials done · 2 errors · cost $0.12 · budget: cost $0.14 of $5.00`.
 
-    A budget counts also what interrupted calls may have cost, so that more of it is spent than the sum of the costs.
+    A budget also counts what interrupted calls may have cost, so more of it may be spent than the sum of the costs.
     """
     states = [row.state for row in rows if row.state is not None]
     errors = sum(state.failed for state in states)

@@ -55,7 +55,7 @@ def trials_text(state: RunState) -> str:
 def waits_text(state: RunState) -> str:
     """Return how long starts were paused, and the retries by cause: `waited 3 min 2 s: 429s; 41 retries: 38 rate limited, …`.
 
-    Empty if there were no retries, and pauses of less than a second.
+    Empty without retries, if the pauses were shorter than a second.
     """
     seconds, parts = dict[str, float](), list[str]()
     for reason, value in state.paused_seconds.items():

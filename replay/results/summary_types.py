@@ -282,7 +282,7 @@ class Summary:
     """By cause."""
     paused_seconds: Mapping[str, float]
     """Reason → seconds in which starts were paused: `retry_after`, `rate_limited`, `all_rate_limited`, `unavailable` or
-    `no_response`. Pauses of several rate-limit keys at the same time count once."""
+    `no_response`. Simultaneous pauses of several rate-limit keys for the same reason count once."""
     errors: Mapping[str, int]
     last_error: LastError | None
     """The last failure in the current session."""

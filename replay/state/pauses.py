@@ -46,7 +46,7 @@ class Pause(NamedTuple):
 
 @attrs.define
 class PausedTime:
-    """Seconds in which pauses held starts, by their reason; pauses of several rate-limit keys at the same time count once."""
+    """Seconds in which pauses held starts, by reason; simultaneous pauses of several keys for the same reason count once."""
 
     _seconds: dict[str, float] = attrs.field(factory=dict[str, float])
     _counted_to: float = 0.0

@@ -162,7 +162,7 @@ class _Commands(click.Group):
 
 @contextlib.contextmanager
 def _convert_sqlite_errors() -> Iterator[None]:
-    """Convert the error of SQLite that its temporary directory is full, where a large index is, to an `OSError`."""
+    """Convert SQLite's error that its temporary directory, which has the index of a large run, is full to an `OSError`."""
     try:
         yield
     except Exception as exc:
@@ -170,7 +170,7 @@ def _convert_sqlite_errors() -> Iterator[None]:
             raise
         from evaljournal.replay.index import temporary_directory  # noqa: PLC0415  # not needed for `--help`
 
-        problem = "No space left for the index of the run; SQLITE_TMPDIR sets another directory"
+        problem = "No space left for the index of the run; set SQLITE_TMPDIR to a directory with more space"
         raise OSError(errno.ENOSPC, problem, temporary_directory()) from exc
 
 

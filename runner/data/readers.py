@@ -257,7 +257,8 @@ def _batch_rows(metadata: Any, path: Path) -> int:
             expanded_size = max(size, column.num_values * _VALUE_BYTES if column.num_values > group.num_rows else 0)
             if expanded_size > max(_MIN_EXPANDED, _MAX_EXPANSION * file_size):
                 problem = f"column {column.path_in_schema!r} has {expanded_size:,} bytes after decompression"
-                raise UsageError(f"{problem}, more than a file of {file_size:,} bytes may have", path=path)
+                hint = "write it with smaller row groups, or as JSONL"
+                raise UsageError(f"{problem}, more than a file of {file_size:,} bytes may have", path=path, hint=hint)
             if size > _USUAL_RATIO * column.total_compressed_size:
                 rows = min(rows, max(1, _BATCH_BYTES // size))
     return rows

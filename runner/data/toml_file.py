@@ -17,7 +17,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         if key := _LONG_KEY.search(text):
-            raise UsageError("a key has more than 100 dots", path=path, line=text.count("\n", 0, key.start()) + 1)
+            raise UsageError("a key has more than 100 parts; shorten it", path=path, line=text.count("\n", 0, key.start()) + 1)
         return tomllib.loads(text)
     except OSError as exc:
         raise UsageError(f"cannot be read: {exc.strerror}", path=path) from exc

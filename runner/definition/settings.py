@@ -159,8 +159,8 @@ class Settings(Selection):
     """Number of trials (an int), or fraction of all trials (a float), that may end with an error in a session before the run is
     stopped. None: errors do not stop it."""
     stop_on_same_error: int | None = field(default=20, validator=whole_number(1, "None turns it off", optional=True))
-    """Number of trials: if the first ones of a session all end with the same error at the same line, the run is stopped. The same
-    applies to the first outputs that a scorer is called with. Two are enough if the error is a 404. None: never."""
+    """Number of trials: if the first ones of a session all end with the same error at the same line, the run is stopped. The
+    same applies to the first outputs that a scorer is called with. Two are enough if the error is a 404. None: never."""
     on_declined: OnOutcome = field(default="score", validator=_one_of("score", "error", "exclude"))
     """What to do with an answer that the model or its provider declined: `score` scores it like any other and counts it
     beside the mean; `error` ends the trial with an error; `exclude` keeps the output without scores. Choose `exclude` only

@@ -77,7 +77,8 @@ class EvaluationRun:
                     run_async(Rescoring(self.evaluation, path, trials=self._selected_part).rescore)
                 start_events(path, self.state.apply)
                 return
-        raise UsageError(f"{directory} is not a run of {self.evaluation.name!r}, and there is none of yours below it")
+        other_runs = "there is none below it that you started on this machine"
+        raise UsageError(f"{directory} is not a run of {self.evaluation.name!r}, and {other_runs}")
 
     def run(self, announce: Callable[[Path], None], *, retries: bool, **options: Any) -> None:
         """Run the selected trials: in the newest run, if it has some of them left, otherwise in a new one.
@@ -90,7 +91,7 @@ class EvaluationRun:
         if not self.selected:
             if newest is None:
                 hint = "select tests of trials, too"
-                raise UsageError(f"there is no run of yours under {RUNS / self.evaluation.name}/", hint=hint)
+                raise UsageError(f"you have started no run under {RUNS / self.evaluation.name}/ on this machine", hint=hint)
             self.path = newest
             return
         # Settings are those of the evaluation, not those of an earlier `pytest -x` or of a command.

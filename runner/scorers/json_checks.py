@@ -352,7 +352,7 @@ def _problem(schema: Mapping[str, Any]) -> str | None:
 def _remaining_seconds() -> float:
     seconds = _deadline.get() - time.monotonic()
     if seconds <= 0:
-        raise TooComplex("the JSON schema was not checked within the time limit; its references may repeat each other")
+        raise TooComplex("the JSON schema was not checked within the time limit; simplify it, its references in particular")
     return seconds
 
 

@@ -289,7 +289,7 @@ def test_a_run_to_reuse_must_exist(project: Project) -> None:
     assert pytest.ExitCode.USAGE_ERROR == missing.ret
     missing.stderr.fnmatch_lines(["ERROR: --evals-reuse: elsewhere is not a run, and there is none below it"])
     assert {"errors": 3} == other.parseoutcomes()
-    other.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none of yours below it"])
+    other.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none below it that you started on this machine"])
 
 
 def test_runs_of_others_are_not_used(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,8 +302,8 @@ def test_runs_of_others_are_not_used(project: Project, monkeypatch: pytest.Monke
     gate, searched = project.run("-k", "gate"), project.run("--evals-reuse", "runs", "-k", "a-")
     named, resumed = project.run("--evals-reuse", "runs/small/0001", "-k", "a-"), project.run()
 
-    gate.stdout.fnmatch_lines(["there is no run of yours under runs/small/*"])
-    searched.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none of yours below it"])
+    gate.stdout.fnmatch_lines(["you have started no run under runs/small/ on this machine*"])
+    searched.stdout.fnmatch_lines(["runs is not a run of 'small', and there is none below it that you started on this machine"])
     assert {"passed": 1, "deselected": 3} == named.parseoutcomes()
     assert ({"passed": 4}, {"a": 1, "b": 1, "c": 1}) == (resumed.parseoutcomes(), project.calls())
     assert ["stopped", "finished"] == project.runs("small")
@@ -334,7 +334,7 @@ def test_only_a_gate(project: Project) -> None:
     project.calls()
     checked = project.run("-k", "gate")
 
-    missing.stdout.fnmatch_lines(["there is no run of yours under runs/qa/*"])
+    missing.stdout.fnmatch_lines(["you have started no run under runs/qa/ on this machine*"])
     assert ({"errors": 2, "deselected": 17}, {}) == (missing.parseoutcomes(), project.calls())
     assert {"passed": 1, "failed": 1, "deselected": 17} == checked.parseoutcomes()
 

@@ -255,6 +255,5 @@ def test_a_full_temporary_directory_is_named(run: Path, monkeypatch: pytest.Monk
     result = evaljournal("export", run)
 
     assert (3, "") == (result.exit_code, result.stdout)
-    assert (
-        f"No space left for the index of the run; SQLITE_TMPDIR sets another directory: '{run.parent}'; free" in result.stderr
-    )
+    problem = "No space left for the index of the run; set SQLITE_TMPDIR to a directory with more space"
+    assert f"{problem}: '{run.parent}'; free" in result.stderr

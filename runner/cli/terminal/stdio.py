@@ -57,11 +57,11 @@ def _is_open(fd: int) -> bool:
 
 _STREAM_NAMES: Final = ("stdout", "stderr", "__stdout__", "__stderr__")
 _command_streams: dict[str, TextIO] = {}
-"""The streams of the command while the user's code runs, which may replace those of `sys`, even by objects that raise."""
+"""The streams of the command while the user's code runs, which may replace those of `sys`, even with objects that raise."""
 
 
 def command_stream(name: Literal["stdout", "stderr"]) -> TextIO:
-    """Return standard output or standard error of the command, whatever the user's code has made of them."""
+    """Return standard output or standard error of the command, even if the user's code has replaced it."""
     stream: TextIO = _command_streams.get(name) or getattr(sys, name)
     return stream
 
@@ -73,7 +73,7 @@ def restore_streams() -> Generator[None]:
     streams = {name: getattr(sys, name) for name in _STREAM_NAMES}
     outer_streams = _command_streams.copy()
     _command_streams.update(outer_streams or streams)
-    for name in ("__stdout__", "__stderr__"):  # To close the real ones would lose the report.
+    for name in ("__stdout__", "__stderr__"):  # If a task closed the real ones, the report would be lost.
         setattr(sys, name, sys.stderr)
     try:
         yield
