@@ -27,7 +27,7 @@ class TrialCounts:
     declined: int
     """With an output that was declined by the model or its provider."""
     truncated: int
-    """With an output that was truncated by the token limit."""
+    """With an output that was truncated: by the token limit, the context window or a pause of the provider's tools."""
     excluded: Mapping[str, int]
     """`declined` or `truncated` → number of these outputs that are not scored, because the settings exclude them."""
     open: int

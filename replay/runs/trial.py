@@ -190,7 +190,7 @@ class TrialDetails:
     """The request of its last attempt."""
     output: Any = None
     truncated: bool = False
-    """Whether the output was truncated by the token limit."""
+    """Whether the output was truncated."""
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
     excluded: bool = False

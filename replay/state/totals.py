@@ -78,7 +78,7 @@ class Totals:
 
     @property
     def truncated(self) -> int:
-        """Current outputs that were truncated by the token limit."""
+        """Current outputs that were truncated."""
         return self.answers["truncated"]
 
     @property

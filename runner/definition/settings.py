@@ -166,7 +166,7 @@ class Settings(Selection):
     beside the mean; `error` ends the trial with an error; `exclude` keeps the output without scores. Choose `exclude` only
     if you report the number of excluded trials, too: a model that declines hard cases would look better."""
     on_truncated: OnOutcome = field(default="score", validator=_one_of("score", "error", "exclude"))
-    """The same for an answer that was truncated by the token limit; prefer a larger `max_tokens`."""
+    """The same for a truncated answer. If the token limit is the cause, prefer a larger `max_tokens`."""
     budget: Mapping[str, float] | None = field(default=None, converter=_budget)
     """Limits of the run: `{"cost": 5}` in dollars, `input_tokens` and `output_tokens`, judges and steps included. An attempt
     starts only if it fits; otherwise the run stops, and can be resumed with a larger budget."""

@@ -69,7 +69,7 @@ class ScorerInput:
     declined: bool = False
     """Whether the model, or its provider, declined to answer."""
     truncated: bool = False
-    """Whether the answer was truncated by the token limit."""
+    """Whether the answer was truncated."""
     latency: float | None = 0.0
     """Seconds that the output took; None if it is from a batch. See `TrialState.latency`."""
     cost: float | None = None

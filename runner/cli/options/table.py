@@ -436,7 +436,7 @@ TABLE: Final[Mapping[str, tuple[Option, ...]]] = {
         ),
         Option(
             "--on-truncated ACTION",
-            "What to do with answers truncated by the token limit; see --on-declined.",
+            "What to do with truncated answers; see --on-declined.",
             "settings",
             '"score"',
             type=click.Choice(["score", "error", "exclude"]),

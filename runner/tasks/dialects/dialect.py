@@ -9,7 +9,7 @@ import attrs
 from evaljournal.runner.secrets import excerpt
 
 AnswerOutcome = Literal["complete", "truncated", "declined"]
-"""Whether a model finished its answer, reached the token limit, or declined to answer."""
+"""Whether a model finished its answer, was stopped by the token limit, the context window or a pause, or declined."""
 _MAX_FACT: Final = 500
 """Maximum characters of a recorded fact, which comes from an untrusted server."""
 
@@ -45,7 +45,7 @@ class Answer:
     tool_calls: Sequence[Mapping[str, Any]] = ()
     """As in chat completions: `{"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}`."""
     outcome: AnswerOutcome = "complete"
-    """`complete`, `truncated` by the token limit, or `declined`."""
+    """`complete`, `truncated` (by the token limit, the context window or a pause of the provider's tools), or `declined`."""
     finish_reason: str = ""
     """Why the model stopped, in the provider's words; empty if it is unknown."""
     model: str = ""
