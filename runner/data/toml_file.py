@@ -8,8 +8,10 @@ from typing import Any, Final
 from evaljournal.runner.errors import UsageError
 
 _PART: Final = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
-_LONG_KEY: Final = re.compile(rf"(?:{_PART}\.[ \t]*+){{100}}{_PART}[]=]")
-"""A key with more than 100 parts, for which `tomllib` takes quadratic time and memory."""
+_LONG_KEY: Final = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PART}\.[ \t]*+){{100}}{_PART}[]=]")
+"""A key with more than 100 parts, for which `tomllib` takes quadratic time and memory.
+
+It is searched for at the start of a word only; otherwise a long word would take quadratic time here."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

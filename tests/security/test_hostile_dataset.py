@@ -164,6 +164,16 @@ def test_dots_in_a_toml_text_are_allowed() -> None:
     assert ["a", "b"] == list(read_toml(path))
 
 
+@pytest.mark.parametrize("unit", ["x", "x.", '"x".', "x ."])
+def test_a_toml_text_is_read_in_linear_time(unit: str) -> None:
+    """Twice as long a text takes twice as long, also if it is one word."""
+    paths = Path("short.toml"), Path("long.toml")
+    for path, size in zip(paths, (5_000, 5_000 * FACTOR), strict=True):
+        path.write_text(f"a = '''{unit * size}'''\n")
+
+    assert growth(read_toml, *paths) <= LINEAR
+
+
 def test_a_workbook_is_not_much_larger_than_its_file() -> None:
     """A sheet of zeros, which is compressed to a thousandth, is rejected before it is read."""
     with zipfile.ZipFile("qa.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
