@@ -284,8 +284,7 @@ class Auditor:
         if holder is not None:
             self._add(record, "slots", f"{event.trial!r} starts in slot {event.slot}, which {holder!r} still holds")
         self._slots[event.slot] = event.trial
-        error = state.repeated_error
-        if error.stops_run(state.settings) and not error.is_decided:  # Earlier versions did not decide after two.
+        if state.repeated_errors[""].stops_run(state.settings, early=False):  # Earlier versions did not stop after two.
             self._add(record, "stop", f"{event.trial!r} starts, although the first trials ended with the same error")
         if (state.budget is not None and state.budget.limits) or event.reserved is not None:
             self._check_budget(record, list(start_problems(state, event)))

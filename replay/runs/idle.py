@@ -157,8 +157,8 @@ def _attempt_reasons(state: RunState, keys: list[str], now: float, ready_trials:
     if is_held:
         outputs = state.stages["scoring"]
         yield Reason(reason="scorers", number=outputs, text=f"scorers: {plural(outputs, 'output')} to score")
-    if ready_trials and (error := state.repeated_error).holds("", state.settings, is_in_flight=bool(state.running)):
-        is_held, count = True, len(error.failed_trials)
+    if ready_trials and state.is_held(""):
+        is_held, count = True, len(state.repeated_errors[""].failed_trials)
         text = f"no output yet, the same error in {plural(count, 'trial')}: waiting for their outcome"
         yield Reason(reason="same_error", number=count, text=text)
     if ready_trials and state.budget is not None:

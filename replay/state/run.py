@@ -172,10 +172,9 @@ class RunState(Totals):
     """Rate-limit keys of scorer calls in the current session."""
 
     last_error: LastError | None = None
-    repeated_error: RepeatedError = attrs.field(factory=RepeatedError)
-    """The error that the first trials of this session failed with."""
-    repeated_scorer_errors: defaultdict[str, RepeatedError] = attrs.field(factory=lambda: defaultdict(RepeatedError))
-    """Scorer that was called in this session → the error of the first outputs that it was called with."""
+    repeated_errors: defaultdict[str, RepeatedError] = attrs.field(factory=lambda: defaultdict(RepeatedError))
+    """Scorer that was called in this session → the error of the first outputs that it was called with; that of the first trials
+    is under the empty name."""
     scorer_errors: dict[str, LastError] = attrs.field(factory=dict[str, LastError])
     """Scorer → the error of its last call in this session; scorers whose last call succeeded are not in it."""
     stopping_scorer: StoppingScorer | None = None
@@ -259,11 +258,11 @@ class RunState(Totals):
     @property
     def has_same_error(self) -> bool:
         """Whether the first trials of this session, or the first outputs of a scorer, failed with the error that stops it."""
-        return any(error.stops_run(self.settings) for error in (self.repeated_error, *self.repeated_scorer_errors.values()))
+        return any(error.stops_run(self.settings) for error in self.repeated_errors.values())
 
     def is_held(self, trial: str, scorer: str = "") -> bool:
         """Return whether an attempt at a trial, or a call of a scorer, must wait: the first ones failed with the same error."""
-        error = self.repeated_scorer_errors.get(scorer) if scorer else self.repeated_error
+        error = self.repeated_errors.get(scorer)
         if error is None or not error.failed_trials:
             return False
         is_in_flight = any(name == scorer for _, name in self.scorer_calls) if scorer else bool(self.running)
@@ -346,8 +345,7 @@ class RunState(Totals):
             self.planned = event.trials or self.planned
         self.outcome = ""
         self.last_error = self.stopping_scorer = None
-        self.repeated_error = RepeatedError()
-        self.repeated_scorer_errors.clear()
+        self.repeated_errors.clear()
         self.done_at = 0.0
         self._paused_time.count(self.pauses, self._previous_t)
         self._paused_time.begin_session()
@@ -456,8 +454,7 @@ class RunState(Totals):
         if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
-        if not self.repeated_error.is_over:
-            self.repeated_error.end()
+        self.repeated_errors[""].end()
         self.outputs += 1
         latency = self._latency(event)
         if not math.isnan(latency):
@@ -467,7 +464,7 @@ class RunState(Totals):
             self.output_sample.add(trial, event.output)
         if trial.answer is not None:
             self._count_answer(trial, 1)
-        if isinstance(event.output, str) and not event.output:
+        if event.output == "":
             self._empty_outputs.add(event.trial)
         elif self._empty_outputs:
             self._empty_outputs.discard(event.trial)
@@ -519,7 +516,7 @@ class RunState(Totals):
             history.error, history.error_type = f"{event.error}: {event.message}"[:ERROR_CHARS], event.error
             history.location = event.location
             self.errors[event.error] += 1
-            self.repeated_error.count_attempt(event.trial, event.category, event.error, event.location, event.message)
+            self.repeated_errors[""].count_attempt(event.trial, event.category, event.error, event.location, event.message)
         else:
             history.count_failure("timed_out")
             history.error, history.error_type, history.location = f"timed out after {event.timeout:g} s", "", ""
@@ -627,7 +624,7 @@ class RunState(Totals):
         if event.delay is not None:
             self.delayed_calls[call_id] = record.t + event.delay
         self.calls_failed[event.category] += 1
-        repeated_error = self.repeated_scorer_errors[event.scorer]
+        repeated_error = self.repeated_errors[event.scorer]
         repeated_error.count_attempt(event.trial, event.category, event.error, "", event.message)
         if event.delay is None:
             repeated_error.count("" if event.category == "timed_out" else event.error, "")
@@ -641,12 +638,12 @@ class RunState(Totals):
         if self.scorer_calls:
             scorer = event.scorer.partition(".")[0]
             if self.scorer_calls.pop((event.trial, scorer), None) is not None:
-                self.repeated_scorer_errors[scorer].end()
+                self.repeated_errors[scorer].end()
         self.scores.add(event, self.trials[event.trial])
 
     def _on_scoring_failed(self, event: events.ScoringFailed, _: Record) -> None:
         if self.scorer_calls.pop((event.trial, event.scorer), None) is not None:  # What its call returned is not a score.
-            self.repeated_scorer_errors[event.scorer].count(event.error, "")
+            self.repeated_errors[event.scorer].count(event.error, "")
         self.scores.add_failure(event, self.trials[event.trial])
 
     def _on_trial_completed(self, event: events.TrialCompleted, record: Record) -> None:
@@ -669,7 +666,7 @@ class RunState(Totals):
         self.steps.end(event.trial)
         self.done_at = record.t
         history = trial.retry_history = trial.retry_history or RetryHistory()
-        self.repeated_error.count("" if event.reason == "ambiguous" else history.error_type, history.location)
+        self.repeated_errors[""].count("" if event.reason == "ambiguous" else history.error_type, history.location)
         history.reason = event.reason
 
     def _on_trial_withdrawn(self, event: events.TrialWithdrawn, __: Record) -> None:

@@ -61,12 +61,10 @@ class RepeatedError:
     """Whether a trial has had an output or failed in another way."""
     is_decided: bool = False
     """Whether two trials failed with an error that names the model or the path."""
-    names_model: bool = False
-    """Whether every attempt has failed with such an error."""
     failed_trials: dict[str, int] = attrs.field(factory=dict[str, int])
     """Trial with a failed attempt → its number, from 0, in the order of their first failures."""
     _attempt_error: tuple[str, str, bool] | None = None
-    """What the failed attempts have in common."""
+    """What the failed attempts have in common: type, line, and whether each error names the model or the path."""
 
     def count(self, type_: str, location: str) -> None:
         """Count a failed trial; `type_` is empty if it failed without an exception."""
@@ -74,21 +72,23 @@ class RepeatedError:
             self.end()
         if not self.is_over:
             self.type, self.location, self.trials = type_, location, self.trials + 1
-            self.is_decided = self.names_model and self.trials >= _DECIDING_TRIALS
+            self.is_decided = self.is_decided or (self._names_model and self.trials >= _DECIDING_TRIALS)
 
     def count_attempt(self, trial: str, category: str, type_: str, location: str, message: str) -> None:
         """Count a failed attempt, or a failed call of a scorer."""
         if self.is_over or category not in _HOLDING_CATEGORIES:
             return
         error = type_, location, category == "fatal" and NOT_FOUND.search(message) is not None
-        if self._attempt_error is None:
-            self._attempt_error, self.names_model = error, error[2]
-        if error == self._attempt_error:
+        if self._attempt_error in {None, error}:
+            self._attempt_error = error
             self.failed_trials.setdefault(trial, len(self.failed_trials))
         else:
             self._attempt_error = _DIFFERENT
-            self.names_model = False
             self.failed_trials.clear()
+
+    @property
+    def _names_model(self) -> bool:
+        return self._attempt_error is not None and self._attempt_error[2]
 
     def end(self) -> None:
         """End it: there is an output, a score or another error."""
@@ -98,11 +98,11 @@ class RepeatedError:
     def holds(self, trial: str, settings: Mapping[str, Any], *, is_in_flight: bool) -> bool:
         """Return whether an attempt at a trial must not start yet; `is_in_flight`: one in flight may decide."""
         limit = settings.get("stop_on_same_error")
-        if not self.failed_trials or not isinstance(limit, int):
+        if not isinstance(limit, int):
             return False
-        return (self.names_model and is_in_flight) or self.failed_trials.get(trial, len(self.failed_trials)) >= limit
+        return (self._names_model and is_in_flight) or self.failed_trials.get(trial, len(self.failed_trials)) >= limit
 
-    def stops_run(self, settings: Mapping[str, Any]) -> bool:
-        """Return whether it stops a run with these settings, or has stopped it."""
+    def stops_run(self, settings: Mapping[str, Any], *, early: bool = True) -> bool:
+        """Return whether it stops a run with these settings, or has stopped it; `early`: also after two trials."""
         limit = settings.get("stop_on_same_error")
-        return isinstance(limit, int) and (self.trials >= limit or self.is_decided)
+        return isinstance(limit, int) and (self.trials >= limit or (early and self.is_decided))

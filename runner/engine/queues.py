@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -54,11 +54,11 @@ class Lane:
         queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
         (queue.appendleft if job.delay > 0 and not job.goes_to_end else queue.append)(job)
 
-    def next_job(self, *, probe: bool, is_held: Callable[[Job], bool] | None = None) -> Job | None:
+    def next_job(self, is_held: Callable[[Job], bool], *, probe: bool) -> Job | None:
         """Return the next job to start, or to be a breaker's probe; None if all are held. The lane has jobs."""
-        queue: Iterable[Job] = self.calls or self.trials
-        jobs = queue if is_held is None else (job for job in queue if not is_held(job))
-        return min(jobs, key=_FAILURES, default=None) if probe else next(iter(jobs), None)
+        queue: deque[Any] = self.calls or self.trials
+        jobs = itertools.filterfalse(is_held, queue)
+        return min(jobs, key=_FAILURES, default=None) if probe else next(jobs, None)
 
     def remove(self, job: Job) -> None:
         """Remove a job that starts."""

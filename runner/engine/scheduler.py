@@ -187,8 +187,8 @@ class Scheduler:
     def stop_on_same_error(self, scorer: str = "") -> None:
         """Stop the session if its first trials, or the first outputs of a scorer, have all ended with the same error."""
         state = self.recorder.state
-        error = state.repeated_scorer_errors.get(scorer) if scorer else state.repeated_error
-        if error is not None and error.stops_run(state.settings):
+        error = state.repeated_errors[scorer]
+        if error.stops_run(state.settings):
             name = f"{error.type} at {error.location}" if error.location else error.type
             subject = f"scorer {scorer}: the first {error.trials:,} outputs" if scorer else f"the first {error.trials:,} trials"
             self.shutdown.stop("same_error", f"{subject} ended with {name}; fix it, then resume")
@@ -265,8 +265,7 @@ class Scheduler:
             return None
         # Without room, only the first job has a place.
         probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
-        may_hold = self.recorder.state.repeated_error.failed_trials or self.recorder.state.repeated_scorer_errors
-        job = lane.next_job(probe=probe, is_held=self._is_held if may_hold else None)
+        job = lane.next_job(self._is_held, probe=probe)
         if job is None or (job.place is None and workers is not None and not workers.has_room and _needs_place(job, workers)):
             return None
         if not self._is_affordable(job) or not self._has_room(lane, job, now):

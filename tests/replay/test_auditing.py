@@ -152,8 +152,16 @@ def test_a_stop_for_the_same_error_is_recomputed(disk: SimulatedDisk) -> None:
     decided = TrialFailed | RunStopped
     assert ((), ()) == (result.findings, result.notes)
     assert sum(isinstance(record.event, decided) for record in records) == result.decisions_reproduced
+    not_found = [  # As an earlier version recorded it, which did not stop after two.
+        record._replace(event=evolve_fact(record.event, message="404")) if isinstance(record.event, AttemptFailed) else record
+        for record in records
+    ]
+    assert () == audit(not_found, rules=retry_rules).findings
     for change in (changing(AttemptFailed, location="elsewhere.py:1"), with_settings(stop_on_same_error=10)):
         assert {"stop"} == {finding.check for finding in audit(change(records), rules=retry_rules).findings}
+    assert {"stop"} == {
+        finding.check for finding in audit(with_settings(stop_on_same_error=10)(not_found), rules=retry_rules).findings
+    }
 
 
 def test_cancelled_runs_pass(disk: SimulatedDisk) -> None:
