@@ -148,12 +148,12 @@ def gate(
     except (NotComparable, NothingInCommon) as exc:
         raise UsageError(f"the baseline {base} (A) and {reference} (B) cannot be compared: {exc}") from exc
     report = attrs.evolve(report, verdict=worst_verdict([report.verdict, *map(_verdict, minimums)]))
-    noise_source, drops = _detectable_drops(report, base, reference, sides)
     if as_json:
+        noise_source, drops = _detectable_drops(report, base, reference, sides)
         detectable = {"noise_source": noise_source, "minimum_detectable_drops": drops}
         print_json({**_report_json(report, heads), **detectable, "gates": [view_json(result) for result in minimums]})
     else:
-        drop_lines = _detectable_drop_lines(report, noise_source, drops)
+        drop_lines = _detectable_drop_lines(report, base, reference, sides)
         *lines, last_line = _report_lines(report, heads, drop_lines, no_broken=no_broken)
         echo("\n".join([*lines, *map(_minimum_line, minimums), last_line]))
     sys.exit(_EXIT_CODES[report.verdict])
@@ -437,13 +437,16 @@ def _sentence(check: Check) -> str:
     return "; ".join(parts)
 
 
-def _detectable_drop_lines(report: GateReport, noise_source: str | None, drops: Mapping[str, float | None]) -> Iterator[str]:
+def _detectable_drop_lines(
+    report: GateReport, base: RunReference, run: RunReference, sides: tuple[Side, Side]
+) -> Iterator[str]:
     """Yield the minimum detectable drops: `minimum detectable drop: 16.6 points (exact), from the baseline's repeats`.
 
     Only if the gate passed: otherwise there is a drop to look at.
     """
     if report.verdict != "passed":
         return
+    noise_source, drops = _detectable_drops(report, base, run, sides)
     kinds = {check.name: check.kind for check in report.checks if check.rule == "max_drop"}
     if noise_source is None:
         if kinds.keys() - {COMPLETED}:
