@@ -8,7 +8,7 @@ import itertools
 import math
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any, Final
 
@@ -56,7 +56,7 @@ class Lane:
 
     def next_job(self, is_held: Callable[[Job], bool], *, probe: bool) -> Job | None:
         """Return the next job to start, or to be a breaker's probe; None if all are held. The lane has jobs."""
-        queue: deque[Any] = self.calls or self.trials
+        queue: Iterable[Job] = self.calls or self.trials
         jobs = itertools.filterfalse(is_held, queue)
         return min(jobs, key=_FAILURES, default=None) if probe else next(jobs, None)
 
