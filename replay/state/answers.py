@@ -40,6 +40,11 @@ class NotedAnswer(NamedTuple):
     """Whether the settings of the run exclude answers with this outcome from its scores."""
     cause: str
     """What truncated the answer, a key of `ADVICE`; empty if it is not truncated."""
+    is_empty: bool = False
+    """Whether the output is an empty text."""
+
+
+_UNKNOWN: Final = NotedAnswer("", "", is_excluded=False, cause="")
 
 
 class Answers:
@@ -69,3 +74,8 @@ class Answers:
                 self._models.add(model)
         answer = NotedAnswer(outcome, model, outcome in self._excluded_outcomes, cause)
         return self._answers.setdefault(answer, answer)
+
+    def empty(self, answer: NotedAnswer | None) -> NotedAnswer:
+        """Return an answer, or None if it was not noted, as that of an empty output."""
+        empty_answer = (answer or _UNKNOWN)._replace(is_empty=True)
+        return self._answers.setdefault(empty_answer, empty_answer)

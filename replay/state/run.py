@@ -129,8 +129,6 @@ class RunState(Totals):
     """Scorer → the last note of a pairwise judge; see `PAIRWISE`."""
     blocking_calls: int = 0
     """Consecutive calls of an async task that blocked its event loop, although there were slots for several; 0 if not noted."""
-    _empty_outputs: set[str] = attrs.field(factory=set[str])
-    """Trials whose last output is an empty text."""
     short_prompts: int = 0
     """Calls, also of judges, whose server has counted fewer input tokens than the prompt has words."""
     failed_teardowns: int = 0
@@ -272,13 +270,6 @@ class RunState(Totals):
     def repeated_attempts(self) -> int:
         """Interrupted attempts whose trials were attempted again."""
         return self.interrupted - len(self.interrupted_trials)
-
-    @property
-    def empty_outputs(self) -> Counter[str]:
-        """Current outputs that are an empty text, by what truncated the answer: a key of `ADVICE`, or empty."""
-        trials = (self.trials[name] for name in self._empty_outputs)
-        answers = (trial.answer for trial in trials if trial.stage in {"scoring", "completed"})
-        return Counter("" if answer is None else answer.cause for answer in answers)
 
     def has_noted_tokens(self, name: str) -> bool:
         """Return whether the attempt in flight at a trial has noted tokens or a cost."""
@@ -462,12 +453,10 @@ class RunState(Totals):
         trial.set_output(record, latency, cost_of([*self._usage_in_flight.pop(event.trial, ()), event.usage]))
         if self.variants:
             self.output_sample.add(trial, event.output)
+        if event.output == "":
+            trial.answer = self._noted_answers.empty(trial.answer)
         if trial.answer is not None:
             self._count_answer(trial, 1)
-        if event.output == "":
-            self._empty_outputs.add(event.trial)
-        elif self._empty_outputs:
-            self._empty_outputs.discard(event.trial)
         if event.usage is not None:
             self._add_usage(event.usage, event.trial)
 

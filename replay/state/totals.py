@@ -58,6 +58,8 @@ class Totals:
     """Current outputs that are `truncated` or `declined` answers, as far as attempts have noted it."""
     truncation_causes: Counter[str] = attrs.field(factory=Counter[str])
     """What truncated answers, a key of `ADVICE` → number of current outputs."""
+    empty_outputs: Counter[str] = attrs.field(factory=Counter[str])
+    """What truncated answers of which there is no text, a key of `ADVICE`, or empty → number of current outputs."""
     models: Counter[str] = attrs.field(factory=Counter[str])
     """Model that answered → number of current outputs, as far as attempts have noted it."""
     excluded: Counter[str] = attrs.field(factory=Counter[str])
@@ -66,11 +68,13 @@ class Totals:
     def count_answer(self, answer: NotedAnswer | None, change: int) -> None:
         """Count the answer that is a trial's output, or, with a `change` of -1, remove it."""
         if answer is not None:
-            outcome, model, is_excluded, cause = answer
+            outcome, model, is_excluded, cause, is_empty = answer
             if outcome:
                 self.answers[outcome] += change
             if cause:
                 self.truncation_causes[cause] += change
+            if is_empty:
+                self.empty_outputs[cause] += change
             if is_excluded:
                 self.excluded[outcome] += change
             if model:

@@ -28,7 +28,7 @@ from tests.security.growth import FACTOR, LINEAR, growth
 
 SETTINGS = {"slots": 1, "policy": "fixed", "seed": 1, "retry": {name: getattr(Retry(), name) for name in NUMERIC_FIELDS}}
 RUN = attrs.evolve(started(), settings=SETTINGS)  # type: ignore[misc]  # an event is an attrs class
-TRIALS = 600
+TRIALS = 1_200  # Enough that the state of the run itself takes few bytes per trial.
 
 
 def events(trials: int) -> Iterator[Event]:

@@ -447,4 +447,4 @@ def test_a_foreign_note_is_no_outcome(value: Any) -> None:
     """A note of a foreign journal that has other types or words counts as nothing."""
     answer = Answers().read(ANSWER, value)
 
-    assert answer is None or ("", "", False, "") == answer
+    assert answer is None or ("", "", False, "", False) == answer
