@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         elif step == "reply":
             answer = _answer(end, body, argument)
             if end.endswith("chat/completions"):
-                answer["choices"][0]["message"]["content"] = argument or None
+                answer["choices"][0]["message"]["content"] = argument
                 answer["model"] = "another" if argument == "another" else answer["model"]
             if argument == "nonsense":
                 answer["usage"] = {"prompt_tokens": "many", "completion_tokens": -2}

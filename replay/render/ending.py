@@ -23,6 +23,7 @@ from evaljournal.replay.state.trial import NO_SLOT
 from evaljournal.replay.state.workers import ended_workers, worker_lines
 from evaljournal.replay.text import duration, one_line, plural, printable, quote, reason_text, without_variable_parts
 
+_JSON_VALUES: Final = "return a text, number, boolean, None, list, dict, dataclass, attrs or pydantic object"
 _TRUNCATION: Final = re.compile(rf"Truncated: the answer was truncated by ({'|'.join(ADVICE)}):")
 _MAX_COMMAND: Final = 1_000
 _MAX_CAUSES: Final = 5
@@ -252,6 +253,8 @@ def _repair(state: RunState, cause: _Cause) -> _Repair | None:
     timeout, task = state.settings.get("timeout"), state.started.task if state.started else ""
     if cause.reason == "timed_out" and isinstance(timeout, int | float):
         return _Repair("", ("--retry-failed", f"--timeout {2 * timeout:g}"))
+    if cause.reason == "unserializable":
+        return _Repair(_JSON_VALUES)
     if cause.reason != "fatal":
         return None
     truncation = _TRUNCATION.match(cause.error) if not cause.location else None

@@ -41,10 +41,6 @@ from evaljournal.runner.workers.pool import WorkerEnded
 
 _LARGE_OUTPUT: Final = LIMIT // 6
 """Characters from which an output may need a blob: JSON has at most six bytes per character."""
-_JSON_VALUES: Final = (
-    "return a text, a number, a boolean, None, a list, a dictionary with texts as keys, a dataclass, "
-    "or an attrs or pydantic object"
-)
 _INCOMPLETE_ANSWERS: Final = {
     "declined": ("Declined", "the model declined to answer"),
     "truncated": ("Truncated", "the answer was truncated"),
@@ -308,10 +304,7 @@ class Attempts:
                     return False
                 record = self._record(evolve_fact(event, output=output, usage=usage))
         except (Unserializable, RecursionError) as exc:
-            message = describe(exc).message
-            if isinstance(exc, Unserializable) and exc.field:
-                message = f"{exc.field} {exc.reason}; {_JSON_VALUES}"
-            self._fail(work, error=UNSERIALIZABLE, message=message, category="fatal", elapsed=elapsed)
+            self._fail(work, error=UNSERIALIZABLE, message=describe(exc).message, category="fatal", elapsed=elapsed)
             return False
         self._scheduler.inform_policy(record, work)
         self._scheduler.queues.unscored_outputs += 1

@@ -417,6 +417,24 @@ def test_the_edit_before_the_next_command(task: str, completed: int, error: dict
     assert f"next: {'evaljournal report r --open' if completed else expected}" == final_report(state, path="r").splitlines()[-1]
 
 
+def test_an_output_that_is_not_json_names_what_to_return() -> None:
+    """The next step names the values that a task may return."""
+    state = run_state(
+        [
+            *queued("a"),
+            attempt_started("a"),
+            AttemptFailed(
+                trial="a", attempt=1, error="Unserializable", message="output is a set", category="fatal", elapsed=0.1
+            ),
+            TrialFailed(trial="a", attempts=1, reason="unserializable"),
+            RunFinished(completed=0, failed=1, withdrawn=0, head=""),
+        ]
+    )
+
+    values = "return a text, number, boolean, None, list, dict, dataclass, attrs or pydantic object"
+    assert f"{values}, then evaljournal resume r --adopt --retry-failed" == next_step(state, "r")
+
+
 def test_next_command_without_a_task() -> None:
     """If nothing records the task, the next command has a placeholder for it; a run started from Python is resumed there.
 

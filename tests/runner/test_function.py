@@ -614,16 +614,3 @@ def test_contexts_do_not_mix(path: Path, kind: Kind) -> None:
     run_and_verify(define(kind(act), "abcd", slots=1), path)
 
     assert dict.fromkeys("abcd", "nobody") == outputs(path)
-
-
-def test_an_output_that_is_not_json_names_what_to_return(path: Path) -> None:
-    """The error has the place and the type of the value, and what a task may return."""
-
-    def task(_: Any) -> Any:
-        return {"answers": {1, 2}}
-
-    run_real(define(task, "a"), path)
-    (failed,) = events(path, AttemptFailed)
-
-    assert failed.message.startswith("output.answers cannot be written as JSON: set {1, 2} (")
-    assert failed.message.endswith("a list, a dictionary with texts as keys, a dataclass, or an attrs or pydantic object")
