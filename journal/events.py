@@ -748,8 +748,10 @@ class ReviewSaved:
     """A writer of the review has synced its records, which `d` confirms: later changes to them are damage, not a torn tail."""
 
     labels: int
-    """Number of labels so far. A larger number begins an import: its labels count once the next `review_saved` includes them in
-    its number; with another number they are discarded, because the import was interrupted."""
+    """Number of labels that count so far."""
+    imports: str = ""
+    """`begun`: the labels that follow are those of an import, and count once a `review_saved` has `completed`. Any other one
+    discards them: the import was interrupted."""
 
 
 @fact

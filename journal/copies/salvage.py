@@ -110,8 +110,6 @@ def _adapt(event: events.Event, journal: Journal) -> events.Event:
         scorer, place_of = event.scorer, lifecycle.batch_lines.place_of
         can_wait = (lifecycle.can_be_called(trial, scorer) and place_of(trial, scorer) is None for trial in event.trials)
         return evolve_fact(event, trials=[trial if can else "" for trial, can in zip(event.trials, can_wait, strict=True)])
-    if isinstance(event, events.ReviewSaved):
-        return evolve_fact(event, labels=0)  # Otherwise one lost label would discard its whole import.
     if not isinstance(event, events.RunFinished):
         return event
     counts = lifecycle.counts()

@@ -105,12 +105,11 @@ class Review:
                     self.imported.append(label)
                 else:
                     self._add(label)
-            case ReviewSaved(labels=count):
-                if count == len(self.history) + len(self.imported):
-                    for label in self.imported:
-                        self._add(label)
+            case ReviewSaved() as event:
+                for label in self.imported if event.imports == "completed" else ():
+                    self._add(label)
                 self.imported.clear()
-                self.is_importing = count > len(self.history)
+                self.is_importing = event.imports == "begun"
 
     def _add(self, label: Label) -> None:
         self.history.append(label)

@@ -10,6 +10,11 @@ ERROR_CHARS: Final = 200
 """Maximum length of a kept error."""
 NOT_FOUND: Final = re.compile(r"\b404\b|model_not_found")
 """In the error of an endpoint that does not know the model or the path."""
+_NAMES_MODEL: Final = re.compile(
+    r"model_not_found|\b404\b.*(?:model|/chat/completions|/responses|/messages|/embeddings|generateContent)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""In such an error of the API of a model. A task may also get a 404 from an address that its case names."""
 _DECIDING_TRIALS: Final = 2
 """Trials with such an error that stop a run without an output."""
 _HOLDING_CATEGORIES: Final = frozenset({"error", "parse_error", "fatal"})
@@ -78,7 +83,7 @@ class RepeatedError:
         """Count a failed attempt, or a failed call of a scorer."""
         if self.is_over or category not in _HOLDING_CATEGORIES:
             return
-        error = type_, location, category == "fatal" and NOT_FOUND.search(message) is not None
+        error = type_, location, category == "fatal" and _NAMES_MODEL.search(message) is not None
         if self._attempt_error in {None, error}:
             self._attempt_error = error
             self.failed_trials.setdefault(trial, len(self.failed_trials))

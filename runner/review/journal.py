@@ -71,19 +71,22 @@ class OpenReview:
         self.is_import = False
         """Whether the labels count only if all of them are recorded."""
         self._labels_before_import: int | None = None
-        if review.is_importing:  # Its writer was killed.
+        if review.is_importing:  # Its writer was killed: discard its labels.
             self.append(ReviewSaved(labels=len(review.history)))
 
     def save(self, *, is_complete: bool) -> None:
         """Append that everything is synced; an import that is not complete is discarded."""
         count = self._labels_before_import
-        self.append(ReviewSaved(labels=len(self.review.history) if is_complete or count is None else count))
+        if count is None or is_complete:
+            self.append(ReviewSaved(labels=len(self.review.history), imports="" if count is None else "completed"))
+        else:
+            self.append(ReviewSaved(labels=count))
 
     def append(self, event: Event) -> int:
         """Append a record; return its number."""
         if self.is_import and self._labels_before_import is None and isinstance(event, Annotated):
             self._labels_before_import = len(self.review.history)
-            self._journal.append(ReviewSaved(labels=self._labels_before_import + 1))
+            self._journal.append(ReviewSaved(labels=self._labels_before_import, imports="begun"))
         record = self._journal.append(event)
         self.review.apply(record)
         return record.seq

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from evaljournal.journal import Event, read, verify
+from evaljournal.journal.copies.salvage import salvage
 from evaljournal.journal.disk.lock import is_held
 from evaljournal.journal.errors import JournalDamaged, JournalError, JournalLocked
 from evaljournal.journal.events import ReviewSaved, TrialEnqueued, TrialWithdrawn
@@ -79,6 +80,27 @@ def test_a_killed_import_records_nothing(tmp_path: Path) -> None:
         verified = verify_run(run).review
         assert (counts[-1] + 1, ()) == (len(read_review(run).labels), verified and verified.findings)
     assert [6, *[1] * 7] == counts
+
+
+@pytest.mark.parametrize(("is_killed", "labels"), [(False, 6), (True, 1)])
+def test_salvage_keeps_whether_an_import_counts(tmp_path: Path, *, is_killed: bool, labels: int) -> None:
+    """With one label damaged, the others of a complete import count in the copy, and those of a killed one do not."""
+    run = write_run(tmp_path / "run")
+    label(run, "case-2")
+    label(run, "case-2", reviewer="joan")
+    annotations = [Annotation(trial="case-1", name="exact", value=True, reviewer=f"reviewer {number}") for number in range(5)]
+    trio.run(partial(annotate, load(run), annotations, is_import=True))
+    if is_killed:
+        cut_tail(segment(run / "review"), 2)
+    file = segment(run / "review")
+    overwrite(file, file.read_bytes().replace(b'"reviewer":"joan"', b'"reviewer":"jean"'))
+    copy = trio.run(partial(salvage, run / "review", tmp_path / "run2" / "review"))
+
+    assert copy is not None
+    state = Review()
+    for record in read(tmp_path / "run2" / "review"):
+        state.apply(record)
+    assert labels == len(state.labels)
 
 
 def test_an_import_can_be_repeated(tmp_path: Path) -> None:

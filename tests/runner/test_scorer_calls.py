@@ -164,7 +164,12 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "expected_calls", "expected_trials"),
-    [(ValueError("no verdict"), 50 + 20, 20), (RuntimeError("no"), 50 + 4 * 20, 20), (Fatal("404 Not Found"), 50, 2)],
+    [
+        (ValueError("no verdict"), 50 + 20, 20),
+        (RuntimeError("no"), 50 + 4 * 20, 20),
+        (Fatal("404: no such model"), 50, 2),
+        (Fatal("404: page"), 70, 20),
+    ],
 )
 async def test_a_scorer_that_always_fails_stops_the_run(
     error: Exception, expected_calls: int, expected_trials: int, disk: SimulatedDisk

@@ -358,7 +358,7 @@ async def test_two_answers_that_the_model_does_not_exist_stop_the_run(
 async def test_a_later_error_does_not_undo_the_stop(disk: SimulatedDisk) -> None:
     """Errors of calls in flight that do not name the model end after the decision, which an audit still finds."""
     delays = iter([1.0, 2.0, *[3.0] * 6])
-    task = Scripted(lambda *_: Fail(Fatal("404" if (delay := next(delays)) < 3 else "400"), delay))
+    task = Scripted(lambda *_: Fail(Fatal("404: no such model" if (delay := next(delays)) < 3 else "400"), delay))
     outcome = await run_virtual(define(task, numbered_cases(50), slots=8), disk, policy="fixed")
 
     assert ("same_error", 8, []) == (outcome.stop_reason, outcome.state.failed, findings(disk))
@@ -366,7 +366,9 @@ async def test_a_later_error_does_not_undo_the_stop(disk: SimulatedDisk) -> None
 
 async def test_one_answer_that_something_does_not_exist_stops_nothing(disk: SimulatedDisk) -> None:
     """A 404 of one input stops nothing if the next call has an output."""
-    task = Scripted(lambda value, _: Fail(Fatal("404 Not Found"), 1) if value < "case-3" else Return("yes", 0.5))
+    task = Scripted(
+        lambda value, _: Fail(Fatal("404 from http://h/v1/chat/completions"), 1) if value < "case-3" else Return("yes", 0.5)
+    )
     cases = [numbered_cases(1, 0)[0], *numbered_cases(4, 3), *numbered_cases(2, 1)]
     outcome = await run_virtual(define(task, cases, slots=1), disk)
 
