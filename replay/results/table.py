@@ -84,7 +84,7 @@ def compare_all(sides: Mapping[str, Side], baseline: str | None = None) -> Compa
     tallies = (item for side in sides.values() for item in side.totals.scores.items())
     score = main_scorer((scorer, tally.kind) for scorer, tally in tallies if tally.kind in {"pass", "number"})
     if baseline is None:
-        means = {name: side.totals.scores[score].mean for name, side in sides.items() if score in side.totals.scores}
+        means = {name: tally.mean for name, side in sides.items() if (tally := side.totals.scores.get(score or "")) is not None}
         baseline = max(sides, key=lambda name: -math.inf if (mean := means.get(name)) is None else mean)
     results = {name: _overlap_and_differences(sides[baseline], side) for name, side in sides.items() if name != baseline}
     differences = decide({(name, scorer): value for name, (_, scores) in results.items() for scorer, value in scores.items()})

@@ -35,7 +35,7 @@ from evaljournal.runner.signals import is_from_signal
 from evaljournal.runner.steps.durable_requests import MODEL_CALLS
 from evaljournal.runner.suggest import command
 from evaljournal.runner.tasks import Billed, OpenableTask
-from evaljournal.runner.tasks.function import check_threads, resolve_loop
+from evaljournal.runner.tasks.function import Loop, check_threads, resolve_loop
 from evaljournal.runner.tasks.prices import BATCH
 from evaljournal.runner.tasks.recorded_output import RecordedOutput
 
@@ -128,8 +128,7 @@ def make_plan(
     slots = scorer_slots(evaluation.scorers, keys, settings.slots, shards)
     if settings.slots is None:
         settings = attrs.evolve(settings, slots=min(default_slots(task, shards) for task in evaluation.tasks.values()))
-    functions = [task for task in evaluation.tasks.values() if not isinstance(task, OpenableTask)]
-    if settings.workers is None and any(resolve_loop(function, settings.loop) is None for function in functions):
+    if settings.workers is None and any(_runs_in_threads(task, settings.loop) for task in evaluation.tasks.values()):
         check_threads(settings.slots or 1, (selection.trials.cases or 0) * settings.repeats * len(evaluation.tasks))
     recorded_settings = settings.to_json()
     recorded_settings |= {name: getattr(settings, name) for name in OMITTED_DEFAULTS if name in state.settings}
@@ -232,6 +231,10 @@ def _check_loops(evaluation: Evaluation[Any, Any, Any], settings: Settings) -> N
     for function, loop in [*((task, settings.loop) for task in (*evaluation.tasks.values(), *hooks)), *scorers]:
         if not isinstance(function, OpenableTask):
             resolve_loop(function, loop)
+
+
+def _runs_in_threads(task: object, loop: Loop | None) -> bool:
+    return not isinstance(task, OpenableTask) and callable(task) and resolve_loop(task, loop) is None
 
 
 def _check_gateway(task: object) -> None:

@@ -168,7 +168,7 @@ async def test_rescoring_goes_through_the_executor(tmp_path: Path) -> None:
         (ValueError("no verdict"), 50 + 20, 20),
         (RuntimeError("no"), 50 + 4 * 20, 20),
         (Fatal("404: no such model"), 50, 2),
-        (Fatal("404: page"), 70, 20),
+        (Fatal("404: page"), 50, 20),
     ],
 )
 async def test_a_scorer_that_always_fails_stops_the_run(
