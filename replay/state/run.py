@@ -445,7 +445,8 @@ class RunState(Totals):
         if self._records_model_calls and not self.running[event.trial].ended_steps:
             self.steps.attempts_without_steps += 1
         self._move(event.trial, trial, "scoring")
-        self.repeated_errors[""].end()
+        if not (repeated_error := self.repeated_errors[""]).is_over:
+            repeated_error.end()
         self.outputs += 1
         latency = self._latency(event)
         if not math.isnan(latency):

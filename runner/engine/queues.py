@@ -54,10 +54,10 @@ class Lane:
         queue: deque[Any] = self.trials if isinstance(job, TrialWork) else self.calls
         (queue.appendleft if job.delay > 0 and not job.goes_to_end else queue.append)(job)
 
-    def next_job(self, is_held: Callable[[Job], bool], *, probe: bool) -> Job | None:
+    def next_job(self, is_held: Callable[[Job], bool] | None, *, probe: bool) -> Job | None:
         """Return the next job to start, or to be a breaker's probe; None if all are held. The lane has jobs."""
         queue: Iterable[Job] = self.calls or self.trials
-        jobs = itertools.filterfalse(is_held, queue)
+        jobs = iter(queue) if is_held is None else itertools.filterfalse(is_held, queue)
         return min(jobs, key=_FAILURES, default=None) if probe else next(jobs, None)
 
     def remove(self, job: Job) -> None:

@@ -265,7 +265,8 @@ class Scheduler:
             return None
         # Without room, only the first job has a place.
         probe = permit.probe and (workers is None or workers.has_room or not (lane.calls or workers.runs_tasks))
-        job = lane.next_job(self._is_held, probe=probe)
+        state = self.recorder.state
+        job = lane.next_job(self._is_held if state.errors or state.calls_failed else None, probe=probe)
         if job is None or (job.place is None and workers is not None and not workers.has_room and _needs_place(job, workers)):
             return None
         if not self._is_affordable(job) or not self._has_room(lane, job, now):
