@@ -138,6 +138,8 @@ def gate(baseline: Side, run: Side, rules: GateRules) -> GateReport:
             if baseline.totals.scores[name].kind != "label":
                 problem = f"the run has no scorer {name!r}, which the baseline has"
                 raise NotComparable(f"{problem}; re-score the run, or name the scores to check in a rules file")
+    if not comparison.completion.mean_a and not comparison.completion.mean_b:
+        raise NotComparable("neither of the runs has an output")
     checks = [*_score_checks(comparison, run, rules), *_limit_checks(baseline, run, rules)]
     if rules.no_broken:
         checks.append(_check_bound(BROKEN, "at_most", 0.0, None, float(len(comparison.broken))))
@@ -226,7 +228,16 @@ def check_drop(name: str, difference: PairedDifference, max_drop: float, p: floa
         low=difference.low,
         high=difference.high,
         p=p,
-        more_cases=more_cases(n, difference.p_worse or p, alpha) if verdict == "too_little_evidence" else None,
+        more_cases=None
+        if verdict != "too_little_evidence"
+        else more_cases(
+            n,
+            alpha,
+            p=difference.p_worse or p,
+            broken=difference.lower,
+            fixed=difference.higher,
+            is_share=difference.kind == "pass",
+        ),
     )
 
 

@@ -20,6 +20,8 @@ _MAX_EXACT: Final = 60
 """Maximum expected number of differing cases for which probabilities are summed; above, the normal distribution is used."""
 _MAX_DEVIATIONS: Final = 6
 """Standard deviations from the expected number beyond which probabilities are ignored."""
+_MAX_RATIO: Final = 100
+"""Maximum ratio of the cases that would decide to those compared."""
 _STEPS: Final = 12
 """Number of bisections; the minimum is within a thousandth of its size."""
 
@@ -51,12 +53,16 @@ def min_cases(alpha: float) -> int:
     return math.floor(-math.log2(alpha)) + 1
 
 
-def more_cases(n: int, p: float, alpha: float) -> int:
+def more_cases(n: int, alpha: float, *, p: float, broken: int, fixed: int, is_share: bool) -> int:
     """Return about how many more cases would make a p-value smaller than `alpha`, if they differ as those compared do."""
-    cases = float(min_cases(alpha))
-    if p < 1 / 2:  # The distance from chance, in standard errors, grows with the root of the number of cases.
-        cases = max(cases, n * (NormalDist().inv_cdf(alpha) / NormalDist().inv_cdf(p)) ** 2)
-    return max(1, math.ceil(cases) - n)
+    if is_share:  # As many of each kind, and the first integers with which McNemar's test is below.
+        totals = range(max(n + 1, min_cases(alpha)), _MAX_RATIO * n)
+        is_below = (mcnemar_worse(math.ceil(fixed * total / n), broken * total // n) < alpha for total in totals)
+        cases = next((total for total, below in zip(totals, is_below, strict=True) if below), totals.stop)
+    else:  # The distance from chance, in standard errors, grows with the root of the number of cases.
+        ratio = NormalDist().inv_cdf(alpha) / NormalDist().inv_cdf(p) if p < 1 / 2 else 0.0
+        cases = max(min_cases(alpha), math.ceil(n * ratio**2))
+    return max(1, cases - n)
 
 
 def detectable_number(n: int, error: float, alpha: float) -> float:

@@ -63,7 +63,7 @@ def test_the_evidence_is_printed(tmp_path: Path) -> None:
     assert "one-sided tests that the run is worse: McNemar's for pass/fail, sign-flip for numbers\n" in passed.stdout
     assert "n = 20, p = 0.25); 2 cases broke, 0 were fixed; drop tolerated: 2.0 points\n" in passed.stdout
     assert [5, "too little evidence"] == [undecided.exit_code, undecided.stdout.splitlines()[-1]]
-    decision = "drop tolerated: 2.0 points; about 21 more cases, or --no-broken, would decide\n"
+    decision = "drop tolerated: 2.0 points; about 14 more cases, or --no-broken, would decide\n"
     assert f"n = 20, p = 0.13); 3 cases broke, 0 were fixed; {decision}" in undecided.stdout
 
 
@@ -115,6 +115,13 @@ def test_a_run_of_errors_is_a_regression(tmp_path: Path) -> None:
 
     assert 1 == result.exit_code
     assert "regressed           trials with an output 100.0 % → 0.0 %" in result.stdout
+
+
+def test_two_runs_of_errors_cannot_be_compared(tmp_path: Path) -> None:
+    """If neither run has an output, nothing was compared, so the gate does not pass."""
+    runs = [run(tmp_path / name, 0, n=3, broken=3) for name in "ab"]
+
+    assert "neither of the runs has an output" in rejected("gate", runs[1], "--baseline", runs[0])
 
 
 def test_no_broken(tmp_path: Path) -> None:

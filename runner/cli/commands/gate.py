@@ -426,13 +426,15 @@ def _sentence(check: Check) -> str:
     means = f"{mean_text(check.kind, check.baseline)} → {mean_text(check.kind, check.value)}"
     difference = figures(check.kind, check.difference or 0.0, check.low, check.high, check.n or 0, p_text(check.p))
     lower, higher = check.lower or 0, check.higher or 0
-    if check.kind == "pass":
+    if check.name == COMPLETED:
+        changes = f"{plural(lower, 'case')} lost outputs, {higher:,} gained some"
+    elif check.kind == "pass":
         changes = f"{plural(lower, 'case')} broke, {higher:,} {'was' if higher == 1 else 'were'} fixed"
     else:
         changes = f"{plural(lower, 'case')} {'is' if lower == 1 else 'are'} lower, {higher:,} higher"
     parts = [f"{name} {means}: {difference}", changes, f"drop tolerated: {size_text(check.kind, check.bound)}"]
     if check.more_cases is not None:
-        no_broken = ", or --no-broken," if check.kind == "pass" else ""
+        no_broken = ", or --no-broken," if check.kind == "pass" and check.name != COMPLETED else ""
         parts.append(f"about {plural(check.more_cases, 'more case')}{no_broken} would decide")
     return "; ".join(parts)
 
