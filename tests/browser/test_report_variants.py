@@ -84,10 +84,10 @@ def test_table_of_variants(tmp_path: Path, open_report: OpenTab) -> None:
     assert ("50.0 % (15.0–85.0)", "4", "0", "0.25 s", "0.25 s", "$0.00400", "$0.00200") == mini
     assert ("3", "1") == slow[1:3]
     assert ["mini", "large"] == [row["name"] for row in table["rows"] if row["is_pareto_optimal"]]
-    assert ["baseline", "◆ Pareto front", "best", "◆ Pareto front"] == tab.texts("table.variants .tag")
+    assert ["◆ Pareto front", "best", "baseline", "◆ Pareto front"] == tab.texts("table.variants .tag")
     assert "best: large, 75.0 % (30.1–95.4) exact" in tab.text("h1")
-    difference = table["rows"][1]["differences"]["exact"]["difference"]
-    assert ["large", f"+{100 * difference:.1f} points"] == [cells(tab, "table.with-p")[0][at] for at in (0, 3)]
+    difference = table["rows"][0]["differences"]["exact"]["difference"]
+    assert ["mini", f"{100 * difference:.1f} points"] == [cells(tab, "table.with-p")[0][at] for at in (0, 3)]
     assert "mini: 1 trial not done" in tab.texts(".notes li")
 
     tab.page.click("[data-variant=slow] .link")
