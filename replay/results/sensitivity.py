@@ -56,7 +56,8 @@ def min_cases(alpha: float) -> int:
 def more_cases(n: int, alpha: float, *, p: float, broken: int, fixed: int, is_share: bool) -> int:
     """Return about how many more cases would make a p-value smaller than `alpha`, if they differ as those compared do."""
     if is_share:  # As many of each kind, and the first integers with which McNemar's test is below.
-        totals = range(max(n + 1, min_cases(alpha)), _MAX_RATIO * n)
+        step = max(1, n // 50)  # The number is approximate, and each test takes time.
+        totals = range(max(n + 1, min_cases(alpha)), _MAX_RATIO * n, step)
         is_below = (mcnemar_worse(math.ceil(fixed * total / n), broken * total // n) < alpha for total in totals)
         cases = next((total for total, below in zip(totals, is_below, strict=True) if below), totals.stop)
     else:  # The distance from chance, in standard errors, grows with the root of the number of cases.
