@@ -1,27 +1,27 @@
 """An executor on an event heap instead of a clock: trials, retries, slots, judges, and several runs on one endpoint.
 
-It follows a policy as the real executor does, and has the same retry budgets. A trial whose delay is over
-goes to the front of the queue, except after a probe or after several rate limits in a row: then it goes to the end.
+It follows a policy as the real executor does, through the same `KeyPolicy`, and has the same retry budgets. A trial whose
+delay is over goes to the front of the queue, except after a probe or after several rate limits in a row: then it goes to the
+end.
 Scoring does not occupy a slot of the task.
 """
 
 import heapq
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import define, field
 
 from benchmarks.simulated.endpoint import Answer, Server
 from evaljournal.journal.events import AttemptFailed, AttemptStarted, AttemptSucceeded, AttemptTimedOut, FailureCategory
-from evaljournal.runner.concurrency.policy import Decision, Policy
+from evaljournal.runner.concurrency.key_policy import KeyPolicy
+from evaljournal.runner.concurrency.policy import CallEvent, Change, Decision, Policy, StartPermit
 from evaljournal.runner.retries.retry import jitter
 
 ERRORS, TIMEOUTS, RATE_LIMITS = 4, 2, 600.0
 """The retry budgets: retries, retries, and seconds of waiting."""
 BASE_DELAY, MAX_DELAY = 1.0, 60.0
-PROBES = 3
-"""Probes of one outage that do not count against a trial's budget."""
 LAST_AFTER = 4
 """Rate limits in a row after which a trial queues last."""
 AHEAD = 64
@@ -108,25 +108,47 @@ class AttemptInFlight:
     answer: Answer
 
 
+class LanePolicy:
+    """A policy behind the real `KeyPolicy`, which also decides which probes do not count against a trial's retries."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Use a policy."""
+        self._key_policy = KeyPolicy(lambda _: policy, policy.limit, patience=RATE_LIMITS)
+        self.may_start: Callable[[float], StartPermit] = self._key_policy.may_start
+        self.limit = policy.limit
+
+    def observe(self, event: CallEvent, t: float) -> Decision:
+        """Process a start or an end."""
+        return self._decision(self._key_policy.observe(event, t))
+
+    def elapse(self, t: float) -> Decision:
+        """Process that time has passed."""
+        return self._decision(self._key_policy.elapse(t))
+
+    def is_free_probe(self, trial: Trial) -> bool:
+        """Return whether the trial's last start was a probe that does not count."""
+        return trial.name in self._key_policy.free_probes
+
+    def _decision(self, changes: Sequence[Change]) -> Decision:
+        self.limit = self._key_policy.limit
+        return Decision(limit=self.limit, changes=tuple(changes))
+
+
 class Lane:
     """One policy for one endpoint, and its queue of trials."""
 
     def __init__(self, policy: Policy, server: Server) -> None:
         """Use a policy for a server."""
-        self.policy = policy
+        self.policy = LanePolicy(policy)
         self.server = server
         self.ready: deque[Trial] = deque()
         self.limit = policy.limit
         self.in_flight = 0
         self.wake: float | None = None
-        self._elapse: Callable[[float], Decision] | None = getattr(policy, "elapse", None)
-        self._outage: float | None = None
-        self._probes: Counter[int] = Counter()
 
     def elapse(self, t: float) -> None:
         """Call the policy's `elapse` if nothing else happened at this time."""
-        if self._elapse is not None:
-            self.limit = self._elapse(t).limit
+        self.limit = self.policy.elapse(t).limit
 
     def next(self, *, probe: bool) -> Trial:
         """Take the first trial; for a probe, the first with the fewest failures."""
@@ -136,19 +158,9 @@ class Lane:
         self.ready.remove(trial)
         return trial
 
-    def counts(self, trial: Trial, t: float, *, probe: bool) -> bool:
-        """Return whether an attempt counts against its trial's budget: a breaker's probe does not, within limits."""
-        if not probe:
-            return True
-        self._outage = t if self._outage is None else self._outage
-        self._probes[trial.number] += 1
-        return self._probes[trial.number] > PROBES or t - self._outage >= RATE_LIMITS
-
-    def succeeded(self) -> None:
-        """End the outage that probes were counted for."""
-        if self._outage is not None:
-            self._outage = None
-            self._probes.clear()
+    def counts(self, trial: Trial, t: float, *, probe: bool) -> bool:  # noqa: ARG002  # the real policy knows them
+        """Return whether the attempt that was just started counts against its trial's retries."""
+        return not self.policy.is_free_probe(trial)
 
 
 @define(eq=False)
@@ -270,7 +282,6 @@ class Run:
             self._retry(lane, call, self._backoff(trial, trial.timeouts), failed=trial.timeouts > TIMEOUTS)
         elif answer.kind == "ok":
             lane.limit = lane.policy.observe(AttemptSucceeded(**attempt, output=None), t).limit
-            lane.succeeded()
             tally.work += answer.cost
             return True
         elif answer.kind in ("rate_limited", "random_429"):
